@@ -1,0 +1,98 @@
+"""Operating-system processes, told apart also after their number was given to another one."""
+
+import json
+import os
+import platform
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from include.errors import SluiceError
+
+KILL_TIMEOUT_SECONDS = 10
+
+
+def boot_id() -> str:
+    """What tells this boot of this machine from every other."""
+    source = Path("/proc/sys/kernel/random/boot_id")
+    return source.read_text().strip() if source.exists() else f"{platform.node()}-{psutil.boot_time():.0f}"
+
+
+@dataclass(frozen=True)
+class Process:
+    """pid and start time (seconds since 1970) of one process on the machine with this boot id."""
+
+    pid: int
+    started_at: float
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        return cls(pid, psutil.Process(pid).create_time(), boot_id())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine can see it: same machine, same boot."""
+        return self.boot == boot_id()
+
+    @property
+    def is_alive(self) -> bool:
+        """Also true for a stopped (SIGSTOP) process, false for a zombie."""
+        try:
+            found = psutil.Process(self.pid)
+            # The start time is read in clock ticks of 10 ms.
+            same = abs(found.create_time() - self.started_at) < 0.05
+            return same and found.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL, which ends a stopped process too, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            if self.is_alive:
+                os.kill(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
+        while self.is_alive:
+            if time.monotonic() > deadline:
+                raise SluiceError(f"process {self.pid} outlives SIGKILL: its disk may hang; end it, then start again")
+            time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease: the Python process and the JVM of one Spark driver, and where."""
+
+    host: str
+    driver: str
+    python: Process
+    jvm: Process
+
+    @classmethod
+    def here(cls, driver: str, jvm_pid: int) -> "Holder":
+        return cls(platform.node(), driver, Process.of(os.getpid()), Process.of(jvm_pid))
+
+    @classmethod
+    def from_json(cls, document: str) -> "Holder":
+        value = json.loads(document)
+        return cls(value["host"], value["driver"], Process(**value["python"]), Process(**value["jvm"]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def is_known_dead(self) -> bool:
+        """One half of a driver cannot write the next batch; only on its own machine can anybody be sure."""
+        return self.python.is_here and not (self.python.is_alive and self.jvm.is_alive)
+
+    def fence(self) -> None:
+        """End what is left of it: the JVM first, because that commits."""
+        for process in (self.jvm, self.python):
+            if process.is_here:
+                process.kill()
+
+    def __str__(self) -> str:
+        return f"driver '{self.driver}' on {self.host} (pid {self.python.pid}, JVM {self.jvm.pid})"

@@ -1,0 +1,96 @@
+"""The one function that writes a batch, idempotently and stamped."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.settings import settings
+from include.spec import Append, Table
+
+TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What every commit of a batch says of itself in Delta's `userMetadata`, as JSON.
+
+    source_from and source_to: the batch's place in its source, as in the checkpoint.
+    """
+
+    flow: str
+    generation: int
+    batch: int
+    epoch: int
+    source_from: Any
+    source_to: Any
+
+    @property
+    def txn_app_id(self) -> str:
+        """Delta refuses a second write of the same (txnAppId, batch), so a reset checkpoint needs another id."""
+        return txn_app_id(self.flow, self.generation)
+
+
+def txn_app_id(flow: str, generation: int) -> str:
+    return f"{flow}/{generation}"
+
+
+def commit(rows: DataFrame, table: Table, stamp: Stamp, pruning: str = "true") -> None:
+    """Write the batch's rows into the table by its write mode, once, however often it is called.
+
+    pruning: a SQL condition that every stored row with a key of this batch meets, so that other files stay unread.
+    """
+    spark = rows.sparkSession
+    # A MERGE takes these from the session only. Each query has a session of its own.
+    spark.conf.set(TXN_APP_ID, stamp.txn_app_id)
+    spark.conf.set(TXN_VERSION, str(stamp.batch))
+    spark.conf.set(USER_METADATA, json.dumps(asdict(stamp)))
+    try:
+        if isinstance(table.write, Append):
+            rows.write.format("delta").mode("append").save(str(settings().table_path(table.name)))
+        else:
+            _merge(spark, rows, table, table.write.keys, pruning)
+    finally:
+        for key in (TXN_APP_ID, TXN_VERSION, USER_METADATA):
+            spark.conf.unset(key)
+
+
+def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, ...], pruning: str) -> None:
+    same_key = " AND ".join(f"stored.`{key}` <=> new.`{key}`" for key in keys)
+    values = [column for column in rows.columns if column not in keys]
+    changed = " OR ".join(f"NOT (stored.`{column}` <=> new.`{column}`)" for column in values)
+    (
+        DeltaTable.forPath(spark, str(settings().table_path(table.name)))
+        .alias("stored")
+        .merge(rows.alias("new"), f"({pruning}) AND {same_key}")
+        .whenMatchedUpdateAll(condition=changed or "false")
+        .whenNotMatchedInsertAll()
+        .execute()
+    )
+
+
+def replace_quarantined(rows: DataFrame, table: Table, stamp: Stamp) -> None:
+    """Put this batch's broken rows into the quarantine, in place of what an earlier try of the batch left there."""
+    this_batch = (
+        f"_flow = '{stamp.flow}' AND _generation = {stamp.generation} AND _batch = {stamp.batch}"  # names are checked
+    )
+    (
+        rows.withColumns(
+            {
+                "_flow": F.lit(stamp.flow),
+                "_generation": F.lit(stamp.generation),
+                "_batch": F.lit(stamp.batch).cast("bigint"),
+                "_source": F.lit(json.dumps(stamp.source_to)),
+            }
+        )
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", this_batch)
+        .option("userMetadata", json.dumps(asdict(stamp)))
+        .save(str(settings().table_path(table.quarantine)))
+    )

@@ -1,0 +1,142 @@
+"""A Spark driver that hosts flows: takes their leases, runs their queries, and never outlives its right to write."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Never
+
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from include import catalog
+from include.control import database, lease
+from include.control.keeper import Keeper
+from include.control.lease import Lease
+from include.control.process import Holder
+from include.engine import batch, checkpoint, read, storage
+from include.engine.batch import Life
+from include.engine.session import open_session
+from include.errors import FlowFailed, LeaseLost
+from include.ledger import kafka
+from include.settings import settings
+from include.spec import Kafka, Table
+
+POLL_SECONDS = 1
+HALT_SECONDS = 2
+
+
+def run(flows: list[Table], name: str, once: bool) -> None:
+    """Host `flows`, given in graph order, until they are stopped; with `once`, each until its source is read to the end.
+
+    Raises LeaseHeld before anything is touched, Unreachable, and FlowFailed for the first flow whose query fails.
+    """
+    for table in flows:
+        if isinstance(table.source, Kafka):
+            kafka.check_topic(settings().kafka, table.source.topic)
+    jvm_pid = _jvm_pid()
+    engine = database.connect(settings().control_url)
+    ttl_seconds = settings().lease_seconds
+    held = lease.acquire(engine, [table.name for table in flows], Holder.here(name, jvm_pid), ttl_seconds)
+    keeper = Keeper(engine, held, ttl_seconds, lambda reason: _halt(jvm_pid, reason))
+    keeper.start()
+    try:
+        spark = open_session(f"sluice {name}", catalog.load())
+        host = Host(spark, keeper, {one.flow: one for one in held})
+        host.run_once(flows) if once else host.run(flows)
+    finally:
+        _stop_spark()
+        keeper.stop()
+
+
+class Host:
+    """The flows of one driver."""
+
+    def __init__(self, spark: SparkSession, keeper: Keeper, leases: dict[str, Lease]) -> None:
+        self._spark = spark
+        self._keeper = keeper
+        self._leases = leases
+        self._stopping: set[str] = set()
+
+    def run(self, flows: list[Table]) -> None:
+        """All flows side by side, until each was stopped."""
+        queries = {table.name: self._start(table, once=False) for table in flows}
+        print(f"sluice: {', '.join(queries)} running", flush=True)
+        while queries:
+            for flow, query in list(queries.items()):
+                if not query.isActive:
+                    self._check(flow, query)
+                    del queries[flow]
+                elif not self._keeper.is_wanted(flow) and not query.status["isTriggerActive"]:
+                    # Idle, so it would not come to the gate.
+                    self._stopping.add(flow)
+                    query.stop()
+            threading.Event().wait(POLL_SECONDS)
+
+    def run_once(self, flows: list[Table]) -> None:
+        """One flow after the other, each to the end of what its source holds now."""
+        for table in flows:
+            query = self._start(table, once=True)
+            while not query.awaitTermination(POLL_SECONDS):
+                pass
+            self._check(table.name, query)
+
+    def _start(self, table: Table, once: bool) -> StreamingQuery:
+        storage.create(self._spark, table)
+        claimed = checkpoint.claim(self._spark, table)
+        epoch = self._leases[table.name].epoch
+        life = Life(table, claimed.path, claimed.generation, epoch, claimed.next_batch)
+
+        def write(rows: DataFrame, number: int) -> None:
+            if not self._keeper.pass_gate(table.name):
+                self._stopping.add(table.name)
+                raise InterruptedError(f"{table.name} was asked to stop")
+            batch.write(rows, number, life)
+
+        # Jobs of one flow share a pool, so that flows get the cores in turn.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
+        writer = read.stream(self._spark, table).writeStream.queryName(table.name).foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(claimed.path))
+        trigger = {"availableNow": True} if once else {"processingTime": f"{table.interval_seconds} seconds"}
+        return writer.trigger(**trigger).start()
+
+    def _check(self, flow: str, query: StreamingQuery) -> None:
+        error = query.exception()
+        if error is not None and flow not in self._stopping:
+            raise FlowFailed(f"{flow}: {_sentence(error)}") from error
+
+
+def _sentence(error: StreamingQueryException) -> str:
+    """The innermost cause in one line; the log has the rest."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    return (causes[-1].removeprefix("Caused by:").strip() if causes else lines[0])[:500]
+
+
+def _jvm_pid() -> int:
+    """The JVM this Python drives: spark-submit's own, or one that is started here."""
+    SparkContext._ensure_initialized()
+    return int(SparkContext._jvm.java.lang.ProcessHandle.current().pid())
+
+
+def _stop_spark() -> None:
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        spark.stop()
+
+
+def _halt(jvm_pid: int, reason: str) -> Never:
+    """End the JVM, then this process. Ending Python alone would leave the JVM committing."""
+    print(f"sluice: the lease is lost, this driver ends at once: {reason}", file=sys.stderr, flush=True)
+    # `halt` gives spark-submit an exit code that says so; where the JVM does not answer, SIGKILL does it.
+    polite = threading.Thread(
+        target=lambda: SparkContext._jvm.java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True
+    )
+    polite.start()
+    polite.join(HALT_SECONDS)
+    try:
+        os.kill(jvm_pid, signal.SIGKILL)
+    finally:
+        os._exit(LeaseLost.exit_code)

@@ -1,0 +1,33 @@
+"""Source rows as a streaming frame."""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include.errors import Unreachable
+from include.settings import settings
+from include.spec import Kafka, Table
+
+
+def stream(spark: SparkSession, table: Table) -> DataFrame:
+    """The rows that `table` has yet to read. Raises Unreachable where its source table is not stored yet."""
+    if isinstance(table.source, Kafka):
+        return kafka(spark, table.source)
+    source = table.source.table
+    path = settings().table_path(source)
+    if not (path / "_delta_log").is_dir():
+        raise Unreachable(f"{table.name} reads {source}, which is not stored yet: start the flow {source} first")
+    return spark.readStream.format("delta").option("maxFilesPerTrigger", table.source.max_files).load(str(path))
+
+
+def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", settings().kafka)
+        .option("subscribe", source.topic)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", source.max_offsets)
+        # The default reads what a producer has rolled back.
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )

@@ -1,0 +1,64 @@
+"""What can go wrong, one class for each person who must act, each with its exit code.
+
+A message is one sentence: the table or setting, what is wrong with its value, what to do.
+"""
+
+import sys
+from collections.abc import Callable
+
+
+class SluiceError(Exception):
+    """Something Sluice can name. Everything else is a bug and shows its stack trace."""
+
+    exit_code = 1
+
+
+class UsageError(SluiceError):
+    """The caller named a flow, option or setting that does not exist."""
+
+    exit_code = 2
+
+
+class DeclarationError(SluiceError):
+    """The author of a table file has to change it."""
+
+    exit_code = 3
+
+
+class Unreachable(SluiceError):
+    """A part outside this process (broker, control database, source table) does not answer. A retry may cure it."""
+
+    exit_code = 4
+
+
+class LeaseHeld(SluiceError):
+    """Another live process owns the right to write. Nothing was touched."""
+
+    exit_code = 5
+
+
+class LeaseLost(SluiceError):
+    """This process may no longer write; it ended before anybody else could begin."""
+
+    exit_code = 6
+
+
+class SetupError(SluiceError):
+    """The machine lacks something: a port, Java, disk, a process that stayed up."""
+
+    exit_code = 7
+
+
+class FlowFailed(SluiceError):
+    """A flow's query ended with an error of its own."""
+
+    exit_code = 8
+
+
+def report(main: Callable[[], None]) -> None:
+    """Run an entry point; a `SluiceError` becomes its sentence on stderr and its exit code."""
+    try:
+        main()
+    except SluiceError as error:
+        print(f"sluice: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,77 @@
+"""Where things are. Read from the environment once; every name and default is in `.env.example`."""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from include.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The places and ports of one installation.
+
+    home: everything Sluice writes lies below it.
+    jars: JVM artifacts, `jars/spark` for the drivers and `jars/broker` for the embedded Kafka.
+    kafka: bootstrap servers, `host:port[,host:port]`.
+    control_url: SQLAlchemy URL of the control database.
+    airflow_port: where the Airflow UI listens on 127.0.0.1.
+    lease_seconds: how long a lease lasts without renewal.
+    """
+
+    home: Path
+    jars: Path
+    kafka: str
+    control_url: str
+    airflow_port: int
+    lease_seconds: float
+
+    @property
+    def lake(self) -> Path:
+        return self.home / "lake"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "log"
+
+    def table_path(self, table: str) -> Path:
+        """Where the Delta table `layer.name` lies."""
+        layer, name = table.split(".")
+        return self.lake / layer / name
+
+    def checkpoints(self, flow: str) -> Path:
+        """The directory that holds one numbered checkpoint for each generation of a flow."""
+        return self.home / "checkpoints" / flow
+
+
+def from_environment(environment: dict[str, str]) -> Settings:
+    """Settings out of `SLUICE_*` variables. Raises UsageError for a value that is not a number where one is needed."""
+    home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
+    return Settings(
+        home=home,
+        jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
+        kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
+        control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
+        airflow_port=int(_number(environment, "SLUICE_AIRFLOW_PORT", 8080)),
+        lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
+    )
+
+
+def _number(environment: dict[str, str], name: str, default: float) -> float:
+    value = environment.get(name) or str(default)
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise UsageError(f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}")
+    return number
+
+
+@lru_cache
+def settings() -> Settings:
+    """This process's settings."""
+    return from_environment(dict(os.environ))

@@ -1,0 +1,144 @@
+"""The vocabulary of a table file: plain frozen values that Airflow, Spark, a test and the console can all import.
+
+A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+LAYERS = ("bronze", "silver", "gold")
+ACTIONS = ("quarantine",)
+BUCKET_UNITS = ("minute", "hour", "day")
+
+# What Spark's Kafka source delivers, headers included.
+KAFKA_SCHEMA = """
+    key BINARY COMMENT 'as the producer sent it',
+    value BINARY COMMENT 'as the producer sent it; NULL is a tombstone',
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>> COMMENT 'in the order the producer sent them',
+    topic STRING COMMENT 'Kafka topic',
+    partition INT COMMENT 'Kafka partition',
+    offset BIGINT COMMENT 'position in the partition',
+    timestamp TIMESTAMP COMMENT 'when Kafka got it, or when it was made: see timestampType',
+    timestampType INT COMMENT '0: set by the producer, 1: set by the broker'
+"""
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """Every record of `topic` from its first one on, as `KAFKA_SCHEMA`.
+
+    max_offsets: records a batch takes at most.
+    """
+
+    topic: str
+    max_offsets: int = 200_000
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The rows that are appended to another table of the catalog.
+
+    max_files: data files a batch takes at most.
+    """
+
+    table: str
+    max_files: int = 1_000
+
+
+@dataclass(frozen=True)
+class Json:
+    """Typed columns out of a JSON object in `column`.
+
+    into: names of JSON fields; each becomes a column of the type the table's schema gives it. A value that cannot be
+    cast, and a payload that is no JSON object, become NULL plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
+    The source's own columns stay beside them.
+    """
+
+    column: str
+    into: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Append:
+    """Rows are added and never changed.
+
+    unique: columns that identify a row; of several rows with one identity the first counts, also across batches.
+    first_by: which row is first within one batch.
+    """
+
+    unique: tuple[str, ...] = ()
+    first_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A time bucket: the column `name` is the source's timestamp `of`, cut down to `unit` (minute, hour or day, UTC).
+
+    The engine adds the column before `transform` sees the rows.
+    """
+
+    name: str
+    of: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """One row per `keys`, kept current.
+
+    recompute: an aggregate that must be right after late rows. For every bucket a batch touches, `transform` sees all
+    rows the source holds for that bucket as of the batch's end version, so a replay comes out the same. The bucket is
+    one of the keys.
+    """
+
+    keys: tuple[str, ...]
+    recompute: Bucket
+
+
+@dataclass(frozen=True)
+class Expect:
+    """A SQL condition every row should meet. NULL fails.
+
+    otherwise: `quarantine` moves the row to `quarantine.<layer>_<name>`, with the names of the rules it broke.
+    """
+
+    name: str
+    condition: str
+    otherwise: str = "quarantine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A streaming table.
+
+    name: `<layer>.<name>`, the same as the file's path.
+    schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`.
+    transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
+        `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Without one, the columns of
+        `schema` are taken by name.
+    interval_seconds: the shortest time from the start of one batch to the start of the next.
+    driver: flows that name the same driver share one Spark process.
+    properties: Delta table properties, over Sluice's own.
+    """
+
+    name: str
+    source: Kafka | Delta
+    comment: str
+    schema: str = KAFKA_SCHEMA
+    parse: Json | None = None
+    transform: Callable[[Any], Any] | None = None
+    write: Append | Upsert = Append()
+    expect: tuple[Expect, ...] = ()
+    interval_seconds: float = 1.0
+    driver: str = "main"
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def layer(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def quarantine(self) -> str:
+        """The table that gets the rows which break a rule."""
+        return f"quarantine.{self.name.replace('.', '_')}"

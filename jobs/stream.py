@@ -1,0 +1,35 @@
+"""Run flows in this Spark driver: spark-submit jobs/stream.py [--flow NAME ...] [--driver NAME] [--once]
+
+Without --flow, all flows of the driver (`main` unless named). With --once, each flow reads its source to the end and
+the job ends; otherwise it runs until the flows are stopped.
+
+Exit codes: 0 done, 2 unknown flow or option, 3 a table file is wrong, 4 broker, database or source does not answer,
+5 another driver holds a flow, 6 the lease was lost, 8 a flow failed.
+"""
+
+import argparse
+
+from include import catalog
+from include.engine import driver
+from include.errors import UsageError, report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="stream.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--flow", action="append", metavar="NAME", help="a flow to run; may be given again")
+    parser.add_argument("--driver", metavar="NAME", default="main", help="the driver whose flows to run")
+    parser.add_argument("--once", action="store_true", help="stop when the source is read to its end")
+    arguments = parser.parse_args()
+    tables = catalog.load()
+    if arguments.flow:
+        chosen = {tables.flow(name).name for name in arguments.flow}
+        flows = [table for table in tables.tables.values() if table.name in chosen]
+    else:
+        flows = tables.drivers().get(arguments.driver, [])
+    if not flows:
+        raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
+    driver.run(flows, arguments.driver, arguments.once)
+
+
+if __name__ == "__main__":
+    report(main)
