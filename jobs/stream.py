@@ -24,11 +24,13 @@ def main() -> None:
     if arguments.flow:
         chosen = {tables.flow(name).name for name in arguments.flow}
         flows = [table for table in tables.tables.values() if table.name in chosen]
+        name = "by hand"
     else:
+        name = arguments.driver
         flows = tables.drivers().get(arguments.driver, [])
     if not flows:
         raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
-    driver.run(flows, arguments.driver, arguments.once)
+    driver.run(flows, name, arguments.once)
 
 
 if __name__ == "__main__":

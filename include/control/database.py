@@ -38,17 +38,10 @@ launches = Table(
     "launch",
     metadata,
     Column("driver", String, primary_key=True),
-    Column("intended_at", Float, nullable=False, comment="when the supervisor decided to start it"),
-    Column("attempts", Integer, nullable=False, comment="launches in a row that did not lead to a healthy spell"),
-    Column("process", String, comment="JSON of include.control.process.Process, NULL until it was launched"),
-)
-
-failures = Table(
-    "failure",
-    metadata,
-    Column("flow", String, primary_key=True),
-    Column("at", Float, nullable=False),
-    Column("reason", String, nullable=False, comment="the sentence for the on-call engineer"),
+    Column("intended_at", Float, nullable=False, comment="when the supervisor last decided to start it"),
+    Column("attempts", Integer, nullable=False, comment="launches since the driver was last seen healthy"),
+    Column("process", String, comment="JSON of include.control.process.Process; NULL until it was launched"),
+    Column("failure", String, comment="the sentence the driver last ended with"),
 )
 
 

@@ -34,6 +34,13 @@ class Process:
     def of(cls, pid: int) -> "Process":
         return cls(pid, psutil.Process(pid).create_time(), boot_id())
 
+    @classmethod
+    def from_json(cls, document: str) -> "Process":
+        return cls(**json.loads(document))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
     @property
     def is_here(self) -> bool:
         """Whether this machine can see it: same machine, same boot."""

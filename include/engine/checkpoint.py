@@ -38,7 +38,7 @@ def claim(spark: SparkSession, table: Table) -> Checkpoint:
     home = settings().checkpoints(table.name)
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.name)
-    generation = max((int(entry.name) for entry in home.iterdir() if entry.name.isdigit()), default=1)
+    generation = ledger.newest_generation(home) or 1
     checkpoint = Checkpoint(home / str(generation), generation)
     checkpoint.path.mkdir(exist_ok=True)
     _check_owner(checkpoint, table)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Never
 
 from pyspark import SparkContext
@@ -12,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from include import catalog
-from include.control import database, lease
+from include.control import database, lease, supervision
 from include.control.keeper import Keeper
 from include.control.lease import Lease
 from include.control.process import Holder
 from include.engine import batch, checkpoint, read, storage
 from include.engine.batch import Life
 from include.engine.session import open_session
-from include.errors import FlowFailed, LeaseLost
+from include.errors import FlowFailed, LeaseLost, SluiceError, Unreachable
 from include.ledger import kafka
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -43,10 +44,14 @@ def run(flows: list[Table], name: str, once: bool) -> None:
     keeper = Keeper(engine, held, ttl_seconds, lambda reason: _halt(jvm_pid, reason))
     keeper.start()
     try:
-        spark = open_session(f"sluice {name}", catalog.load())
-        host = Host(spark, keeper, {one.flow: one for one in held})
+        host = Host(open_session(f"sluice {name}", catalog.load()), keeper, {one.flow: one for one in held})
         host.run_once(flows) if once else host.run(flows)
+    except SluiceError as error:
+        with suppress(Unreachable):
+            supervision.record_failure(engine, name, str(error))
+        raise
     finally:
+        # Before the leases go back: nothing of this driver may write after that.
         _stop_spark()
         keeper.stop()
 
