@@ -4,8 +4,8 @@
 is one red task instance with its name; its log says why and what to do. Healthy flows cost nothing.
 """
 
-from airflow.exceptions import AirflowFailException
 from airflow.sdk import dag, task
+from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
 from include.control import database, supervision

@@ -107,7 +107,9 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
             options = _columns(tables[table.source.table])
             raise _mistake(table, f"bucket of '{bucket.of}', which its source has not: {_suggest(bucket.of, options)}")
     if isinstance(table.source, Kafka) and table.layer != "bronze":
-        raise _mistake(table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table")
+        raise _mistake(
+            table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table"
+        )
 
 
 def _check_rules(table: Table) -> None:
@@ -115,7 +117,8 @@ def _check_rules(table: Table) -> None:
     for rule in table.expect:
         if rule.otherwise not in ACTIONS:
             raise _mistake(
-                table, f"rule '{rule.name}' says otherwise='{rule.otherwise}': {_suggest(rule.otherwise, list(ACTIONS))}"
+                table,
+                f"rule '{rule.name}' says otherwise='{rule.otherwise}': {_suggest(rule.otherwise, list(ACTIONS))}",
             )
         if names.count(rule.name) > 1:
             raise _mistake(table, f"two rules are called '{rule.name}': give each a name of its own")

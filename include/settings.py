@@ -67,7 +67,9 @@ def _number(environment: dict[str, str], name: str, default: float) -> float:
     except ValueError:
         number = 0
     if number <= 0:
-        raise UsageError(f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}")
+        raise UsageError(
+            f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}"
+        )
     return number
 
 

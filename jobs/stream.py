@@ -15,7 +15,7 @@ from include.errors import UsageError, report
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="stream.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(prog="stream.py", description=__doc__.splitlines()[0])
     parser.add_argument("--flow", action="append", metavar="NAME", help="a flow to run; may be given again")
     parser.add_argument("--driver", metavar="NAME", default="main", help="the driver whose flows to run")
     parser.add_argument("--once", action="store_true", help="stop when the source is read to its end")

@@ -4,9 +4,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Float, Integer, MetaData, String, Table, create_engine
-from sqlalchemy import event, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    text,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -56,21 +69,21 @@ def connect(url: str) -> Engine:
     except DBAPIError as error:
         shown = make_url(url).render_as_string(hide_password=True)
         raise Unreachable(
-            f"SLUICE_CONTROL_URL is {shown}, which does not answer ({error.orig}): start that database, or correct the URL"
+            f"SLUICE_CONTROL_URL is {shown}, which does not answer ({error.orig}): start that database, or correct it"
         ) from error
     return engine
 
 
 def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
-    def on_connect(connection, _record) -> None:
+    def on_connect(connection: Any, _record: Any) -> None:
         # SQLAlchemy must not begin for us: BEGIN IMMEDIATE takes the write lock before the first read.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
 
     @event.listens_for(engine, "begin")
-    def on_begin(connection) -> None:
+    def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

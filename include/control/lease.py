@@ -50,11 +50,11 @@ def _free_epoch(connection: Connection, flow: str, holder: Holder) -> int:
     if not released and former.python != holder.python:
         # Before the lease changes hands: if this process died in between, nobody would remember the one before.
         former.fence()
-    return row.epoch + 1
+    return int(row.epoch) + 1
 
 
 def _compare_and_set(connection: Connection, flow: str, epoch: int, holder: Holder, expires_at: float) -> None:
-    insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[connection.dialect.name]
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     values = {"epoch": epoch, "holder": holder.to_json(), "expires_at": expires_at}
     statement = insert(leases).values(flow=flow, **values)
     changed = connection.execute(

@@ -53,7 +53,7 @@ class Process:
             found = psutil.Process(self.pid)
             # The start time is read in clock ticks of 10 ms.
             same = abs(found.create_time() - self.started_at) < 0.05
-            return same and found.status() != psutil.STATUS_ZOMBIE
+            return bool(same and found.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

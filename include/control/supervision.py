@@ -19,9 +19,7 @@ def settle(engine: Engine, driver: str, flows: list[str]) -> Decision:
         if decision.start:
             _intend(connection, driver, seen.attempts + 1)
         elif decision.state is State.HEALTHY:
-            connection.execute(
-                update(launches).where(launches.c.driver == driver).values(attempts=0, failure=None)
-            )
+            connection.execute(update(launches).where(launches.c.driver == driver).values(attempts=0, failure=None))
     return decision
 
 
@@ -44,11 +42,9 @@ def _look(connection: Connection, driver: str, flows: list[str]) -> Seen:
     if row is None:
         return Seen(wanted, wanted & alive)
     launched_seconds_ago = database.now(connection) - row.intended_at
-    if row.process:
-        is_launch_alive = Process.from_json(row.process).is_alive
-    else:
-        # The supervisor died between intent and launch; nobody can tell how far it came.
-        is_launch_alive = launched_seconds_ago < START_SECONDS
+    # Without a process the supervisor died between intent and launch, and nobody can tell how far it came.
+    is_young = launched_seconds_ago < START_SECONDS
+    is_launch_alive = Process.from_json(row.process).is_alive if row.process else is_young
     return Seen(wanted, wanted & alive, launched_seconds_ago, is_launch_alive, row.attempts, row.failure)
 
 

@@ -12,7 +12,7 @@ from include.engine.commit import Stamp
 from include.engine.parse import typed
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Table, Upsert
+from include.spec import Bucket, Delta, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000

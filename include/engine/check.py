@@ -44,7 +44,9 @@ def _check_shape(table: Table, source: DataFrame) -> None:
         declared = StructType.fromDDL(table.schema)
         rows = shaped(source, table)
     except PySparkException as error:
-        raise _mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform") from error
+        raise _mistake(
+            table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform"
+        ) from error
     for want, got in zip(declared.fields, rows.schema.fields, strict=True):
         if want.dataType.simpleString() != got.dataType.simpleString():
             raise _mistake(
@@ -57,11 +59,15 @@ def _check_shape(table: Table, source: DataFrame) -> None:
     clock = next((name for name in CLOCKS if f"{name}(" in text), None)
     if clock or not _is_deterministic(plan):
         culprit = f"uses {clock}()" if clock else "is not deterministic"
-        raise _mistake(table, f"its transform {culprit}, so a replayed batch would come out different: use source columns")
+        raise _mistake(
+            table, f"its transform {culprit}, so a replayed batch would come out different: use source columns"
+        )
     if not isinstance(table.write, Upsert):
         stateful = next((name for name in STATEFUL if f"\n{name.lower()} " in text.replace("+- ", "\n")), None)
         if stateful:
-            raise _mistake(table, f"its transform needs rows of other batches ({stateful}): write it as a recomputed Upsert")
+            raise _mistake(
+                table, f"its transform needs rows of other batches ({stateful}): write it as a recomputed Upsert"
+            )
 
 
 def _is_deterministic(plan) -> bool:

@@ -48,15 +48,16 @@ def claim(spark: SparkSession, table: Table) -> Checkpoint:
 
 def _lock(spark: SparkSession, path: Path, flow: str) -> None:
     """Held by the JVM until it ends, because the JVM is what commits."""
-    jvm = spark._jvm
-    channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+    if path in _locked:
+        return
+    channel = spark._jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
     if channel.tryLock() is None:
         raise LeaseHeld(f"the checkpoint of {flow} is locked by another process: find it (lsof {path}) and end it")
-    # The lock goes when the channel is collected.
-    _held.append(channel)
+    _locked[path] = channel
 
 
-_held: list[object] = []
+# A lock goes when its channel is collected.
+_locked: dict[Path, object] = {}
 
 
 def _check_owner(checkpoint: Checkpoint, table: Table) -> None:
@@ -72,8 +73,8 @@ def _check_owner(checkpoint: Checkpoint, table: Table) -> None:
     found = json.loads(path.read_text())
     if found != owner:
         raise FlowFailed(
-            f"{table.name}: its checkpoint {checkpoint.path} belongs to {found}, not to {owner}, and Spark cannot go on "
-            f"from there: put the declaration back"
+            f"{table.name}: its checkpoint {checkpoint.path} belongs to {found}, not to {owner}, and Spark cannot "
+            f"go on from there: put the declaration back"
         )
 
 
@@ -86,8 +87,8 @@ def _check_table(checkpoint: Checkpoint, table: Table) -> None:
     last_planned = -1 if planned is None else planned
     if written > last_planned:
         raise FlowFailed(
-            f"{table.name}: the table holds batch {written}, its checkpoint {checkpoint.path} only knows {last_planned}, "
-            f"so a start would write rows twice: restore that directory from its backup"
+            f"{table.name}: the table holds batch {written}, its checkpoint {checkpoint.path} only knows "
+            f"{last_planned}, so a start would write rows twice: restore that directory from its backup"
         )
     if written < checkpoint.next_batch - 1:
         raise FlowFailed(

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Never
 
 from pyspark import SparkContext
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -27,21 +26,22 @@ from include.spec import Kafka, Table
 
 POLL_SECONDS = 1
 HALT_SECONDS = 2
+SENTENCE_CHARACTERS = 300
 
 
 def run(flows: list[Table], name: str, once: bool) -> None:
-    """Host `flows`, given in graph order, until they are stopped; with `once`, each until its source is read to the end.
+    """Host `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
 
     Raises LeaseHeld before anything is touched, Unreachable, and FlowFailed for the first flow whose query fails.
     """
     for table in flows:
         if isinstance(table.source, Kafka):
             kafka.check_topic(settings().kafka, table.source.topic)
-    jvm_pid = _jvm_pid()
+    jvm = jvm_pid()
     engine = database.connect(settings().control_url)
     ttl_seconds = settings().lease_seconds
-    held = lease.acquire(engine, [table.name for table in flows], Holder.here(name, jvm_pid), ttl_seconds)
-    keeper = Keeper(engine, held, ttl_seconds, lambda reason: _halt(jvm_pid, reason))
+    held = lease.acquire(engine, [table.name for table in flows], Holder.here(name, jvm), ttl_seconds)
+    keeper = Keeper(engine, held, ttl_seconds, lambda reason: _halt(jvm, reason))
     keeper.start()
     try:
         host = Host(open_session(f"sluice {name}", catalog.load()), keeper, {one.flow: one for one in held})
@@ -64,6 +64,7 @@ class Host:
         self._keeper = keeper
         self._leases = leases
         self._stopping: set[str] = set()
+        self._errors: dict[str, Exception] = {}
 
     def run(self, flows: list[Table]) -> None:
         """All flows side by side, until each was stopped."""
@@ -84,8 +85,8 @@ class Host:
         """One flow after the other, each to the end of what its source holds now."""
         for table in flows:
             query = self._start(table, once=True)
-            while not query.awaitTermination(POLL_SECONDS):
-                pass
+            while query.isActive:
+                threading.Event().wait(POLL_SECONDS)
             self._check(table.name, query)
 
     def _start(self, table: Table, once: bool) -> StreamingQuery:
@@ -98,7 +99,12 @@ class Host:
             if not self._keeper.pass_gate(table.name):
                 self._stopping.add(table.name)
                 raise InterruptedError(f"{table.name} was asked to stop")
-            batch.write(rows, number, life)
+            try:
+                batch.write(rows, number, life)
+            except Exception as error:
+                # Spark would wrap it in a page of text.
+                self._errors[table.name] = error
+                raise
 
         # Jobs of one flow share a pool, so that flows get the cores in turn.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
@@ -110,17 +116,19 @@ class Host:
     def _check(self, flow: str, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None and flow not in self._stopping:
-            raise FlowFailed(f"{flow}: {_sentence(error)}") from error
+            cause = self._errors.get(flow, error)
+            print(error, file=sys.stderr, flush=True)
+            raise FlowFailed(f"{flow}: {_sentence(cause)} (the log has the rest)") from error
 
 
-def _sentence(error: StreamingQueryException) -> str:
-    """The innermost cause in one line; the log has the rest."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _sentence(error: Exception) -> str:
+    """Its innermost cause in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     causes = [line for line in lines if line.startswith("Caused by:")]
-    return (causes[-1].removeprefix("Caused by:").strip() if causes else lines[0])[:500]
+    return (causes[-1].removeprefix("Caused by:").strip() if causes else lines[0])[:SENTENCE_CHARACTERS]
 
 
-def _jvm_pid() -> int:
+def jvm_pid() -> int:
     """The JVM this Python drives: spark-submit's own, or one that is started here."""
     SparkContext._ensure_initialized()
     return int(SparkContext._jvm.java.lang.ProcessHandle.current().pid())
@@ -132,7 +140,7 @@ def _stop_spark() -> None:
         spark.stop()
 
 
-def _halt(jvm_pid: int, reason: str) -> Never:
+def _halt(jvm: int, reason: str) -> Never:
     """End the JVM, then this process. Ending Python alone would leave the JVM committing."""
     print(f"sluice: the lease is lost, this driver ends at once: {reason}", file=sys.stderr, flush=True)
     # `halt` gives spark-submit an exit code that says so; where the JVM does not answer, SIGKILL does it.
@@ -142,6 +150,6 @@ def _halt(jvm_pid: int, reason: str) -> Never:
     polite.start()
     polite.join(HALT_SECONDS)
     try:
-        os.kill(jvm_pid, signal.SIGKILL)
+        os.kill(jvm, signal.SIGKILL)
     finally:
         os._exit(LeaseLost.exit_code)

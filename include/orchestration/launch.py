@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from airflow.exceptions import AirflowNotFoundException
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.control.process import Process
 from include.errors import UsageError
@@ -50,5 +50,7 @@ def _master() -> str:
             f"add it (airflow connections add {CONNECTION} --conn-type spark --conn-host 'local[*]')"
         ) from error
     if not connection.host:
-        raise UsageError(f"the Airflow connection '{CONNECTION}' has no host: set it to a Spark master, such as local[*]")
+        raise UsageError(
+            f"the Airflow connection '{CONNECTION}' has no host: set it to a Spark master, such as local[*]"
+        )
     return f"{connection.host}:{connection.port}" if connection.port else connection.host

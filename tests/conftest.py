@@ -1,0 +1,98 @@
+"""The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# Before anything reads the settings.
+_temporary = tempfile.TemporaryDirectory(prefix="sluice-tests-")
+os.environ.update(
+    {
+        "SLUICE_HOME": _temporary.name,
+        "SLUICE_JARS": os.environ.get("SLUICE_JARS", str(ROOT / "var" / "jars")),
+        "SLUICE_VENV": sys.prefix,
+        "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
+        "SLUICE_AIRFLOW_PORT": str(free_port()),
+        "SLUICE_LEASE_SECONDS": "10",
+        "TZ": "UTC",
+    }
+)
+os.environ.pop("SLUICE_CONTROL_URL", None)
+
+from include.local import environment, java  # noqa: E402
+from include.local.broker import Broker, create_topic  # noqa: E402
+from include.settings import from_environment, settings  # noqa: E402
+from tests.pipeline import TOPIC, Pipeline  # noqa: E402
+
+os.environ.update(environment.write(settings(), java.home()))
+
+
+@pytest.fixture(scope="session")
+def start_broker() -> Iterator[Callable[[Path, int], str]]:
+    """Starts a broker of its own: `start_broker(directory, port)` gives its address. All end with the tests."""
+    running = []
+
+    def start(directory: Path, port: int) -> str:
+        broker = Broker(directory, settings().jars, java.home(), port, free_port())
+        broker.prepare()
+        with (directory / "broker.log").open("ab") as log:
+            running.append(subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT))
+        broker.wait(timeout_seconds=60)
+        return broker.address
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def broker(start_broker) -> str:
+    """The address of the broker that `settings().kafka` names."""
+    return start_broker(settings().home / "broker", int(settings().kafka.split(":")[1]))
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """The one Spark session of the run."""
+    from include import catalog
+    from include.engine.session import open_session
+
+    session = open_session("sluice tests", catalog.load())
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, start_broker) -> Iterator[Pipeline]:
+    """The tracker pipeline with an empty broker and an empty home of its own."""
+    address = start_broker(tmp_path / "broker", free_port())
+    create_topic(address, TOPIC, 3)
+    where = from_environment(
+        {
+            "SLUICE_HOME": str(tmp_path),
+            "SLUICE_JARS": os.environ["SLUICE_JARS"],
+            "SLUICE_KAFKA": address,
+            "SLUICE_LEASE_SECONDS": "10",
+        }
+    )
+    java_home = java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    made = Pipeline(tmp_path, variables, address)
+    yield made
+    made.stop()

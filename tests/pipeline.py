@@ -1,0 +1,139 @@
+"""The tracker pipeline as its user runs it: a broker, a home of its own, and spark-submit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from include.local.events import Event
+from tests import expected
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPIC = "tracker-events"
+
+
+def wait_until(condition: Callable[[], object], timeout_seconds: float, why: Callable[[], str] = lambda: "") -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come true within {timeout_seconds:.0f} s. {why()}"
+        time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """home: its SLUICE_HOME. environment: of every process it starts. servers: its broker."""
+
+    home: Path
+    environment: dict[str, str]
+    servers: str
+    submitted: list[subprocess.Popen] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.home / "driver.log"
+
+    def submit(self, *arguments: str) -> subprocess.Popen:
+        """spark-submit jobs/stream.py in the background; its output goes to `log`."""
+        with self.log.open("ab") as output:
+            started = subprocess.Popen(
+                self._command(arguments), cwd=ROOT, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+            )
+        self.submitted.append(started)
+        return started
+
+    def stop(self) -> None:
+        """End what still runs of it."""
+        for started in self.submitted:
+            if started.poll() is None:
+                self.kill(started, "both")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess:
+        """spark-submit jobs/stream.py to its end."""
+        return subprocess.run(
+            self._command(arguments), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=180
+        )
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        return [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "jobs" / "stream.py"), *arguments]
+
+    def produce(self, events: Iterable[Event]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
+        for event in events:
+            producer.produce(TOPIC, key=event.key, value=event.value)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def rows(self, table: str) -> list[dict]:
+        """All rows of a table, read without Spark; none while it is not stored."""
+        try:
+            return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).to_pyarrow_table().to_pylist()
+        except TableNotFoundError:
+            return []
+
+    def count(self, table: str) -> int:
+        try:
+            return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).count()
+        except TableNotFoundError:
+            return 0
+
+    def wait_until_gold_is_right(self, timeout_seconds: float = 120) -> None:
+        silver, _ = expected.silver_and_quarantine(expected.messages(self.servers, TOPIC))
+        right = expected.gold(silver)
+        wait_until(lambda: self.gold() == right, timeout_seconds, lambda: self.log.read_text()[-3000:])
+
+    def gold(self) -> dict:
+        """As `expected.gold`."""
+        return {
+            (row["model"], row["minute"]): (
+                row["readings"],
+                row["avg_heart_bpm"],
+                row["min_heart_bpm"],
+                row["max_heart_bpm"],
+                row["kcal"],
+            )
+            for row in self.rows("gold.heart_rate_by_model")
+        }
+
+    def assert_nothing_lost_or_doubled(self) -> None:
+        """Every table holds exactly what plain Python makes of the topic."""
+        topic = expected.messages(self.servers, TOPIC)
+        silver, quarantine = expected.silver_and_quarantine(topic)
+        bronze = [
+            expected.Message(row["topic"], row["partition"], row["offset"], row["key"], row["value"])
+            for row in self.rows("bronze.tracker_events")
+        ]
+        assert sorted(bronze, key=lambda message: (message.partition, message.offset)) == topic
+        stored = [{column: row[column] for column in expected.COLUMNS} for row in self.rows("silver.tracker_readings")]
+        assert len(stored) == len(silver)
+        assert {(row["device_id"], row["time"]): row for row in stored} == silver
+        broken = [(row["partition"], row["offset"]) for row in self.rows("quarantine.silver_tracker_readings")]
+        assert len(broken) == len(quarantine)
+        assert set(broken) == quarantine
+        assert self.gold() == expected.gold(silver)
+
+    def kill(self, submitted: subprocess.Popen, which: str) -> None:
+        """SIGKILL to the driver's Python, its JVM, or both; return when both are gone."""
+        jvm = psutil.Process(submitted.pid)
+        python = [child for child in jvm.children() if "stream.py" in _command_line(child)]
+        for process in {"python": python, "jvm": [jvm], "both": [jvm, *python]}[which]:
+            os.kill(process.pid, signal.SIGKILL)
+        submitted.wait(60)
+        _, left = psutil.wait_procs(python, timeout=60)
+        assert not left, "the driver's Python outlives its JVM"
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
