@@ -2,12 +2,13 @@
 
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
 
-from include.control import database, lease
-from include.control.process import Holder
+from include.control import database, lease, supervision
+from include.control.process import Holder, Process
 from include.ledger import status
 from include.local.broker import create_topic
 from include.orchestration import launch
@@ -23,12 +24,11 @@ def holders() -> dict[str, Holder]:
 
 
 def drivers() -> list[int]:
-    """The pids of the JVMs that host the supervised flows."""
+    """The pids of the supervised drivers: each leads a session of its own, from its launcher's shell on."""
     found = []
-    for process in psutil.process_iter(["cmdline", "name"]):
-        command = process.info["cmdline"] or []
-        is_driver = process.info["name"] == "java" and "--driver" in command
-        if is_driver and process.environ().get("SLUICE_HOME") == str(settings().home):
+    for process in psutil.process_iter(["cmdline"]):
+        is_leader = "--driver" in (process.info["cmdline"] or []) and os.getsid(process.pid) == process.pid
+        if is_leader and process.environ().get("SLUICE_HOME") == str(settings().home):
             found.append(process.pid)
     return found
 
@@ -56,8 +56,8 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
     wait_until(lambda: set(holders()) >= FLOWS, 120, launch.log("main").read_text)
     wait_until(lambda: status.rows("gold.heart_rate_by_model") is not None, 120, launch.log("main").read_text)
     assert {holder.jvm.pid for flow, holder in holders().items() if flow in FLOWS} == set(drivers())
+    assert supervise.test().state == "success"
     (first,) = drivers()
-    assert os.getsid(first) != os.getsid(0), "it would be signalled with the task"
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not drivers(), 30)
     assert supervise.test().state == "success"
@@ -71,4 +71,22 @@ def test_a_missing_spark_connection_fails_the_run_instead_of_going_to_yarn(super
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     with pytest.raises(UsageError, match="airflow connections add spark_default --conn-type spark"):
         launch.detached("main")
+    assert drivers() == []
+
+
+def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
+    engine = database.connect(settings().control_url)
+    with database.transaction(engine) as connection:
+        connection.execute(database.leases.delete())
+        connection.execute(database.launches.delete())
+    supervision.settle(engine, "main", sorted(FLOWS))
+    gone = subprocess.Popen(["true"])
+    process = Process.of(gone.pid)
+    gone.wait()
+    supervision.record_launch(engine, "main", process)
+    supervision.record_failure(engine, "main", "silver.tracker_readings: the disk is full")
+    run = supervise.test()
+    assert run.state == "failed"
+    red = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
+    assert red == FLOWS
     assert drivers() == []
