@@ -7,14 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from sqlalchemy import Engine
 
-from include.local.events import Event
+from include.control import database, lease
+from include.control.process import Holder
+from include.local.events import Event, events
 from tests import expected
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +31,12 @@ def wait_until(condition: Callable[[], object], timeout_seconds: float, why: Cal
     while not condition():
         assert time.monotonic() < deadline, f"did not come true within {timeout_seconds:.0f} s. {why()}"
         time.sleep(0.2)
+
+
+def part(number: int, count: int = 3_000) -> list[Event]:
+    """A seeded share of a story: each part goes on about where the one before ended."""
+    start = datetime(2026, 3, 1, 12, number, tzinfo=UTC)
+    return list(events(seed=number, count=count, start=start, per_second=50))
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,11 @@ class Pipeline:
             if started.poll() is None:
                 self.kill(started, "both")
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess:
-        """spark-submit jobs/stream.py to its end."""
+    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
+        """spark-submit jobs/stream.py to its end, with some `SLUICE_*` settings changed."""
+        environment = {**self.environment, **settings}
         return subprocess.run(
-            self._command(arguments), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=180
+            self._command(arguments), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180
         )
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
@@ -85,6 +96,25 @@ class Pipeline:
             return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).count()
         except TableNotFoundError:
             return 0
+
+    @property
+    def lease_seconds(self) -> float:
+        return float(self.environment["SLUICE_LEASE_SECONDS"])
+
+    @property
+    def control(self) -> Engine:
+        return database.connect(self.environment["SLUICE_CONTROL_URL"])
+
+    def holders(self) -> dict[str, Holder]:
+        """Who holds an unexpired lease, by flow."""
+        with database.transaction(self.control) as connection:
+            return lease.holders(connection)
+
+    def want(self, flow: str, state: str) -> None:
+        """What the on-call engineer asks for: `running` or `stopped`."""
+        with database.transaction(self.control) as connection:
+            connection.execute(database.desired.delete().where(database.desired.c.flow == flow))
+            connection.execute(database.desired.insert().values(flow=flow, state=state, reason="a test"))
 
     def wait_until_gold_is_right(self, timeout_seconds: float = 120) -> None:
         silver, _ = expected.silver_and_quarantine(expected.messages(self.servers, TOPIC))

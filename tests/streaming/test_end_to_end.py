@@ -1,18 +1,9 @@
 """From Kafka to gold, held against plain Python."""
 
-from datetime import UTC, datetime, timedelta
+import subprocess
+import sys
 
-import pytest
-
-from include.local.events import events
-from tests.pipeline import Pipeline, wait_until
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-def part(number: int, count: int = 3_000) -> list:
-    """A seeded share of the story: each part goes on where the one before ended."""
-    return list(events(seed=number, count=count, start=START + timedelta(minutes=number), per_second=50))
+from tests.pipeline import Pipeline, part
 
 
 def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pipeline):
@@ -23,33 +14,40 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
     assert done.returncode == 0, done.stderr
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.produce(part(2))
-    for flow in ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"):
-        done = pipeline.run("--once", "--flow", flow)
-        assert done.returncode == 0, done.stderr
+    done = pipeline.run("--once", "--flow", "bronze.tracker_events", "--flow", "silver.tracker_readings")
+    assert done.returncode == 0, done.stderr
+    before = pipeline.gold()
+    done = pipeline.run("--once", "--flow", "gold.heart_rate_by_model")
+    assert done.returncode == 0, done.stderr
+    assert pipeline.gold() != before
     pipeline.assert_nothing_lost_or_doubled()
 
 
-@pytest.mark.parametrize("which", ["python", "jvm", "both"])
-def test_a_killed_driver_loses_and_doubles_nothing(pipeline: Pipeline, which: str):
-    driver = pipeline.submit()
-    pipeline.produce(part(1))
-    wait_until(lambda: pipeline.count("silver.tracker_readings"), 120, pipeline.log.read_text)
-    pipeline.produce(part(2))
-    pipeline.kill(driver, which)
-    pipeline.produce(part(3))
-    driver = pipeline.submit()
-    pipeline.wait_until_gold_is_right()
-    assert driver.poll() is None
-    pipeline.assert_nothing_lost_or_doubled()
+def test_a_wrong_call_is_one_sentence_and_an_exit_code(pipeline: Pipeline):
+    unknown = pipeline.run("--flow", "silver.tracker_reading")
+    assert unknown.returncode == 2
+    assert unknown.stderr.splitlines()[-1] == (
+        "sluice: there is no flow 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
+    )
+    option = pipeline.run("--twice")
+    assert option.returncode == 2
+    assert option.stderr.splitlines()[-1].endswith("error: unrecognized arguments: --twice")
+    unreachable = pipeline.run("--once", SLUICE_KAFKA="127.0.0.1:1")
+    assert unreachable.returncode == 4
+    assert unreachable.stderr.splitlines()[-1] == (
+        "sluice: SLUICE_KAFKA is 127.0.0.1:1, where no Kafka broker answers: start it (make up), or correct the setting"
+    )
+    assert "Traceback" not in unknown.stderr + option.stderr + unreachable.stderr
+    assert not (pipeline.home / "checkpoints").exists()
 
 
-def test_a_second_driver_leaves_with_exit_code_5_and_names_the_holder(pipeline: Pipeline):
-    pipeline.produce(part(1, count=200))
-    driver = pipeline.submit()
-    pipeline.wait_until_gold_is_right()
-    second = pipeline.run("--flow", "silver.tracker_readings")
-    assert second.returncode == 5
-    assert "silver.tracker_readings is already written by driver 'main' on" in second.stderr
-    assert f"JVM {driver.pid}" in second.stderr
-    assert "Traceback" not in second.stderr
-    assert driver.poll() is None
+def test_a_mistake_in_a_table_file_is_one_sentence_and_exit_code_3(pipeline: Pipeline, tmp_path):
+    script = (
+        "from include import catalog\n"
+        "from include.errors import report\n"
+        "report(lambda: print(catalog.load('tests.mistakes.unknown_source')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=pipeline.environment, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("sluice: include/tables/")

@@ -96,9 +96,7 @@ def test_a_row_that_breaks_a_rule_is_quarantined_with_its_reasons(arrive, run_on
     ]
 
 
-def test_a_batch_that_fails_between_quarantine_and_target_is_written_once(
-    arrive, run_once, stored, name, monkeypatch
-):
+def test_a_batch_that_fails_between_quarantine_and_target_is_written_once(arrive, run_once, stored, name, monkeypatch):
     arrive(("a", "2026-03-01T12:00:01", 400), ("a", "2026-03-01T12:00:02", 60))
 
     def fail(*arguments, **named):
