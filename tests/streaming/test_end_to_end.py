@@ -26,17 +26,17 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
 def test_a_wrong_call_is_one_sentence_and_an_exit_code(pipeline: Pipeline):
     unknown = pipeline.run("--flow", "silver.tracker_reading")
     assert unknown.returncode == 2
-    assert unknown.stderr.splitlines()[-1] == (
-        "sluice: there is no flow 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
-    )
+    sentence = "sluice: there is no flow 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
+    assert sentence in unknown.stderr.splitlines()
     option = pipeline.run("--twice")
     assert option.returncode == 2
-    assert option.stderr.splitlines()[-1].endswith("error: unrecognized arguments: --twice")
+    assert "stream.py: error: unrecognized arguments: --twice" in option.stderr.splitlines()
     unreachable = pipeline.run("--once", SLUICE_KAFKA="127.0.0.1:1")
     assert unreachable.returncode == 4
-    assert unreachable.stderr.splitlines()[-1] == (
+    sentence = (
         "sluice: SLUICE_KAFKA is 127.0.0.1:1, where no Kafka broker answers: start it (make up), or correct the setting"
     )
+    assert sentence in unreachable.stderr.splitlines()
     assert "Traceback" not in unknown.stderr + option.stderr + unreachable.stderr
     assert not (pipeline.home / "checkpoints").exists()
 

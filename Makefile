@@ -1,0 +1,53 @@
+# Sluice on one machine. Everything it writes lies below SLUICE_HOME, by default var/.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+SLUICE_HOME ?= $(CURDIR)/var
+SLUICE_VENV ?= $(SLUICE_HOME)/venv
+export SLUICE_HOME SLUICE_VENV
+
+IN_VENV := $(SLUICE_VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup venv up down status check test lint lock bench faults clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: venv ## start everything that does not run yet; return when gold holds rows
+	@$(IN_VENV) -m include.local.up
+
+down: ## stop everything that `make up` started, and nothing else
+	@test ! -x $(IN_VENV) || $(IN_VENV) -m include.local.down
+
+status: venv ## what runs, and how far behind it is
+	@$(IN_VENV) -m include.local.status
+
+check: setup ## refuse a wrong table file, with one Spark session
+	@$(IN_VENV) -m include.engine.check
+
+test: setup ## the tests
+	@$(IN_VENV) -m pytest
+
+lint: venv ## style, format and types
+	@$(SLUICE_VENV)/bin/ruff check .
+	@$(SLUICE_VENV)/bin/ruff format --check .
+	@$(SLUICE_VENV)/bin/mypy
+
+setup: venv ## the virtual environment and the JVM artifacts, nothing started
+	@$(IN_VENV) -m include.local.artifacts
+
+venv:
+	@$(PYTHON) -m include.local.install
+
+bench: setup ## the benchmarks
+	@$(IN_VENV) -m benchmarks
+
+faults: setup ## the fault runs: what is killed while data flows must lose and double nothing
+	@$(IN_VENV) -m pytest tests/faults
+
+lock: venv ## resolve requirements.txt into requirements.lock
+	@$(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lock" requirements.txt -o requirements.lock
+
+clean: down ## stop everything and delete all it wrote, tables included
+	@rm -rf $(SLUICE_HOME)

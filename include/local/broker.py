@@ -1,0 +1,134 @@
+"""A real Kafka broker in KRaft mode on this machine, for one user: one node, no replicas."""
+
+import base64
+import contextlib
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from include.errors import SetupError
+from include.local import artifacts
+
+HOST = "127.0.0.1"
+# What the broker takes from PySpark's jars instead of bringing copies of its own.
+FROM_PYSPARK = (
+    *("scala-library", "scala-reflect", "jackson-annotations", "jackson-core", "jackson-databind"),
+    *("jackson-dataformat-yaml", "snakeyaml", "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core"),
+    *("lz4-java", "snappy-java", "zstd-jni"),
+)
+
+PROPERTIES = """process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={host}:{controller_port}
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+group.initial.rebalance.delay.ms=0
+"""
+
+LOGGING = """rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = info
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5p %c{1}: %m%n
+"""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """directory: everything the broker keeps. jars: where `artifacts.fetch` put its class path."""
+
+    directory: Path
+    jars: Path
+    java_home: Path
+    port: int
+    controller_port: int
+    heap_megabytes: int = 512
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def prepare(self) -> None:
+        """Write its configuration and, only where there are none yet, its data directories. Raises SetupError."""
+        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
+        data = self.directory / "data"
+        values = {"host": HOST, "port": self.port, "controller_port": self.controller_port, "data": data}
+        (self.directory / "server.properties").write_text(PROPERTIES.format(**values))
+        (self.directory / "log4j2.properties").write_text(LOGGING)
+        if (data / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = ["format", "--standalone", "-t", cluster, "-c", str(self.directory / "server.properties")]
+        done = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
+        if done.returncode:
+            raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{done.stderr}")
+
+    def command(self) -> list[str]:
+        """What runs it in the foreground; SIGTERM ends it cleanly."""
+        return self._java("kafka.Kafka", str(self.directory / "server.properties"))
+
+    def wait(self, timeout_seconds: float, check: Callable[[], None] = lambda: None) -> None:
+        """Return once it answers. `check` may raise what went wrong meanwhile. Raises SetupError."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self._answers():
+            check()
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"the Kafka broker does not answer at {self.address} after {timeout_seconds:.0f} s: read its log"
+                )
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        # librdkafka would print a line for every refused connection; a plain socket asks first.
+        with contextlib.suppress(OSError, KafkaException), socket.create_connection((HOST, self.port), timeout=1):
+            _admin(self.address).list_topics(timeout=2)
+            return True
+        return False
+
+    def _java(self, main_class: str, *arguments: str) -> list[str]:
+        shipped = artifacts.pyspark_jars()
+        found = [str(jar) for name in FROM_PYSPARK for jar in shipped.glob(f"{name}-[0-9]*.jar")]
+        return [
+            str(self.java_home / "bin" / "java"),
+            *(f"-Xmx{self.heap_megabytes}m", "-Xms128m", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
+            f"-Djava.io.tmpdir={self.directory / 'tmp'}",
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            *("-cp", ":".join([f"{self.jars / 'broker'}/*", *found]), main_class, *arguments),
+        ]
+
+
+def create_topic(address: str, name: str, partitions: int) -> None:
+    """Make sure the topic exists; one that exists stays as it is. Raises SetupError."""
+    # Held until the answer is there: a client that is collected takes its requests with it.
+    admin = _admin(address)
+    try:
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
+    except KafkaException as error:
+        if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+            raise SetupError(f"topic {name} cannot be created at {address} ({error}): read the broker's log") from error
+
+
+def _admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 0})

@@ -1,0 +1,106 @@
+"""The virtual environment from `requirements.lock`.
+
+Runs on a bare Python 3.11, before anything is installed, so it imports the standard library alone.
+"""
+
+# So that an older Python gets as far as the sentence that asks for a newer one.
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from include.errors import SetupError, report
+from include.settings import ROOT, settings
+
+LOCK = ROOT / "requirements.lock"
+DISK_NEEDED_BYTES = 5 * 10**9
+# uv reads neither pip's variables nor its configuration files; a mirror set up for pip has to serve it too.
+UV_NAMES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "cert": "SSL_CERT_FILE",
+}
+
+
+def venv() -> Path:
+    """Where the virtual environment lies: `SLUICE_VENV`, by default `venv` in the home directory."""
+    return Path(os.environ.get("SLUICE_VENV") or settings().home / "venv").absolute()
+
+
+def cache() -> Path:
+    """Where downloads are kept: `SLUICE_CACHE`, by default `cache` in the home directory."""
+    return Path(os.environ.get("SLUICE_CACHE") or settings().home / "cache").absolute()
+
+
+def require_disk(home: Path, needed_bytes: int) -> None:
+    """Raises SetupError where the disk under `home` has less room."""
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if free < needed_bytes:
+        raise SetupError(
+            f"SLUICE_HOME is {home}, whose disk has {free / 1e9:.1f} GB left and needs {needed_bytes / 1e9:.0f} GB: "
+            "free some, or set SLUICE_HOME to a directory on a larger disk"
+        )
+
+
+def install() -> None:
+    """Make the virtual environment match the lock; nothing is done where it does already. Raises SetupError."""
+    stamp = venv() / "installed-lock.sha256"
+    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    if sys.version_info[:2] != (3, 11):
+        raise SetupError(
+            f"this Python is {sys.version.split()[0]} and Sluice needs 3.11: install it, then make PYTHON=python3.11 up"
+        )
+    require_disk(settings().home, DISK_NEEDED_BYTES)
+    print(f"installing {LOCK.name} into {venv()}: half a minute, twice that on a slow line", flush=True)
+    _run(sys.executable, "-m", "venv", str(venv()), remedy="install the package python3.11-venv of your system")
+    _install_uv()
+    _run(
+        *(str(venv() / "bin" / "uv"), "pip", "sync", "--quiet", "--require-hashes", str(LOCK)),
+        remedy="see its reason above; a second `make up` goes on from here",
+        environment={"UV_CACHE_DIR": str(cache() / "uv"), **_mirror(), **os.environ, "VIRTUAL_ENV": str(venv())},
+    )
+    stamp.write_text(wanted)
+
+
+def _install_uv() -> None:
+    """uv out of the lock, with its hashes: it installs the rest in a third of pip's time."""
+    lines = LOCK.read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("uv=="))
+    end = next(number for number in range(begin + 1, len(lines)) if not lines[number].startswith("    --hash"))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as only_uv:
+        only_uv.write("\n".join(lines[begin:end]) + "\n")
+        only_uv.flush()
+        command = (str(venv() / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes")
+        _run(*command, "-r", only_uv.name, remedy="see pip's reason above; a mirror goes into PIP_INDEX_URL")
+
+
+def _mirror() -> dict[str, str]:
+    """What pip's configuration says about where packages come from, under uv's names."""
+    command = [str(venv() / "bin" / "python"), "-m", "pip", "config", "list"]
+    found = {}
+    for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
+        key, _, value = line.partition("=")
+        name = UV_NAMES.get(key.rpartition(".")[2])
+        if name:
+            found[name] = " ".join(shlex.split(value)).replace("\n", " ")
+    return found
+
+
+def _run(*command: str, remedy: str, environment: dict[str, str] | None = None) -> None:
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code:
+        raise SetupError(f"`{shlex.join(command)}` ended with code {code}: {remedy}")
+
+
+if __name__ == "__main__":
+    report(install)

@@ -1,0 +1,75 @@
+"""Sends events of fitness trackers in real time until SIGTERM: `python -m include.local.producer --rate 20`."""
+
+import argparse
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from types import FrameType
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from include.errors import Unreachable, report
+from include.local.events import events
+from include.settings import settings
+
+TOPIC = "tracker-events"
+FLUSH_SECONDS = 5
+# What waits for a broker that is away, at most; then the producer waits too.
+BUFFERED_EVENTS = 20_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=20, help="events a second")
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many; without it, never")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _leave)
+    producer = Producer(
+        {
+            "bootstrap.servers": settings().kafka,
+            "client.id": "sluice-events",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 50,
+            "queue.buffering.max.messages": BUFFERED_EVENTS,
+            # Never give an event up: a broker may be away for long.
+            "message.timeout.ms": 0,
+        }
+    )
+    try:
+        send(producer, given.seed, given.count, given.rate)
+    finally:
+        left = producer.flush(FLUSH_SECONDS)
+        print(f"{left} events were not delivered" if left else "every event was delivered", flush=True)
+
+
+def send(producer: Producer, seed: int, count: int, per_second: float) -> None:
+    """Send `count` events, each when it is due. Raises Unreachable where the broker refuses one for good."""
+    begin = time.monotonic()
+    for number, event in enumerate(events(seed, count, datetime.now(UTC), per_second)):
+        wait = begin + number / per_second - time.monotonic()
+        producer.poll(max(wait, 0))
+        if wait > 0:
+            # poll returns early when a report comes in.
+            time.sleep(max(begin + number / per_second - time.monotonic(), 0))
+        while True:
+            try:
+                producer.produce(TOPIC, event.value, event.key, on_delivery=_delivered)
+                break
+            except BufferError:
+                producer.poll(0.5)
+
+
+def _delivered(error: KafkaError | None, _message: Message) -> None:
+    if error:
+        raise Unreachable(f"the broker at {settings().kafka} refused an event ({error}): read its log")
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,55 @@
+"""What runs on this machine, and how far behind it is: `make status`."""
+
+import psutil
+
+from include.control import database
+from include.errors import report
+from include.ledger import status
+from include.local.processes import Platform
+from include.settings import settings
+
+
+def main() -> None:
+    platform = Platform(settings().home)
+    print(processes(platform))
+    print(f"\n{status.summary()}")
+
+
+def processes(platform: Platform) -> str:
+    """One line for each process that `make up` started, and one for all that those started."""
+    rows = [("process", "pid", "up for", "memory")]
+    known = set()
+    for name in platform.names():
+        process = platform.find(name)
+        if process:
+            known.add(process.pid)
+            rows.append((name, str(process.pid), _age(database.boottime() - process.started_at), _memory([psutil.Process(process.pid)])))
+        else:
+            rows.append((name, "-", "DEAD", f"see {platform.log(name)}"))
+    others = [process for process in platform.processes() if process.pid not in known]
+    if others:
+        rows.append((f"{len(others)} more, started by these", "", "", _memory(others)))
+    if len(rows) == 1:
+        return "nothing is running: `make up` starts it"
+    return "\n".join(f"{name:<26}{pid:>9}{age:>12}   {memory}" for name, pid, age, memory in rows)
+
+
+def _age(age_seconds: float) -> str:
+    minutes, seconds = divmod(int(age_seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+def _memory(processes: list[psutil.Process]) -> str:
+    """Proportional set size: memory that several share counts once."""
+    total = 0
+    for process in processes:
+        try:
+            total += getattr(process.memory_full_info(), "pss", process.memory_info().rss)
+        except psutil.Error:
+            continue
+    return f"{total / 1e6:,.0f} MB"
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,194 @@
+"""Starts all of Sluice on this machine, what runs already excepted, and returns when gold holds rows: `make up`."""
+
+import fcntl
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from include import catalog
+from include.control import database
+from include.errors import SetupError, UsageError, report
+from include.ledger import status
+from include.local import airflow, artifacts, environment, install, java, streams
+from include.local.airflow import Airflow
+from include.local.broker import HOST, Broker, create_topic
+from include.local.processes import Platform
+from include.local.producer import TOPIC
+from include.settings import Settings, settings
+from include.spec import Kafka
+
+BROKER, PRODUCER = "kafka-broker", "event-producer"
+SUPERVISOR = "supervise"
+DISK_NEEDED_BYTES = 10**9
+ANSWER_SECONDS = 120
+GOLD_SECONDS = 300
+PARTITIONS = 3
+BEGIN = time.monotonic()
+
+
+def main() -> None:
+    where = settings()
+    platform = Platform(where.home)
+    install.require_disk(where.home, DISK_NEEDED_BYTES)
+    with _alone(where.home):
+        platform.forget()
+        broker_port = _kafka_port(where)
+        _require_ports(where, platform, broker_port)
+        java_home = java.home()
+        variables = environment.of_process(environment.write(where, java_home), java_home)
+        kit = Airflow(where, platform, variables)
+        broker = Broker(where.home / "kafka", where.jars, java_home, broker_port, broker_port + 1)
+        _start(where, platform, kit, broker)
+        _wait_for_streams(where, platform, kit)
+        # Streams do without it, and it starts faster once they have had the processors.
+        kit.start(airflow.TRIGGERER)
+    _say_where(where, kit)
+
+
+def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) -> None:
+    """Airflow's start takes longest, so everything else happens beside it."""
+    migration = kit.begin_migration()
+    if artifacts.missing(where.jars):
+        _say("fetching the JVM artifacts")
+        artifacts.fetch(where.jars, broker.java_home, install.cache() / "ivy")
+    if not platform.find(BROKER):
+        broker.prepare()
+        platform.start(BROKER, broker.command(), kit.variables)
+    database.connect(where.control_url)
+    _say("control database ready")
+    kit.end_migration(migration)
+    kit.start(airflow.API)
+    kit.start(airflow.PARSER)
+    _say("Airflow starting")
+    broker.wait(ANSWER_SECONDS, lambda: platform.require([BROKER]))
+    for topic in _topics():
+        create_topic(broker.address, topic, PARTITIONS)
+    _say(f"Kafka broker answers at {broker.address}")
+    # Not before: it starts the streams, and a stream without its topic fails.
+    kit.start(airflow.SCHEDULER)
+    if not platform.find(PRODUCER):
+        rate = os.environ.get("SLUICE_EVENTS_PER_SECOND") or "20"
+        command = [str(install.venv() / "bin" / "python"), "-m", "include.local.producer", "--rate", rate]
+        platform.start(PRODUCER, command, kit.variables)
+        _say(f"event producer started, {rate} events a second")
+
+
+def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
+    engine = database.connect(where.control_url)
+    streams.forget_ended(engine)
+
+    def check() -> None:
+        platform.require([BROKER, PRODUCER, *(name for name in airflow.COMMANDS if name in platform.names())])
+        for driver, reason in streams.ended(engine).items():
+            log = f"driver-{driver}"
+            raise SetupError(
+                f"the Spark driver '{driver}' ended ({reason}): read {platform.log(log)}, mend the cause, "
+                f"then `make up` again; it ended with\n{platform.last_lines(log)}"
+            )
+
+    kit.wait(ANSWER_SECONDS, check)
+    _say(f"Airflow answers at {kit.url}")
+    kit.trigger(SUPERVISOR, ANSWER_SECONDS, check)
+    _say(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
+    empty = list(catalog.load().tables)
+    deadline = time.monotonic() + GOLD_SECONDS
+    while streams.missing(engine) or _is_gold_missing(empty):
+        check()
+        for table in [table for table in empty if status.rows(table)]:
+            empty.remove(table)
+            _say(f"{table} holds rows")
+        if time.monotonic() > deadline:
+            raise SetupError(
+                f"{', '.join(streams.missing(engine) or empty)} did not come to life in {GOLD_SECONDS} s: read the "
+                f"drivers' logs in {where.logs}, and the runs of '{SUPERVISOR}' at {kit.url}"
+            )
+        time.sleep(0.5)
+    _say("every flow runs, and gold holds rows")
+
+
+def _is_gold_missing(empty: list[str]) -> bool:
+    gold = [table for table in catalog.load().tables if table.startswith("gold.")]
+    return bool(gold) and all(table in empty for table in gold)
+
+
+def _topics() -> set[str]:
+    sources = [table.source for table in catalog.load().tables.values()]
+    return {TOPIC, *(source.topic for source in sources if isinstance(source, Kafka))}
+
+
+def _kafka_port(where: Settings) -> int:
+    host, _, port = where.kafka.partition(":")
+    if host not in (HOST, "localhost") or not port.isdigit():
+        raise UsageError(f"SLUICE_KAFKA is {where.kafka}, and `make up` starts a broker here: set {HOST}:PORT")
+    return int(port)
+
+
+def _require_ports(where: Settings, platform: Platform, broker_port: int) -> None:
+    ports = [
+        (BROKER, broker_port, f"SLUICE_KAFKA={HOST}:PORT"),
+        (BROKER, broker_port + 1, f"SLUICE_KAFKA={HOST}:PORT, whose controller takes PORT + 1"),
+        (airflow.API, where.airflow_port, "SLUICE_AIRFLOW_PORT"),
+    ]
+    for name, port, setting in ports:
+        if not platform.find(name) and not _is_free(port):
+            raise SetupError(f"port {port} of {name} is taken by {_holder(port)}: stop that, or set {setting}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # A connection that was closed a moment ago does not take the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _holder(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        pass
+    return "another user's process"
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One `make up` at a time."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    with (home / "run" / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(f"another `make up` is at work on {home}: wait for it, or end it") from None
+        yield
+
+
+def _say(what: str) -> None:
+    print(f"[{time.monotonic() - BEGIN:6.1f} s] {what}", flush=True)
+
+
+def _say_where(where: Settings, kit: Airflow) -> None:
+    print(f"\n{status.summary()}\n")
+    print(f"Airflow  {kit.url}  user {environment.USER}, password {environment.password(where)}")
+    print(f"Tables   {where.lake}")
+    print(f"Logs     {where.logs}")
+    print(f"By hand  source {where.home / 'env.sh'}")
+    print("Next     make status, make down", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        report(main)
+    except KeyboardInterrupt:
+        print("\nsluice: no longer waiting; what was started goes on until `make down`", file=sys.stderr)
+        sys.exit(130)
