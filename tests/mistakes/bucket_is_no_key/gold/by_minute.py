@@ -1,0 +1,11 @@
+"""The bucket is no key."""
+
+from include.spec import Bucket, Delta, Table, Upsert
+
+TABLE = Table(
+    name="gold.by_minute",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, minute TIMESTAMP, offset BIGINT",
+    write=Upsert(keys=("key",), recompute=Bucket("minute", of="timestamp", unit="minute")),
+)

@@ -1,0 +1,10 @@
+"""Reads what reads it."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.egg",
+    comment="readings",
+    source=Delta("silver.hen"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+)

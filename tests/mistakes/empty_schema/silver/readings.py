@@ -1,0 +1,10 @@
+"""Has no columns."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="",
+)

@@ -1,0 +1,11 @@
+"""The column of order is no column."""
+
+from include.spec import Append, Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Append(unique=("key",), first_by=("arrival",)),
+)

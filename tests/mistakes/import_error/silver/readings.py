@@ -1,0 +1,5 @@
+"""Imports what is not there."""
+
+import not_there_at_all
+
+TABLE = not_there_at_all.TABLE

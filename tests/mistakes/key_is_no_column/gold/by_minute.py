@@ -1,0 +1,11 @@
+"""A key is misspelt."""
+
+from include.spec import Bucket, Delta, Table, Upsert
+
+TABLE = Table(
+    name="gold.by_minute",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, minute TIMESTAMP, offset BIGINT",
+    write=Upsert(keys=("kye", "minute"), recompute=Bucket("minute", of="timestamp", unit="minute")),
+)

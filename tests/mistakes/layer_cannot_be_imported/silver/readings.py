@@ -1,0 +1,10 @@
+"""Right, but its layer is broken."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+)

@@ -1,0 +1,3 @@
+"""Declares nothing."""
+
+READINGS = 1

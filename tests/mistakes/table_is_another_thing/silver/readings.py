@@ -1,0 +1,3 @@
+"""TABLE is no Table."""
+
+TABLE = {"name": "silver.readings"}

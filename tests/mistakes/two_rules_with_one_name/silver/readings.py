@@ -1,0 +1,11 @@
+"""Two rules bear one name."""
+
+from include.spec import Delta, Expect, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    expect=(Expect("known", "key IS NOT NULL"), Expect("known", "offset >= 0")),
+)

@@ -1,0 +1,11 @@
+"""Right: a list identifies as well as a tuple."""
+
+from include.spec import Append, Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Append(unique=["key", "offset"]),
+)

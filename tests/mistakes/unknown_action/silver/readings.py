@@ -1,0 +1,11 @@
+"""The action is misspelt."""
+
+from include.spec import Delta, Expect, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    expect=(Expect("known", "key IS NOT NULL", otherwise="quarantined"),),
+)

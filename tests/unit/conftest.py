@@ -1,0 +1,44 @@
+"""Real processes and a real control database for the tests of who may write."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from include.control import database
+from include.control.process import Holder, Process
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """A control database of the test's own."""
+    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[[], subprocess.Popen]]:
+    """Starts a process that lives until somebody ends it."""
+    started: list[subprocess.Popen] = []
+
+    def start() -> subprocess.Popen:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def holder(sleeper: Callable[[], subprocess.Popen]) -> Callable[[str], Holder]:
+    """A driver whose two halves are real processes that live until somebody ends them."""
+
+    def make(driver: str = "other") -> Holder:
+        return Holder("here", driver, Process.of(sleeper().pid), Process.of(sleeper().pid))
+
+    return make

@@ -1,0 +1,109 @@
+"""The graph of all declared tables."""
+
+import itertools
+
+import pytest
+
+from include import catalog
+from include.catalog import Catalog
+from include.errors import UsageError
+from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table
+
+
+def table(name: str, source: str | None = None, driver: str = "main", schema: str = KAFKA_SCHEMA) -> Table:
+    return Table(
+        name=name, comment="", source=Delta(source) if source else Kafka("events"), driver=driver, schema=schema
+    )
+
+
+def test_every_table_of_the_repository_is_right_and_comes_after_what_it_reads():
+    tables = list(catalog.load().tables.values())
+    assert {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"} <= {t.name for t in tables}
+    seen: set[str] = set()
+    for one in tables:
+        if isinstance(one.source, Delta):
+            assert one.source.table in seen
+        seen.add(one.name)
+
+
+def test_the_graph_order_does_not_depend_on_the_order_of_the_files():
+    chain = [
+        table("gold.a", "silver.z"),
+        table("silver.z", "silver.m"),
+        table("silver.m", "bronze.q"),
+        table("bronze.q"),
+    ]
+    for files in itertools.permutations(chain):
+        order = catalog._in_graph_order({one.name: one for one in files})
+        assert order == ["bronze.q", "silver.m", "silver.z", "gold.a"]
+
+
+def test_flows_that_name_one_driver_share_it_in_graph_order():
+    tables = [table("bronze.a"), table("bronze.b", driver="other"), table("silver.a", "bronze.a")]
+    drivers = Catalog({one.name: one for one in tables}).drivers()
+    assert {name: [flow.name for flow in flows] for name, flows in drivers.items()} == {
+        "main": ["bronze.a", "silver.a"],
+        "other": ["bronze.b"],
+    }
+
+
+def test_a_flow_is_found_by_its_name():
+    assert catalog.load().flow("gold.heart_rate_by_model").name == "gold.heart_rate_by_model"
+
+
+def test_a_flow_nobody_declared_is_answered_with_the_likeliest_name():
+    with pytest.raises(UsageError) as refusal:
+        catalog.load().flow("silver.tracker_reading")
+    assert str(refusal.value) == "there is no flow 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
+
+
+def test_a_flow_like_no_other_is_answered_with_all_names():
+    with pytest.raises(UsageError) as refusal:
+        Catalog({"bronze.a": table("bronze.a"), "bronze.b": table("bronze.b")}).flow("xyz")
+    assert str(refusal.value) == "there is no flow 'xyz': there are bronze.a, bronze.b"
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        ("a INT", ["a"]),
+        ("a DECIMAL(9,3), b INT", ["a", "b"]),
+        ("a ARRAY<STRUCT<x: INT, y: MAP<STRING, INT>>>, b INT", ["a", "b"]),
+        ("a INT COMMENT 'one, two', b INT", ["a", "b"]),
+        ("a INT COMMENT 'x (y < z', b INT", ["a", "b"]),
+        ("a INT COMMENT 'it''s, so', b INT", ["a", "b"]),
+        ("\n  `a` INT,\n\t`b` INT NOT NULL\n", ["a", "b"]),
+        pytest.param(
+            "a INT COMMENT 'it\\'s, so', b INT",
+            ["a", "b"],
+            marks=pytest.mark.xfail(
+                strict=True, reason="an escaped quote ends the comment for _columns, not for Spark"
+            ),
+        ),
+        pytest.param(
+            'a INT COMMENT "one, two", b INT',
+            ["a", "b"],
+            marks=pytest.mark.xfail(strict=True, reason="Spark also takes comments in double quotes"),
+        ),
+        pytest.param(
+            "`a b` INT, c INT",
+            ["a b", "c"],
+            marks=pytest.mark.xfail(strict=True, reason="a quoted name with a space is cut at the space"),
+        ),
+        pytest.param(
+            "a: INT, b: INT",
+            ["a", "b"],
+            marks=pytest.mark.xfail(strict=True, reason="Spark takes `name: TYPE`; _columns keeps the colon"),
+        ),
+    ],
+)
+def test_the_columns_of_a_schema_are_read_as_spark_reads_them(schema: str, columns: list[str], spark):
+    from pyspark.sql.types import StructType
+
+    assert StructType.fromDDL(schema).fieldNames() == columns
+    assert catalog._columns(table("bronze.a", schema=schema)) == columns
+
+
+def test_a_quarantine_is_named_after_its_table():
+    assert table("silver.tracker_readings").quarantine == "quarantine.silver_tracker_readings"
+    assert table("silver.tracker_readings").layer == "silver"

@@ -1,0 +1,95 @@
+"""Each wrong table file of tests/mistakes is refused in one sentence that names the file, the value and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from include import catalog
+from include.errors import DeclarationError
+
+MISTAKES = Path(__file__).resolve().parent.parent / "mistakes"
+
+SENTENCES = {
+    "aggregate_of_kafka": "include/tables/gold/by_minute.py: an aggregate is recomputed from a Delta table, and its "
+    "source is none: read one",
+    "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
+    "stream of appends would stop at the first changed row: read a table that is appended to",
+    "bad_bucket_unit": "include/tables/gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
+    "bucket_is_no_key": "include/tables/gold/by_minute.py: bucket 'minute' is not one of its keys: add it to ('key',)",
+    "bucket_of_unknown_column": "include/tables/gold/by_minute.py: bucket of 'timestmap', which its source has not: "
+    "did you mean 'timestamp'?",
+    "cycle": "include/tables/silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen <- silver.egg): "
+    "cut one of these",
+    "first_by_is_no_column": "include/tables/silver/readings.py: key 'arrival' is not a column of its schema: "
+    "there are key, offset, timestamp",
+    "gold_reads_kafka": "include/tables/gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it "
+    "arrived: read a bronze table",
+    "import_error": "tests/mistakes/import_error/silver/readings.py cannot be imported (ModuleNotFoundError: No module "
+    "named 'not_there_at_all'): mend that line; pyspark is imported inside `transform` only",
+    "key_is_no_column": "include/tables/gold/by_minute.py: key 'kye' is not a column of its schema: "
+    "did you mean 'key'?",
+    "name_is_not_its_path": "include/tables/silver/readings.py: name is 'silver.reading', which is not its path: "
+    "call it 'silver.readings'",
+    "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it above 0",
+    "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
+    "of the tables",
+    "reads_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- silver.readings): "
+    "cut one of these",
+    "rules_on_an_aggregate": "include/tables/gold/by_minute.py: expectations stand on a recomputed aggregate: put them "
+    "on the table it reads",
+    "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "
+    "add it, or move the file out of the tables",
+    "two_rules_with_one_name": "include/tables/silver/readings.py: two rules are called 'known': give each a name of "
+    "its own",
+    "unique_is_no_column": "include/tables/silver/readings.py: key 'ofset' is not a column of its schema: "
+    "did you mean 'offset'?",
+    "unknown_action": "include/tables/silver/readings.py: rule 'known' says otherwise='quarantined': "
+    "did you mean 'quarantine'?",
+    "unknown_source": "include/tables/silver/readings.py: source is 'bronze.event', which no file declares: "
+    "did you mean 'bronze.events'?",
+    "unknown_source_like_nothing": "include/tables/silver/readings.py: source is 'zzz', which no file declares: "
+    "there are bronze.events, silver.readings",
+    "upsert_without_keys": "include/tables/gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
+    "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
+    "Table.__init__() got an unexpected keyword argument 'retention'): mend that line; pyspark is imported inside "
+    "`transform` only",
+}
+
+# What the catalog should refuse in a sentence and does not yet: it crashes, or lets it through.
+NOT_YET = {
+    "empty_schema": "ends in an IndexError",
+    "layer_cannot_be_imported": "all tables of the layer vanish without a word",
+    "one_rule_without_a_tuple": "ends in a TypeError",
+    "parsed_without_errors": "passes; what cannot be typed would become NULL without a trace",
+    "schema_ends_with_a_comma": "ends in an IndexError",
+    "source_is_a_name": "passes; the driver would end in an AttributeError",
+    "table_beside_the_layers": "the file is ignored without a word",
+    "unique_as_one_string": "ends in a TypeError",
+    "unknown_layer": "the file is ignored without a word",
+}
+RIGHT = {"unique_as_a_list"}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_a_wrong_table_file_is_refused_in_one_exact_sentence(case: str):
+    with pytest.raises(DeclarationError) as refusal:
+        catalog.load(f"tests.mistakes.{case}")
+    assert str(refusal.value) == SENTENCES[case]
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.xfail(strict=True, reason=why)) for case, why in NOT_YET.items()]
+)
+def test_a_wrong_table_file_is_refused_and_named(case: str):
+    with pytest.raises(DeclarationError, match=r"(include/tables|tests/mistakes)\S*/(readings|__init__)\.py"):
+        catalog.load(f"tests.mistakes.{case}")
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="Append(unique=[...]) ends in a TypeError")
+def test_names_in_a_list_are_as_good_as_names_in_a_tuple():
+    assert list(catalog.load("tests.mistakes.unique_as_a_list").tables) == ["bronze.events", "silver.readings"]
+
+
+def test_every_directory_of_mistakes_has_its_test():
+    found = {entry.name for entry in MISTAKES.iterdir() if entry.is_dir() and not entry.name.startswith("_")}
+    assert found == {*SENTENCES, *NOT_YET, *RIGHT}

@@ -1,0 +1,64 @@
+"""Spans of time that cover what a batch touches."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.engine.prune import MOST_SPANS, condition, spans
+
+WIDTHS = st.sampled_from([60, 3_600, 86_400])
+NUMBERS = st.lists(st.integers(-1_000_000, 1_000_000), max_size=200)
+MOST = st.integers(1, 60)
+
+
+@given(NUMBERS, WIDTHS, MOST)
+def test_spans_cover_every_bucket_in_no_more_pieces_than_allowed_sorted_and_apart(numbers, width, most):
+    starts = [number * width for number in numbers]
+    found = spans(starts, width, most)
+    for start in starts:
+        assert any(begin <= start and start + width <= end for begin, end in found)
+    assert len(found) <= most
+    assert all(begin < end for begin, end in found)
+    assert all(end < begin for (_, end), (begin, _) in zip(found, found[1:], strict=False))
+
+
+@given(NUMBERS, WIDTHS, MOST)
+def test_spans_begin_and_end_at_buckets_that_were_asked_for(numbers, width, most):
+    starts = {number * width for number in numbers}
+    for begin, end in spans(starts, width, most):
+        assert begin in starts
+        assert end - width in starts
+
+
+@given(st.sets(st.integers(-1_000_000, 1_000_000), max_size=200), WIDTHS)
+def test_with_room_for_all_spans_hold_the_buckets_and_nothing_else(numbers, width):
+    found = spans((number * width for number in numbers), width, most=200)
+    covered = {start for begin, end in found for start in range(begin, end, width)}
+    assert covered == {number * width for number in numbers}
+
+
+def test_neighbours_become_one_span_whose_end_is_not_in_it():
+    assert spans([120, 0, 60, 60], 60) == [(0, 180)]
+    assert spans([0, 120], 60) == [(0, 60), (120, 180)]
+
+
+def test_where_there_are_too_many_the_nearest_are_joined():
+    assert spans([0, 120, 10_000_020], 60, most=2) == [(0, 180), (10_000_020, 10_000_080)]
+
+
+def test_a_condition_is_about_its_column_and_has_a_term_for_rows_without_a_time():
+    assert condition("time", [0, 60], "minute") == (
+        "((`time` >= timestamp_seconds(0) AND `time` < timestamp_seconds(120)))"
+    )
+    assert condition("time", [None], "day") == "(`time` IS NULL)"
+    assert condition("time", [None, -86_400], "day") == (
+        "((`time` >= timestamp_seconds(-86400) AND `time` < timestamp_seconds(0)) OR `time` IS NULL)"
+    )
+
+
+def test_a_batch_that_touches_nothing_reads_nothing():
+    assert condition("time", [], "hour") == "false"
+
+
+def test_a_condition_over_a_thousand_hours_has_no_more_than_fifty_spans():
+    text = condition("time", [hour * 7_200 for hour in range(1_000)], "hour")
+    assert text.count("timestamp_seconds") <= 2 * MOST_SPANS

@@ -1,0 +1,80 @@
+"""Settings out of the environment."""
+
+from pathlib import Path
+
+import pytest
+
+from include.errors import UsageError
+from include.settings import ROOT, from_environment
+
+
+def test_without_any_variable_everything_lies_below_var():
+    where = from_environment({})
+    assert where.home == ROOT / "var"
+    assert where.jars == ROOT / "var" / "jars"
+    assert where.kafka == "127.0.0.1:9092"
+    assert where.control_url == f"sqlite:///{ROOT / 'var' / 'control.db'}"
+    assert (where.airflow_port, where.lease_seconds) == (8080, 30)
+
+
+def test_an_empty_variable_is_as_good_as_none():
+    names = ("HOME", "JARS", "KAFKA", "CONTROL_URL", "AIRFLOW_PORT", "LEASE_SECONDS")
+    assert from_environment({f"SLUICE_{name}": "" for name in names}) == from_environment({})
+
+
+def test_moving_home_moves_what_lies_below_it(tmp_path: Path):
+    where = from_environment({"SLUICE_HOME": str(tmp_path)})
+    assert where.table_path("gold.sums") == tmp_path / "lake" / "gold" / "sums"
+    assert where.checkpoints("gold.sums") == tmp_path / "checkpoints" / "gold.sums"
+    assert where.logs == tmp_path / "log"
+    assert where.control_url == f"sqlite:///{tmp_path / 'control.db'}"
+    assert where.jars == tmp_path / "jars"
+
+
+def test_a_relative_home_does_not_move_with_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert from_environment({"SLUICE_HOME": "here"}).home == (tmp_path / "here").resolve()
+
+
+def test_each_variable_sets_its_setting():
+    where = from_environment(
+        {
+            "SLUICE_JARS": "/elsewhere/jars",
+            "SLUICE_KAFKA": "one:1,two:2",
+            "SLUICE_CONTROL_URL": "postgresql://db/sluice",
+            "SLUICE_AIRFLOW_PORT": "8181",
+            "SLUICE_LEASE_SECONDS": "2.5",
+        }
+    )
+    assert where.jars == Path("/elsewhere/jars")
+    assert where.kafka == "one:1,two:2"
+    assert where.control_url == "postgresql://db/sluice"
+    assert (where.airflow_port, where.lease_seconds) == (8181, 2.5)
+
+
+UNCHECKED = pytest.mark.xfail(strict=True, reason="passes the check for a number above 0")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["soon", "0", "-3", "1,5", pytest.param("nan", marks=UNCHECKED), pytest.param("inf", marks=UNCHECKED)],
+)
+def test_a_lease_that_is_no_number_above_0_is_refused_by_name_and_value(value: str):
+    with pytest.raises(UsageError) as refusal:
+        from_environment({"SLUICE_LEASE_SECONDS": value})
+    assert str(refusal.value) == (
+        f"SLUICE_LEASE_SECONDS is '{value}', which is not a number above 0: set it to one, or unset it for 30"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http",
+        "-1",
+        *[pytest.param(value, marks=UNCHECKED) for value in ("0.5", "8080.7", "70000", "nan", "inf")],
+    ],
+)
+def test_a_port_that_is_none_is_refused_by_name_and_value(value: str):
+    with pytest.raises(UsageError, match=f"^SLUICE_AIRFLOW_PORT is '{value}'"):
+        from_environment({"SLUICE_AIRFLOW_PORT": value})

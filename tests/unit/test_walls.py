@@ -1,0 +1,206 @@
+"""The import walls and the shape of the house, as DESIGN.md section 3 draws them."""
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
+
+PLAIN = ("include.spec", "include.catalog", "include.settings", "include.errors", "include.tables")
+# psutil is no part of the design's table, but telling processes apart needs it.
+CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
+LEDGER = (*CONTROL, "include.ledger", "deltalake", "confluent_kafka")
+ENGINE = (*LEDGER, "include.engine", "pyspark", "delta")
+ORCHESTRATION = (*LEDGER, "include.orchestration", "airflow")
+
+
+@dataclass(frozen=True)
+class Zone:
+    """files: globs from the repository's root. may: what a module names in an import. never: not even transitively."""
+
+    files: tuple[str, ...]
+    may: tuple[str, ...]
+    never: tuple[str, ...]
+
+
+# `*`: everything that is installed.
+ZONES = {
+    "declarations": Zone(
+        ("include/spec.py", "include/catalog.py", "include/settings.py", "include/errors.py", "include/tables/**/*.py"),
+        PLAIN,
+        ("*",),
+    ),
+    "control": Zone(("include/control/*.py",), CONTROL, ("pyspark", "airflow")),
+    "ledger": Zone(("include/ledger/*.py",), LEDGER, ("pyspark", "airflow")),
+    "engine": Zone(("include/engine/*.py",), ENGINE, ("airflow", "include.orchestration", "jobs", "dags")),
+    "orchestration": Zone(("include/orchestration/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
+    "jobs": Zone(("jobs/*.py",), (*PLAIN, "include.engine"), ("airflow", "include.orchestration", "dags")),
+    "dags": Zone(("dags/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
+    "plugins": Zone(("plugins/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
+}
+
+# Imports the modules named in argv[2:] where whatever argv[1] names cannot be imported.
+GUARDED = """
+import importlib, sys
+
+never = sys.argv[1].split(",")
+
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        installed = top not in sys.stdlib_module_names and top not in ("include", "trespasser")
+        banned = ("*" in never and installed) or any(name == b or name.startswith(b + ".") for b in never)
+        if banned:
+            raise ImportError(f"WALL: {name}")
+
+sys.meta_path.insert(0, Wall())
+for module in sys.argv[2:]:
+    importlib.import_module(module)
+"""
+
+
+def module_name(file: Path) -> str:
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def files_of(*globs: str) -> list[Path]:
+    return sorted(file for pattern in globs for file in ROOT.glob(pattern))
+
+
+def guarded_import(never: tuple[str, ...], modules: list[str], extra_path: Path | None = None):
+    path = os.pathsep.join(str(part) for part in (ROOT, extra_path) if part)
+    return subprocess.run(
+        [sys.executable, "-c", GUARDED, ",".join(never), *modules],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_zone_can_be_imported_where_what_it_must_not_know_is_missing(zone: str):
+    modules = [module_name(file) for file in files_of(*ZONES[zone].files)]
+    if zone == "plugins" and not modules:
+        pytest.skip("there is no plugin yet")
+    assert modules
+    done = guarded_import(ZONES[zone].never, modules)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("never", "line"),
+    [
+        (("*",), "import psutil"),
+        (("*",), "from sqlalchemy import select"),
+        (("pyspark",), "from pyspark.sql import functions"),
+        (("include.engine",), "from include.engine import prune"),
+        (("include.engine",), "from include import engine"),
+        (("jobs",), "import jobs.stream"),
+    ],
+)
+def test_the_wall_stops_what_it_is_there_to_stop(tmp_path: Path, never: tuple[str, ...], line: str):
+    (tmp_path / "trespasser.py").write_text(line)
+    done = guarded_import(never, ["trespasser"], tmp_path)
+    assert done.returncode == 1
+    assert "ImportError: WALL: " in done.stderr
+
+
+def imports(tree: ast.AST) -> list[tuple[ast.AST, str]]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node, name.name) for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node, f"{node.module}.{name.name}") for name in node.names]
+    return found
+
+
+def is_within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_zone_names_only_what_it_may_import(zone: str):
+    strangers = []
+    for file in files_of(*ZONES[zone].files):
+        for _, name in imports(ast.parse(file.read_text())):
+            sanctioned = "tables" in file.parts and name == "pyspark.sql.functions"
+            plain = name.partition(".")[0] in sys.stdlib_module_names
+            if not (plain or sanctioned or is_within(name, ZONES[zone].may)):
+                strangers.append(f"{file.relative_to(ROOT)} imports {name}")
+    assert strangers == []
+
+
+def code() -> list[Path]:
+    return files_of("include/**/*.py", "jobs/*.py", "dags/*.py", "plugins/**/*.py")
+
+
+def test_an_import_stands_at_the_top_of_its_file_and_only_a_transform_has_one_inside():
+    wrong = []
+    for file in code():
+        tree = ast.parse(file.read_text())
+        top = {id(node) for node in tree.body}
+        for node, name in imports(tree):
+            if id(node) not in top and not ("tables" in file.parts and name == "pyspark.sql.functions"):
+                wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} imports {name} late")
+    assert wrong == []
+
+
+def test_no_import_is_relative():
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in [*code(), *files_of("tests/**/*.py")]
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most"),
+    [("dags/*.py", LONGEST_DAG), ("jobs/*.py", LONGEST_JOB), ("include/**/*.py", LONGEST_MODULE)],
+)
+def test_no_module_is_longer_than_its_kind_may_be(pattern: str, most: int):
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files_of(pattern)}
+    assert lengths
+    assert {file: length for file, length in lengths.items() if length > most} == {}
+
+
+def test_no_function_is_longer_than_39_lines():
+    long = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for file in code()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION
+    ]
+    assert long == []
+
+
+def test_no_module_is_called_utils_common_or_helpers():
+    names = {file.stem for file in [*code(), *files_of("tests/**/*.py", "benchmarks/**/*.py")]}
+    assert names.isdisjoint({"utils", "util", "common", "helpers", "helper", "misc"})
+
+
+def test_no_file_edits_the_import_path():
+    # In pieces, so that this line does not find itself.
+    needle = "sys" + ".path"
+    assert [str(file.relative_to(ROOT)) for file in code() if needle in file.read_text()] == []
+
+
+def test_no_test_sleeps():
+    sleeping = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in files_of("tests/**/test_*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep")
+    ]
+    assert sleeping == []
