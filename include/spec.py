@@ -130,7 +130,7 @@ class Table:
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
     expect: tuple[Expect, ...] = ()
-    interval_seconds: float = 1.0
+    interval_seconds: float = 2.0
     driver: str = "main"
     properties: dict[str, str] = field(default_factory=dict)
 

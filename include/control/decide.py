@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 START_SECONDS = 180
+# A driver takes its leases before its queries start; only one that lasts has recovered.
+HEALTHY_SECONDS = 120
 FIRST_DELAY_SECONDS = 30
 LONGEST_DELAY_SECONDS = 900
 

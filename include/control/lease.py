@@ -1,8 +1,9 @@
 """Leases: the right to write, held by a live process, lost when it stops renewing."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, Row, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from include.control import database
@@ -27,30 +28,34 @@ def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float
     holds, and Unreachable.
     """
     with database.transaction(engine) as connection:
-        epochs = {flow: _free_epoch(connection, flow, holder) for flow in flows}
+        rows = {flow: _free_row(connection, flow) for flow in flows}
+        # Before the leases change hands: if this process died in between, nobody would remember the ones before.
+        for row in rows.values():
+            _end_former(row, holder)
+        epochs = {flow: int(row.epoch) + 1 if row else 1 for flow, row in rows.items()}
         now = database.now(connection)
         for flow, epoch in epochs.items():
             _compare_and_set(connection, flow, epoch, holder, now + ttl_seconds)
     return [Lease(flow, epoch) for flow, epoch in epochs.items()]
 
 
-def _free_epoch(connection: Connection, flow: str, holder: Holder) -> int:
-    """The epoch for the next holder of a flow that is free. The former holder is dead when this returns."""
+def _free_row(connection: Connection, flow: str) -> Row[Any] | None:
+    """What is stored of a lease that is free. Raises LeaseHeld."""
     row = connection.execute(select(leases).where(leases.c.flow == flow).with_for_update()).one_or_none()
-    if row is None:
-        return 1
-    former = Holder.from_json(row.holder)
-    left_seconds = row.expires_at - database.now(connection)
-    if left_seconds > 0 and not former.is_known_dead:
+    left_seconds = row.expires_at - database.now(connection) if row else 0
+    if row and left_seconds > 0 and not Holder.from_json(row.holder).is_known_dead:
         raise LeaseHeld(
-            f"{flow} is already written by {former}, whose lease runs for another {left_seconds:.0f} s: "
-            f"stop that driver first, or leave it to its work"
+            f"{flow} is already written by {Holder.from_json(row.holder)}, whose lease runs for another "
+            f"{left_seconds:.0f} s: stop that driver first, or leave it to its work"
         )
-    released = row.expires_at == 0
-    if not released and former.python != holder.python:
-        # Before the lease changes hands: if this process died in between, nobody would remember the one before.
-        former.fence()
-    return int(row.epoch) + 1
+    return row
+
+
+def _end_former(row: Row[Any] | None, holder: Holder) -> None:
+    """Whoever did not give the lease back may be asleep: end it, so that it cannot commit any more."""
+    is_released = row is None or row.expires_at == 0
+    if row is not None and not is_released and Holder.from_json(row.holder).python != holder.python:
+        Holder.from_json(row.holder).fence()
 
 
 def _compare_and_set(connection: Connection, flow: str, epoch: int, holder: Holder, expires_at: float) -> None:

@@ -17,9 +17,12 @@ KILL_TIMEOUT_SECONDS = 10
 
 
 def boot_id() -> str:
-    """What tells this boot of this machine from every other."""
+    """What tells this boot of this machine, and this container on it, from every other."""
     source = Path("/proc/sys/kernel/random/boot_id")
-    return source.read_text().strip() if source.exists() else f"{platform.node()}-{psutil.boot_time():.0f}"
+    if not source.exists():
+        return f"{platform.node()}-{psutil.boot_time():.0f}"
+    # Containers share the machine's boot, and each counts its processes from 1.
+    return f"{source.read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _started_at(pid: int) -> float:
@@ -29,7 +32,7 @@ def _started_at(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except FileNotFoundError:
-        return psutil.Process(pid).create_time() - psutil.boot_time()
+        return float(psutil.Process(pid).create_time() - psutil.boot_time())
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from include.control import database, lease
 from include.control.database import launches
-from include.control.decide import START_SECONDS, Decision, Seen, State, decide
+from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Seen, State, decide
 from include.control.process import Process
 
 
@@ -18,7 +18,7 @@ def settle(engine: Engine, driver: str, flows: list[str]) -> Decision:
         decision = decide(seen)
         if decision.start:
             _intend(connection, driver, seen.attempts + 1)
-        elif decision.state is State.HEALTHY:
+        elif decision.state is State.HEALTHY and (seen.launched_seconds_ago or 0) > HEALTHY_SECONDS:
             connection.execute(update(launches).where(launches.c.driver == driver).values(attempts=0, failure=None))
     return decision
 
@@ -49,6 +49,6 @@ def _look(connection: Connection, driver: str, flows: list[str]) -> Seen:
 
 
 def _intend(connection: Connection, driver: str, attempts: int) -> None:
-    values = {"intended_at": database.now(connection), "attempts": attempts, "process": None}
+    values = {"intended_at": database.now(connection), "attempts": attempts, "process": None, "failure": None}
     if connection.execute(update(launches).where(launches.c.driver == driver).values(values)).rowcount == 0:
         connection.execute(launches.insert().values(driver=driver, **values))

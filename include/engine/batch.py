@@ -1,40 +1,49 @@
 """What happens to one micro-batch between its source and its commit."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from include.engine import commit, prune, quality
+from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.parse import typed
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Bucket, Delta, Table, Upsert
+from include.spec import Append, Delta, Kafka, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
 
+# Below this many rows, generating and compiling code costs more than it saves: half of a small batch's CPU.
+SMALL_BATCH_ROWS = 20_000
+FOR_SMALL_BATCHES = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.adaptive.enabled": "false"}
 
-@dataclass(frozen=True)
+
+@dataclass
 class Life:
     """One flow in one process: its table, its checkpoint and the lease it writes under.
 
-    first_batch: the only batch that may have been tried before.
+    rows_before: how many rows the batch before had, by which the next one is tuned.
     """
 
     table: Table
-    checkpoint: Path
-    generation: int
+    checkpoint: Checkpoint
     epoch: int
-    first_batch: int
+    rows_before: int = 0
 
     def stamp(self, batch: int) -> Stamp:
-        source_from = ledger.end_offset(self.checkpoint, batch - 1)
-        source_to = ledger.end_offset(self.checkpoint, batch)
-        return Stamp(self.table.name, self.generation, batch, self.epoch, source_from, source_to)
+        source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
+        source_to = ledger.end_offset(self.checkpoint.path, batch)
+        return Stamp(self.table.name, self.checkpoint.generation, batch, self.epoch, source_from, source_to)
+
+    def may_have_been_tried(self, batch: int) -> bool:
+        """Only the first batch of a life may have been begun by the life before."""
+        return batch == self.checkpoint.committed + 1
 
 
 def shaped(rows: DataFrame, table: Table) -> DataFrame:
@@ -49,19 +58,32 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
 
 def write(rows: DataFrame, batch: int, life: Life) -> None:
     """Write one batch of a flow. Called again with the same batch, it leaves the tables as after the first time."""
-    stamp = life.stamp(batch)
-    if isinstance(life.table.write, Upsert):
-        _recompute(rows, life.table, life.table.write.recompute, stamp)
-    elif life.table.expect or life.table.write.unique:
-        _append_judged(rows, life.table, stamp, may_be_replay=batch == life.first_batch)
+    if batch <= life.checkpoint.written:
+        # It has happened. Another rule or transform than at that time must not touch the quarantine any more.
+        return
+    table, stamp = life.table, life.stamp(batch)
+    as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
+    _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
+    if isinstance(table.write, Upsert):
+        life.rows_before = _recompute(rows, table, table.write, stamp)
+    elif as_it_came:
+        commit.commit(_in_few_files(rows, _kafka_records(stamp)), table, stamp)
     else:
-        commit.commit(_in_few_files(rows, _kafka_records(stamp)), life.table, stamp)
+        life.rows_before = _append_judged(rows, table, table.write, stamp, life.may_have_been_tried(batch))
 
 
-def _append_judged(rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool) -> None:
+def _tune(rows: DataFrame, expected_rows: int) -> None:
+    for key, value in FOR_SMALL_BATCHES.items():
+        if expected_rows < SMALL_BATCH_ROWS:
+            rows.sparkSession.conf.set(key, value)
+        else:
+            rows.sparkSession.conf.unset(key)
+
+
+def _append_judged(rows: DataFrame, table: Table, write: Append, stamp: Stamp, may_be_replay: bool) -> int:
     judged = quality.judged(shaped(rows, table), table.expect).persist()
     try:
-        moment = _moment_key(table)
+        moment = _moment_key(table, write)
         starts = F.unix_seconds(prune.bucket(moment, "minute")) if moment else F.lit(None).cast("bigint")
         kept = ~quality.is_broken()
         counted = judged.agg(
@@ -70,36 +92,39 @@ def _append_judged(rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: b
             F.collect_set(F.when(kept, starts)).alias("starts"),
         ).first()
         if table.expect and (counted.broken or may_be_replay):
-            commit.replace_quarantined(judged.filter(~kept).coalesce(1), table, stamp)
-        rows = judged.filter(kept).drop(quality.RULES)
-        if table.write.unique:
+            commit.quarantine(judged.filter(~kept).coalesce(1), table, stamp, may_be_replay)
+        good = judged.filter(kept).drop(quality.RULES)
+        if write.unique:
             near = prune.condition(moment, counted.starts, "minute") if moment else "true"
-            rows = _first_of_each(rows, table, near)
-        commit.commit(_in_few_files(rows, counted.kept), table, stamp)
+            good = _first_of_each(good, table, write, near)
+        commit.commit(_in_few_files(good, counted.kept), table, stamp)
+        return int(counted.kept + counted.broken)
     finally:
         judged.unpersist()
 
 
-def _moment_key(table: Table) -> str | None:
+def _moment_key(table: Table, write: Append) -> str | None:
     """The key that is a timestamp, by which stored rows can be narrowed."""
     schema = StructType.fromDDL(table.schema)
-    return next((key for key in table.write.unique if isinstance(schema[key].dataType, TimestampType)), None)
+    return next((key for key in write.unique if isinstance(schema[key].dataType, TimestampType)), None)
 
 
-def _first_of_each(rows: DataFrame, table: Table, near: str) -> DataFrame:
-    """Rows whose key is new, the first of each."""
-    keys = table.write.unique
-    first = Window.partitionBy(*keys).orderBy(*(table.write.first_by or keys))
-    rows = rows.withColumn("_place", F.row_number().over(first)).filter("_place = 1").drop("_place")
+def _first_of_each(rows: DataFrame, table: Table, write: Append, near: str) -> DataFrame:
+    """Rows whose key is new, the first of each. A row with a NULL in its key has no identity, and stays."""
+    keys = write.unique
+    first = Window.partitionBy(*keys).orderBy(*(write.first_by or keys))
+    is_nobody = reduce(or_, [F.col(key).isNull() for key in keys])
+    rows = rows.withColumn("_place", F.when(is_nobody, 1).otherwise(F.row_number().over(first)))
+    rows = rows.filter("_place = 1").drop("_place")
     stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name)))
-    stored = stored.filter(near).select(*keys)
-    same = [rows[key].eqNullSafe(stored[key]) for key in keys]
-    return rows.join(stored, on=same, how="left_anti")
+    # On plain equality, which a NULL never meets.
+    return rows.join(stored.filter(near).select(*keys), on=list(keys), how="left_anti").select(*rows.columns)
 
 
-def _recompute(rows: DataFrame, table: Table, by: Bucket, stamp: Stamp) -> None:
-    touched = rows.select(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).distinct().collect()
-    starts = [row.start for row in touched]
+def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> int:
+    by = write.recompute
+    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
+    starts = [row["start"] for row in touched]
     assert isinstance(table.source, Delta)
     source = (
         rows.sparkSession.read.format("delta")
@@ -108,8 +133,9 @@ def _recompute(rows: DataFrame, table: Table, by: Bucket, stamp: Stamp) -> None:
         .filter(prune.condition(by.of, starts, by.unit))
         .withColumn(by.name, prune.bucket(by.of, by.unit))
     )
-    near = prune.condition(by.name, starts, by.unit).replace(f"`{by.name}`", f"stored.`{by.name}`")
+    near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
     commit.commit(shaped(source, table), table, stamp, pruning=near)
+    return sum(row["count"] for row in touched)
 
 
 def _in_few_files(rows: DataFrame, count: int) -> DataFrame:

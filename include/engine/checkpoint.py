@@ -18,16 +18,16 @@ OWNER = "owner.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One generation of a flow's checkpoint."""
+    """One generation of a flow's checkpoint, as a start finds it.
+
+    committed: the last batch Spark knows to be done. written: the last batch the table holds, at most one more.
+    Both are -1 before the first.
+    """
 
     path: Path
     generation: int
-
-    @property
-    def next_batch(self) -> int:
-        """The batch a start begins with: the planned one that was not finished, or the one after the last."""
-        committed = ledger.last_committed(self.path)
-        return 0 if committed is None else committed + 1
+    committed: int
+    written: int
 
 
 def claim(spark: SparkSession, table: Table) -> Checkpoint:
@@ -39,9 +39,15 @@ def claim(spark: SparkSession, table: Table) -> Checkpoint:
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.name)
     generation = ledger.newest_generation(home) or 1
-    checkpoint = Checkpoint(home / str(generation), generation)
-    checkpoint.path.mkdir(exist_ok=True)
-    _check_owner(checkpoint, table)
+    path = home / str(generation)
+    path.mkdir(exist_ok=True)
+    _check_owner(path, generation, table)
+    committed = ledger.last_committed(path)
+    stored = DeltaTable(str(settings().table_path(table.name)))
+    written = stored.transaction_version(txn_app_id(table.name, generation))
+    checkpoint = Checkpoint(
+        path, generation, -1 if committed is None else committed, -1 if written is None else written
+    )
     _check_table(checkpoint, table)
     return checkpoint
 
@@ -60,38 +66,36 @@ def _lock(spark: SparkSession, path: Path, flow: str) -> None:
 _locked: dict[Path, object] = {}
 
 
-def _check_owner(checkpoint: Checkpoint, table: Table) -> None:
+def _check_owner(path: Path, generation: int, table: Table) -> None:
     source = table.source
     owner = {
         "flow": table.name,
-        "generation": checkpoint.generation,
+        "generation": generation,
         "source": f"kafka {source.topic}" if isinstance(source, Kafka) else f"delta {source.table}",
     }
-    path = checkpoint.path / OWNER
-    if not path.exists():
-        path.write_text(json.dumps(owner))
-    found = json.loads(path.read_text())
+    if not (path / OWNER).exists():
+        # A rename, so that a kill leaves it whole or not there.
+        (path / f"{OWNER}.new").write_text(json.dumps(owner))
+        (path / f"{OWNER}.new").rename(path / OWNER)
+    found = json.loads((path / OWNER).read_text())
     if found != owner:
         raise FlowFailed(
-            f"{table.name}: its checkpoint {checkpoint.path} belongs to {found}, not to {owner}, and Spark cannot "
+            f"{table.name}: its checkpoint {path} belongs to {found}, not to {owner}, and Spark cannot "
             f"go on from there: put the declaration back"
         )
 
 
 def _check_table(checkpoint: Checkpoint, table: Table) -> None:
     """Spark notices neither a lost checkpoint (every row twice) nor a lost table (the old rows are gone)."""
-    app_id = txn_app_id(table.name, checkpoint.generation)
-    stored = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
-    written = -1 if stored is None else stored
     planned = ledger.last_planned(checkpoint.path)
     last_planned = -1 if planned is None else planned
-    if written > last_planned:
+    if checkpoint.written > last_planned:
         raise FlowFailed(
-            f"{table.name}: the table holds batch {written}, its checkpoint {checkpoint.path} only knows "
+            f"{table.name}: the table holds batch {checkpoint.written}, its checkpoint {checkpoint.path} only knows "
             f"{last_planned}, so a start would write rows twice: restore that directory from its backup"
         )
-    if written < checkpoint.next_batch - 1:
+    if checkpoint.written < checkpoint.committed:
         raise FlowFailed(
-            f"{table.name}: its checkpoint {checkpoint.path} is done with batch {checkpoint.next_batch - 1}, the table "
-            f"holds only {written}, so a start would leave rows out: restore the table from its backup"
+            f"{table.name}: its checkpoint {checkpoint.path} is done with batch {checkpoint.committed}, the table "
+            f"holds only {checkpoint.written}, so a start would leave rows out: restore the table from its backup"
         )

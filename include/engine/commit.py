@@ -74,12 +74,13 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
     )
 
 
-def replace_quarantined(rows: DataFrame, table: Table, stamp: Stamp) -> None:
-    """Put this batch's broken rows into the quarantine, in place of what an earlier try of the batch left there."""
-    this_batch = (
-        f"_flow = '{stamp.flow}' AND _generation = {stamp.generation} AND _batch = {stamp.batch}"  # names are checked
-    )
-    (
+def quarantine(rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool) -> None:
+    """Put this batch's broken rows into the quarantine.
+
+    may_be_replay: an earlier try of the batch may have left rows there, which these replace. Looking for them costs
+    more than the write, so it is done only then.
+    """
+    writer = (
         rows.withColumns(
             {
                 "_flow": F.lit(stamp.flow),
@@ -89,8 +90,11 @@ def replace_quarantined(rows: DataFrame, table: Table, stamp: Stamp) -> None:
             }
         )
         .write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", this_batch)
         .option("userMetadata", json.dumps(asdict(stamp)))
-        .save(str(settings().table_path(table.quarantine)))
     )
+    if may_be_replay:
+        this_batch = f"_flow = '{stamp.flow}' AND _generation = {stamp.generation} AND _batch = {stamp.batch}"
+        writer = writer.mode("overwrite").option("replaceWhere", this_batch)
+    else:
+        writer = writer.mode("append")
+    writer.save(str(settings().table_path(table.quarantine)))

@@ -7,19 +7,19 @@ import threading
 from contextlib import suppress
 from typing import Never
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from include import catalog
-from include.control import database, lease, supervision
+from include.control import database, supervision
 from include.control.keeper import Keeper
-from include.control.lease import Lease
 from include.control.process import Holder
 from include.engine import batch, checkpoint, read, storage
 from include.engine.batch import Life
 from include.engine.session import open_session
-from include.errors import FlowFailed, LeaseLost, SluiceError, Unreachable
+from include.errors import FlowFailed, LeaseHeld, LeaseLost, SluiceError, Unreachable
 from include.ledger import kafka
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -34,52 +34,66 @@ def run(flows: list[Table], name: str, once: bool) -> None:
 
     Raises LeaseHeld before anything is touched, Unreachable, and FlowFailed for the first flow whose query fails.
     """
-    for table in flows:
-        if isinstance(table.source, Kafka):
-            kafka.check_topic(settings().kafka, table.source.topic)
-    jvm = jvm_pid()
     engine = database.connect(settings().control_url)
-    ttl_seconds = settings().lease_seconds
-    held = lease.acquire(engine, [table.name for table in flows], Holder.here(name, jvm), ttl_seconds)
-    keeper = Keeper(engine, held, ttl_seconds, lambda reason: _halt(jvm, reason))
-    keeper.start()
     try:
-        host = Host(open_session(f"sluice {name}", catalog.load()), keeper, {one.flow: one for one in held})
-        host.run_once(flows) if once else host.run(flows)
+        for table in flows:
+            if isinstance(table.source, Kafka):
+                kafka.check_topic(settings().kafka, table.source.topic)
+        jvm = jvm_pid()
+        ttl_seconds = settings().lease_seconds
+        keeper = Keeper(engine, Holder.here(name, jvm), ttl_seconds, lambda reason: _halt(jvm, reason))
+        keeper.take([table.name for table in flows])
+        keeper.start()
+        try:
+            host = Host(open_session(f"sluice {name}", catalog.load()), keeper)
+            host.run_once(flows) if once else host.run(flows)
+        finally:
+            # Before the leases go back: nothing of this driver may write after that.
+            _stop_spark()
+            keeper.stop()
     except SluiceError as error:
         with suppress(Unreachable):
             supervision.record_failure(engine, name, str(error))
         raise
-    finally:
-        # Before the leases go back: nothing of this driver may write after that.
-        _stop_spark()
-        keeper.stop()
 
 
 class Host:
     """The flows of one driver."""
 
-    def __init__(self, spark: SparkSession, keeper: Keeper, leases: dict[str, Lease]) -> None:
+    def __init__(self, spark: SparkSession, keeper: Keeper) -> None:
         self._spark = spark
         self._keeper = keeper
-        self._leases = leases
+        self._queries: dict[str, StreamingQuery] = {}
         self._stopping: set[str] = set()
         self._errors: dict[str, Exception] = {}
 
     def run(self, flows: list[Table]) -> None:
-        """All flows side by side, until each was stopped."""
-        queries = {table.name: self._start(table, once=False) for table in flows}
-        print(f"sluice: {', '.join(queries)} running", flush=True)
-        while queries:
-            for flow, query in list(queries.items()):
-                if not query.isActive:
-                    self._check(flow, query)
-                    del queries[flow]
-                elif not self._keeper.is_wanted(flow) and not query.status["isTriggerActive"]:
-                    # Idle, so it would not come to the gate.
-                    self._stopping.add(flow)
-                    query.stop()
+        """All flows side by side, until none is wanted. One that was stopped starts again when it is wanted again."""
+        for table in flows:
+            self._queries[table.name] = self._start(table, once=False)
+        print(f"sluice: {', '.join(self._queries)} running", flush=True)
+        while self._queries:
+            for table in flows:
+                self._tend(table)
             threading.Event().wait(POLL_SECONDS)
+
+    def _tend(self, table: Table) -> None:
+        flow, query = table.name, self._queries.get(table.name)
+        wanted = self._keeper.is_wanted(flow)
+        if query is None:
+            # Somebody else may have taken it meanwhile.
+            with suppress(LeaseHeld, Unreachable):
+                if wanted:
+                    self._keeper.take([flow])
+                    self._queries[flow] = self._start(table, once=False)
+        elif not query.isActive:
+            self._check(flow, query)
+            del self._queries[flow]
+            self._keeper.give_back([flow])
+        elif not wanted and not query.status["isTriggerActive"]:
+            # Idle, so it would not come to the gate; a batch that begins now is turned away there.
+            self._stopping.add(flow)
+            query.stop()
 
     def run_once(self, flows: list[Table]) -> None:
         """One flow after the other, each to the end of what its source holds now."""
@@ -92,8 +106,8 @@ class Host:
     def _start(self, table: Table, once: bool) -> StreamingQuery:
         storage.create(self._spark, table)
         claimed = checkpoint.claim(self._spark, table)
-        epoch = self._leases[table.name].epoch
-        life = Life(table, claimed.path, claimed.generation, epoch, claimed.next_batch)
+        self._stopping.discard(table.name)
+        life = Life(table, claimed, self._keeper.epoch(table.name))
 
         def write(rows: DataFrame, number: int) -> None:
             if not self._keeper.pass_gate(table.name):
@@ -135,9 +149,11 @@ def jvm_pid() -> int:
 
 
 def _stop_spark() -> None:
+    """A JVM that is gone already writes no more either."""
     spark = SparkSession.getActiveSession()
     if spark is not None:
-        spark.stop()
+        with suppress(Py4JError, OSError):
+            spark.stop()
 
 
 def _halt(jvm: int, reason: str) -> Never:

@@ -7,7 +7,15 @@ from pyspark.sql.types import StructType
 from include.spec import Json
 
 SHOWN_CHARACTERS = 80
-CORRUPT = "_corrupt"
+# What a text must look like before Spark may cast it to a type.
+SHAPES = {
+    # Spark completes a time of day with today's date, and a replay tomorrow would come out different; other readers
+    # have no year 0.
+    "timestamp": r"^\s*(?!0000)\d{4}-",
+    "date": r"^\s*(?!0000)\d{4}-",
+    # Spark writes 1e-999999999 out in full before it finds that it does not fit.
+    "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
+}
 ERROR_TYPE = "ARRAY<STRUCT<field: STRING, message: STRING>>"
 
 
@@ -17,9 +25,15 @@ def typed(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
     One `from_json` a row reads every field as text; the cast happens after, so that it can say what it refused.
     """
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
-    text_schema = ", ".join(f"`{name}` STRING" for name in [*parse.into, CORRUPT])
+    text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
     payload = F.col(parse.column).cast("string")
-    rows = rows.withColumn("_json", F.from_json(payload, text_schema, {"columnNameOfCorruptRecord": CORRUPT}))
+    # Spark would replace what is no UTF-8, and two different identities might become one.
+    readable = F.when(F.is_valid_utf8(payload), payload)
+    # Read as the only element of an array, because Spark stops after one document and says nothing of what follows.
+    documents = F.from_json(
+        F.concat(F.lit("["), readable, F.lit("]")), f"ARRAY<STRUCT<{text_schema}>>", {"allowSingleQuotes": "false"}
+    )
+    rows = rows.withColumn("_json", documents).withColumn("_json", F.when(F.size("_json") == 1, F.col("_json")[0]))
     errors = [_payload_error(payload, parse.column)]
     for name, type_name in types.items():
         raw = F.col(f"_json.`{name}`")
@@ -38,17 +52,18 @@ def _payload_error(payload: Column, column: str) -> Column:
     return (
         F.when(payload.isNull(), _error(column, F.lit("no value: a tombstone")))
         .when(F.trim(payload) == "", _error(column, F.lit("empty")))
+        .when(~F.is_valid_utf8(payload), _error(column, F.concat(_shown(payload), F.lit(" is no UTF-8"))))
         .when(
-            F.col("_json").isNull() | F.col(f"_json.{CORRUPT}").isNotNull(),
+            F.col("_json").isNull(),
             _error(column, F.concat(_shown(payload), F.lit(" is no JSON object"))),
         )
     )
 
 
 def _cast(raw: Column, type_name: str) -> Column:
-    if type_name.startswith("timestamp"):
-        # Spark completes a time of day with today's date, and a replay tomorrow would come out different.
-        raw = F.when(raw.rlike(r"^\s*\d{4}-"), raw)
+    for family, shape in SHAPES.items():
+        if type_name.startswith(family):
+            raw = F.when(raw.rlike(shape), raw)
     return raw.try_cast(type_name)
 
 
@@ -57,4 +72,4 @@ def _error(field: str, message: Column) -> Column:
 
 
 def _shown(raw: Column) -> Column:
-    return F.concat(F.lit("'"), F.substring(raw, 1, SHOWN_CHARACTERS), F.lit("'"))
+    return F.concat(F.lit("'"), F.substring(F.make_valid_utf8(raw), 1, SHOWN_CHARACTERS), F.lit("'"))

@@ -24,6 +24,10 @@ CONF = {
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.ui.enabled": "false",
+    # Spark's default for timestamps, INT96, is deprecated, and other readers refuse a table with a year 9999 in it.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # The rows of a merge come from a fixed version of their source, so they may be computed twice.
+    "spark.databricks.delta.merge.materializeSource": "none",
 }
 
 

@@ -9,8 +9,6 @@ from include.settings import settings
 from include.spec import Append, Kafka, Table
 
 PROPERTIES = {
-    # Streams commit every second or so; a checkpoint of the log every tenth commit would be most of the work.
-    "delta.checkpointInterval": "100",
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
     "delta.enableExpiredLogCleanup": "false",
 }

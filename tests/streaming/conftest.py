@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from include.control import database, lease
+from include.control import database
 from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine.driver import Host, jvm_pid
@@ -38,11 +38,11 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
 
     def run(*tables: Table) -> None:
         engine = database.connect(settings().control_url)
-        held = lease.acquire(engine, [table.name for table in tables], Holder.here("test", jvm_pid()), 30)
-        keeper = Keeper(engine, held, 30, lambda reason: os.abort())
+        keeper = Keeper(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
+        keeper.take([table.name for table in tables])
         keeper.start()
         try:
-            Host(spark, keeper, {one.flow: one for one in held}).run_once(list(tables))
+            Host(spark, keeper).run_once(list(tables))
         finally:
             keeper.stop()
 

@@ -178,3 +178,42 @@ def test_a_flow_pointed_at_another_source_is_refused(arrive, run_once, name):
     run_once(readings(name))
     with pytest.raises(FlowFailed, match=f"belongs to .*delta bronze.{name}"):
         run_once(replace(readings(name), source=Delta("bronze.another")))
+
+
+def test_a_row_without_its_key_is_never_taken_for_a_repeated_one(arrive, run_once, stored, name):
+    arrive((None, "2026-03-01T12:00:01", 60), (None, "2026-03-01T12:00:01", 61), ("a", None, 62))
+    run_once(readings(name))
+    arrive((None, "2026-03-01T12:00:01", 60), ("a", None, 62))
+    run_once(readings(name))
+    assert pairs(stored(f"silver.{name}"), "bpm") == [("60",), ("60",), ("61",), ("62",), ("62",)]
+
+
+def test_a_batch_that_changes_no_aggregate_does_not_stop_the_flow(arrive, run_once, stored, name):
+    def most(rows):
+        from pyspark.sql import functions as F
+
+        return rows.groupBy("device", "minute").agg(F.max("bpm").alias("most"))
+
+    gold = replace(per_minute(name), schema="device STRING, minute TIMESTAMP, most INT", transform=most)
+    arrive(("a", "2026-03-01T12:00:01", 60))
+    run_once(readings(name), gold)
+    for second, bpm in ((2, 50), (3, 70)):
+        arrive(("a", f"2026-03-01T12:00:0{second}", bpm))
+        run_once(readings(name), gold)
+    assert pairs(stored(f"gold.{name}"), "most") == [("70",)]
+
+
+def test_a_table_without_rules_or_keys_is_shaped_too(arrive, run_once, stored, name):
+    def louder(rows):
+        return rows.selectExpr("device", "bpm * 2 AS twice")
+
+    table = Table(
+        name=f"silver.{name}",
+        comment="twice",
+        source=Delta(f"bronze.{name}"),
+        schema="device STRING, twice INT",
+        transform=louder,
+    )
+    arrive(("a", "2026-03-01T12:00:01", 60))
+    run_once(table)
+    assert pairs(stored(f"silver.{name}"), "device", "twice") == [("a", "120")]

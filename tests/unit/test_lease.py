@@ -262,7 +262,6 @@ def has_namespaces() -> bool:
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a process namespace")
-@pytest.mark.xfail(strict=True, reason="two containers of one machine share its boot id, but not their process numbers")
 def test_a_live_holder_in_another_container_of_this_machine_is_not_taken_for_dead(engine, holder):
     inside = contender(engine, "unshare", "--pid", "--fork", "--mount-proc")
     try:

@@ -1,0 +1,37 @@
+"""docker-compose.yaml, as far as it can be checked without an engine."""
+
+import re
+
+import yaml
+
+from tests.conftest import ROOT
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+
+
+def test_every_image_is_pinned_to_a_version_and_is_one_of_the_four():
+    for name, service in COMPOSE["services"].items():
+        image, _, tag = service["image"].partition(":")
+        assert image in {"apache/kafka", "apache/airflow", "apache/spark", "postgres"}, name
+        assert re.match(r"\d+\.\d+", tag), f"{name} floats on '{tag}'"
+
+
+def test_every_service_that_another_waits_for_exists():
+    for name, service in COMPOSE["services"].items():
+        waited = set(service.get("depends_on", {}))
+        assert waited <= set(COMPOSE["services"]), name
+
+
+def test_every_airflow_service_shares_the_secret_and_knows_the_execution_api():
+    airflow = {name: one for name, one in COMPOSE["services"].items() if one["image"].startswith("apache/airflow")}
+    assert len(airflow) >= 4
+    for name, service in airflow.items():
+        environment = service["environment"]
+        assert "AIRFLOW__API_AUTH__JWT_SECRET" in environment, name
+        assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"].endswith("/execution/"), name
+
+
+def test_airflow_is_the_version_of_the_lock():
+    wanted = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE).group(1)
+    images = {one["image"] for one in COMPOSE["services"].values() if one["image"].startswith("apache/airflow")}
+    assert images == {f"apache/airflow:{wanted}-python3.11"}

@@ -1,0 +1,84 @@
+"""The README is run: its commands, its lines for readers, and its example of a table."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, free_port
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [code for language, code in BLOCKS if language == "sh"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.fixture(scope="module")
+def run(home: Path):
+    """Runs README commands against a platform of its own, which ends with the module."""
+    own = {
+        "SLUICE_HOME": str(home),
+        "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
+        "SLUICE_AIRFLOW_PORT": str(free_port()),
+        "SLUICE_EVENTS_PER_SECOND": "50",
+    }
+    kept = ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE")
+    outer = {key: value for key, value in os.environ.items() if not key.startswith(("SLUICE_", "AIRFLOW"))}
+    environment = {**outer, **own, **{key: os.environ[key] for key in kept if key in os.environ}}
+
+    def command(text: str) -> subprocess.CompletedProcess:
+        text = text.replace("source var/env.sh", f"source {home}/env.sh")
+        return subprocess.run(
+            ["bash", "-c", text], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+        )
+
+    yield command
+    command("make down")
+
+
+def documented(start: str) -> str:
+    """The one README command that starts like this."""
+    [found] = [code for code in COMMANDS if code.startswith(start)]
+    return found
+
+
+def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, home: Path):
+    up = run(documented("make up"))
+    assert up.returncode == 0, up.stdout + up.stderr
+    assert up.stdout.splitlines()[-1] == "Next     make status, make down"
+    assert "gold.heart_rate_by_model" in up.stdout
+    again = run("make up")
+    assert again.returncode == 0, again.stdout + again.stderr
+    status = run("make status")
+    assert status.returncode == 0, status.stderr
+    assert re.search(r"kafka-broker +\d+", status.stdout)
+    held = run(documented("source var/env.sh"))
+    assert held.returncode == 5
+    assert "silver.tracker_readings is already written by driver 'main'" in held.stderr
+    for reader in [code for code in COMMANDS if code.startswith("python -c")]:
+        done = run(f"source var/env.sh && {reader}")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"\d", done.stdout)
+    down = run(documented("make down"))
+    assert re.fullmatch(rf"stopped \d+ processes of {home}", down.stdout.splitlines()[-1]), down.stdout + down.stderr
+    assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
+
+
+def test_the_example_table_is_the_file_it_names():
+    [example] = [code for language, code in BLOCKS if language == "python"]
+    assert example == (ROOT / "include" / "tables" / "gold" / "heart_rate_by_model.py").read_text()
+
+
+def test_every_test_and_document_the_readme_names_exists():
+    named = re.findall(r"`((?:tests|docs|include|dags|jobs)/[\w/.]+)`", README) + re.findall(
+        r"\]\((docs/[^)]+)\)", README
+    )
+    assert named
+    missing = [path for path in named if not (ROOT / path).exists() and "<" not in path]
+    assert missing == []
