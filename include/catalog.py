@@ -1,14 +1,19 @@
 """Finds every table file, checks the whole graph, and refuses a wrong one before anything runs."""
 
 import importlib
-import pkgutil
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from itertools import pairwise
 
+from include import ddl
 from include.errors import DeclarationError, UsageError
-from include.spec import ACTIONS, BUCKET_UNITS, LAYERS, Append, Delta, Kafka, Table, Upsert
+from include.spec import ACTIONS, BUCKET_UNITS, LAYERS, Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert
 
 
 @dataclass(frozen=True)
@@ -35,42 +40,111 @@ class Catalog:
 def load(package: str = "include.tables") -> Catalog:
     """Every `<package>.<layer>.<name>`, checked. Raises DeclarationError, one sentence that names the file."""
     found = {}
-    for layer in LAYERS:
-        for name in _modules(f"{package}.{layer}"):
-            table = _import(f"{package}.{layer}.{name}")
-            expected = f"{layer}.{name}"
-            if table.name != expected:
-                raise _mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-            found[expected] = table
+    for path in sorted(_files(files(package))):
+        layer, _, name = path.removesuffix(".py").rpartition("/")
+        if layer not in LAYERS:
+            place = f"{package.replace('.', '/')}/{path}"
+            raise DeclarationError(
+                f"{place} lies in no layer, so it would be ignored: move it to one of {', '.join(LAYERS)}"
+            )
+        table = _import(package, layer, name)
+        expected = f"{layer}.{name}"
+        if table.name != expected:
+            raise _mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
+        _check_kinds(table)
+        _check_schema(table)
+        found[expected] = table
     for table in found.values():
         _check_source(table, found)
         _check_write(table, found)
+        _check_bronze(table)
         _check_rules(table)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
 
 
-def _modules(package: str) -> list[str]:
-    try:
-        layer = importlib.import_module(package)
-    except ModuleNotFoundError:
-        return []
-    # pkgutil and not Path.glob, which finds nothing inside the zip that cluster workers get.
-    return sorted(module.name for module in pkgutil.iter_modules(layer.__path__))
+def _files(directory: Traversable, above: str = "") -> Iterator[str]:
+    """Paths of all modules below, except those whose name begins with `_` or `.`.
+
+    Not by Path.glob, which finds nothing inside the zip that cluster workers get.
+    """
+    for entry in directory.iterdir():
+        if entry.name.startswith(("_", ".")):
+            continue
+        if entry.is_dir():
+            yield from _files(entry, f"{above}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            yield above + entry.name
 
 
-def _import(module_name: str) -> Table:
-    path = f"{module_name.replace('.', '/')}.py"
+def _import(package: str, layer: str, name: str) -> Table:
+    module_name, path = f"{package}.{layer}", f"{package}.{layer}".replace(".", "/")
     try:
-        module = importlib.import_module(module_name)
+        # First, so that what goes wrong there is not said of the table.
+        place = f"{path}/__init__.py"
+        importlib.import_module(module_name)
+        place = f"{path}/{name}.py"
+        module = importlib.import_module(f"{module_name}.{name}")
     except Exception as error:
         raise DeclarationError(
-            f"{path} cannot be imported ({type(error).__name__}: {error}): mend that line; "
+            f"{place} cannot be imported ({type(error).__name__}: {error}): mend that line; "
             f"pyspark is imported inside `transform` only"
         ) from error
     table = getattr(module, "TABLE", None)
     if not isinstance(table, Table):
-        raise DeclarationError(f"{path} has no `TABLE = Table(...)`: add it, or move the file out of the tables")
+        raise DeclarationError(f"{place} has no `TABLE = Table(...)`: add it, or move the file out of the tables")
     return table
+
+
+def _check_kinds(table: Table) -> None:
+    """Python takes any value for any field; what follows relies on their kinds."""
+    _check_kind(table, "source", table.source, Kafka, Delta)
+    _check_kind(table, "write", table.write, Append, Upsert)
+    _check_kind(table, "schema", table.schema, str)
+    _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
+    _check_list(table, "expect", table.expect, Expect)
+    if table.parse is not None:
+        _check_kind(table, "parse", table.parse, Json)
+        _check_list(table, "into", table.parse.into, str)
+    if not (table.transform is None or callable(table.transform)):
+        raise _mistake(table, f"transform is {table.transform!r}: it has to be a function")
+    if isinstance(table.write, Append):
+        _check_list(table, "unique", table.write.unique, str)
+        _check_list(table, "first_by", table.write.first_by, str)
+    else:
+        _check_list(table, "keys", table.write.keys, str)
+        _check_kind(table, "recompute", table.write.recompute, Bucket)
+
+
+def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise _mistake(table, f"{what} is {value!r}: it has to be {wanted}")
+
+
+def _check_list(table: Table, what: str, values: object, kind: type) -> None:
+    if isinstance(values, kind):
+        raise _mistake(table, f"{what} is {values!r} and no tuple: write {what}=(...,) with the comma")
+    if not isinstance(values, (tuple, list)) or not all(isinstance(value, kind) for value in values):
+        raise _mistake(table, f"{what} is {values!r}: it has to be a tuple of {kind.__name__}")
+
+
+def _check_schema(table: Table) -> None:
+    columns = ddl.columns(table.schema)
+    if not any(columns):
+        raise _mistake(table, "schema is empty: name its columns")
+    if not all(columns):
+        before = next((f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning")
+        raise _mistake(table, f"schema has a comma too many {before}: take it out")
+    if table.parse:
+        for name in table.parse.into:
+            if name not in columns:
+                raise _mistake(table, f"into names '{name}', no column of its schema: {_suggest(name, columns)}")
+        if "_errors" not in columns:
+            raise _mistake(
+                table,
+                "parse without a column for what cannot be typed: "
+                "add `_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
+            )
 
 
 def _check_source(table: Table, tables: dict[str, Table]) -> None:
@@ -88,8 +162,8 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
 
 
 def _check_write(table: Table, tables: dict[str, Table]) -> None:
-    columns = _columns(table)
-    keys = table.write.unique + table.write.first_by if isinstance(table.write, Append) else table.write.keys
+    columns = ddl.columns(table.schema)
+    keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
     for key in keys:
         if key not in columns:
             raise _mistake(table, f"key '{key}' is not a column of its schema: {_suggest(key, columns)}")
@@ -103,12 +177,22 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
             raise _mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
         if not isinstance(table.source, Delta):
             raise _mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
-        if bucket.of not in _columns(tables[table.source.table]):
-            options = _columns(tables[table.source.table])
+        options = ddl.columns(tables[table.source.table].schema)
+        if bucket.of not in options:
             raise _mistake(table, f"bucket of '{bucket.of}', which its source has not: {_suggest(bucket.of, options)}")
-    if isinstance(table.source, Kafka) and table.layer != "bronze":
+
+
+def _check_bronze(table: Table) -> None:
+    if not isinstance(table.source, Kafka):
+        return
+    if table.layer != "bronze":
         raise _mistake(
             table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table"
+        )
+    barred = "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
+    if barred:
+        raise _mistake(
+            table, f"{barred} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
         )
 
 
@@ -124,8 +208,8 @@ def _check_rules(table: Table) -> None:
             raise _mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
     if table.expect and isinstance(table.write, Upsert):
         raise _mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
-    if table.interval_seconds <= 0:
-        raise _mistake(table, f"interval_seconds is {table.interval_seconds}: set it above 0")
+    if not 0 < table.interval_seconds < math.inf:
+        raise _mistake(table, f"interval_seconds is {table.interval_seconds}: set it to a number above 0")
 
 
 def _in_graph_order(tables: dict[str, Table]) -> list[str]:
@@ -135,20 +219,6 @@ def _in_graph_order(tables: dict[str, Table]) -> list[str]:
     except CycleError as error:
         path = error.args[1]
         raise _mistake(tables[path[0]], f"reads itself in a cycle ({' <- '.join(path)}): cut one of these") from error
-
-
-def _columns(table: Table) -> list[str]:
-    """Column names of a DDL schema; commas inside brackets and quotes do not separate columns."""
-    columns, depth, quoted, start = [], 0, False, 0
-    for position, character in enumerate(table.schema + ","):
-        quoted ^= character == "'"
-        if quoted:
-            continue
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and depth == 0:
-            columns.append(table.schema[start:position].split()[0].strip("`"))
-            start = position + 1
-    return columns
 
 
 def _mistake(table: Table, sentence: str, path: str | None = None) -> DeclarationError:

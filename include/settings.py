@@ -1,6 +1,8 @@
 """Where things are. Read from the environment once; every name and default is in `.env.example`."""
 
+import math
 import os
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -48,14 +50,14 @@ class Settings:
 
 
 def from_environment(environment: dict[str, str]) -> Settings:
-    """Settings out of `SLUICE_*` variables. Raises UsageError for a value that is not a number where one is needed."""
+    """Settings out of `SLUICE_*` variables. Raises UsageError for a value that is not the number it has to be."""
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
     return Settings(
         home=home,
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
-        airflow_port=int(_number(environment, "SLUICE_AIRFLOW_PORT", 8080)),
+        airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
     )
 
@@ -66,11 +68,22 @@ def _number(environment: dict[str, str], name: str, default: float) -> float:
         number = float(value)
     except ValueError:
         number = 0
-    if number <= 0:
+    # Not `number <= 0`, which lets nan pass.
+    if not 0 < number < math.inf:
         raise UsageError(
             f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}"
         )
     return number
+
+
+def _port(environment: dict[str, str], name: str, default: int) -> int:
+    value = environment.get(name) or str(default)
+    port = int(value) if re.fullmatch("[0-9]{1,5}", value) else 0
+    if not 0 < port < 2**16:
+        raise UsageError(
+            f"{name} is {value!r}, which is not a port from 1 to 65535: set it to one, or unset it for {default}"
+        )
+    return port
 
 
 @lru_cache

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from include.errors import FlowFailed
+
 
 def newest_generation(checkpoints: Path) -> int | None:
     """The highest number among a flow's checkpoint directories."""
@@ -23,13 +25,21 @@ def last_committed(checkpoint: Path) -> int | None:
 def end_offset(checkpoint: Path, batch: int) -> Any:
     """Where the batch ends in its source: Kafka's `{topic: {partition: next offset}}`, or Delta's source offset.
 
-    None before the first batch.
+    None before the first batch. Raises FlowFailed for a file that is damaged or of another format.
     """
     if batch < 0:
         return None
-    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    # Line 0 is the format's version, line 1 the batch's settings, then one line for each source.
-    return json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else None
+    file = checkpoint / "offsets" / str(batch)
+    match file.read_text(errors="replace").splitlines():
+        # The format's version, the batch's settings, then one line for each source; a flow has one.
+        case ["v1", _, "-"]:
+            return None
+        case ["v1", _, offset] if (end := _json(offset)) is not None:
+            return end
+        case [version, *_] if version != "v1":
+            raise FlowFailed(f"{file} has the format {version[:20]!r}, and Sluice reads v1: restore it from backup")
+        case _:
+            raise FlowFailed(f"{file} does not say where its batch ends, it was cut short: restore it from backup")
 
 
 def read_version(offset: dict[str, Any]) -> int:
@@ -41,3 +51,11 @@ def read_version(offset: dict[str, Any]) -> int:
 
 def _highest(directory: Path) -> int | None:
     return max((int(entry.name) for entry in directory.glob("[0-9]*") if entry.name.isdigit()), default=None)
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text, None where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

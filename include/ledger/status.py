@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from include import catalog
-from include.errors import Unreachable
+from include.errors import SluiceError, Unreachable
 from include.ledger import checkpoint, kafka
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -43,6 +43,8 @@ def summary() -> str:
             behind = lag(table)
         except Unreachable:
             behind = "unknown: no broker"
+        except SluiceError as error:
+            behind = str(error)
         lines.append((table.name, _count(table.name), behind, _age(table.name)))
         if table.expect:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))

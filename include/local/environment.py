@@ -10,8 +10,9 @@ from pathlib import Path
 from include.local import install
 from include.settings import ROOT, Settings
 
-# Several Airflow processes share one SQLite file; the default of 5 s is short on a busy machine.
-SQLITE_TIMEOUT_SECONDS = 30
+# Several Airflow processes share one SQLite file. Two requests that wait for each other in the API server's one loop
+# wait this long, until one of them fails and is tried again.
+SQLITE_TIMEOUT_SECONDS = 5
 USER = "admin"
 
 SPARK_DEFAULTS = """# Written by `make up`: what the JVM must know at its start. The rest: include/engine/session.py.

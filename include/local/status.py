@@ -23,7 +23,14 @@ def processes(platform: Platform) -> str:
         process = platform.find(name)
         if process:
             known.add(process.pid)
-            rows.append((name, str(process.pid), _age(database.boottime() - process.started_at), _memory([psutil.Process(process.pid)])))
+            rows.append(
+                (
+                    name,
+                    str(process.pid),
+                    _age(database.boottime() - process.started_at),
+                    _memory([psutil.Process(process.pid)]),
+                )
+            )
         else:
             rows.append((name, "-", "DEAD", f"see {platform.log(name)}"))
     others = [process for process in platform.processes() if process.pid not in known]

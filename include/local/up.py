@@ -70,8 +70,6 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
     for topic in _topics():
         create_topic(broker.address, topic, PARTITIONS)
     _say(f"Kafka broker answers at {broker.address}")
-    # Not before: it starts the streams, and a stream without its topic fails.
-    kit.start(airflow.SCHEDULER)
     if not platform.find(PRODUCER):
         rate = os.environ.get("SLUICE_EVENTS_PER_SECOND") or "20"
         command = [str(install.venv() / "bin" / "python"), "-m", "include.local.producer", "--rate", rate]
@@ -95,6 +93,8 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
     kit.wait(ANSWER_SECONDS, check)
     _say(f"Airflow answers at {kit.url}")
     kit.trigger(SUPERVISOR, ANSWER_SECONDS, check)
+    # Not before: on SQLite its first task and this request would wait for each other in the API server's one loop.
+    kit.start(airflow.SCHEDULER)
     _say(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty = list(catalog.load().tables)
     deadline = time.monotonic() + GOLD_SECONDS

@@ -139,7 +139,11 @@ CASES: dict[str, tuple[bytes | None, tuple]] = {
     ),
     "bytes that are no UTF-8 in a text": (
         with_(model="??").replace(b"??", b"\xff\xfe"),
-        (NOTHING, [("value", "'" + with_(model="\N{REPLACEMENT CHARACTER}" * 2).decode()[:80] + "' is no UTF-8")], BOTH),
+        (
+            NOTHING,
+            [("value", "'" + with_(model="\N{REPLACEMENT CHARACTER}" * 2).decode()[:80] + "' is no UTF-8")],
+            BOTH,
+        ),
     ),
 }
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from include import catalog
+from include import catalog, ddl
 from include.catalog import Catalog
 from include.errors import UsageError
 from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table
@@ -73,35 +73,19 @@ def test_a_flow_like_no_other_is_answered_with_all_names():
         ("a INT COMMENT 'x (y < z', b INT", ["a", "b"]),
         ("a INT COMMENT 'it''s, so', b INT", ["a", "b"]),
         ("\n  `a` INT,\n\t`b` INT NOT NULL\n", ["a", "b"]),
-        pytest.param(
-            "a INT COMMENT 'it\\'s, so', b INT",
-            ["a", "b"],
-            marks=pytest.mark.xfail(
-                strict=True, reason="an escaped quote ends the comment for _columns, not for Spark"
-            ),
-        ),
-        pytest.param(
-            'a INT COMMENT "one, two", b INT',
-            ["a", "b"],
-            marks=pytest.mark.xfail(strict=True, reason="Spark also takes comments in double quotes"),
-        ),
-        pytest.param(
-            "`a b` INT, c INT",
-            ["a b", "c"],
-            marks=pytest.mark.xfail(strict=True, reason="a quoted name with a space is cut at the space"),
-        ),
-        pytest.param(
-            "a: INT, b: INT",
-            ["a", "b"],
-            marks=pytest.mark.xfail(strict=True, reason="Spark takes `name: TYPE`; _columns keeps the colon"),
-        ),
+        ("a INT COMMENT 'it\\'s, so', b INT", ["a", "b"]),
+        ('a INT COMMENT "one, two", b INT', ["a", "b"]),
+        ("`a b` INT, c INT", ["a b", "c"]),
+        ("a: INT, b: INT", ["a", "b"]),
+        ("a INT, -- one, two\n /* b INT, */ c INT", ["a", "c"]),
+        ("`a``, b` INT, c INT", ["a`, b", "c"]),
     ],
 )
 def test_the_columns_of_a_schema_are_read_as_spark_reads_them(schema: str, columns: list[str], spark):
     from pyspark.sql.types import StructType
 
     assert StructType.fromDDL(schema).fieldNames() == columns
-    assert catalog._columns(table("bronze.a", schema=schema)) == columns
+    assert ddl.columns(schema) == columns
 
 
 def test_a_quarantine_is_named_after_its_table():

@@ -52,13 +52,7 @@ def test_each_variable_sets_its_setting():
     assert (where.airflow_port, where.lease_seconds) == (8181, 2.5)
 
 
-UNCHECKED = pytest.mark.xfail(strict=True, reason="passes the check for a number above 0")
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["soon", "0", "-3", "1,5", pytest.param("nan", marks=UNCHECKED), pytest.param("inf", marks=UNCHECKED)],
-)
+@pytest.mark.parametrize("value", ["soon", "0", "-3", "1,5", "nan", "inf"])
 def test_a_lease_that_is_no_number_above_0_is_refused_by_name_and_value(value: str):
     with pytest.raises(UsageError) as refusal:
         from_environment({"SLUICE_LEASE_SECONDS": value})
@@ -67,14 +61,10 @@ def test_a_lease_that_is_no_number_above_0_is_refused_by_name_and_value(value: s
     )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "http",
-        "-1",
-        *[pytest.param(value, marks=UNCHECKED) for value in ("0.5", "8080.7", "70000", "nan", "inf")],
-    ],
-)
+@pytest.mark.parametrize("value", ["http", "-1", "0", "0.5", "8080.7", "70000", "65536", "nan", "inf"])
 def test_a_port_that_is_none_is_refused_by_name_and_value(value: str):
-    with pytest.raises(UsageError, match=f"^SLUICE_AIRFLOW_PORT is '{value}'"):
+    with pytest.raises(UsageError) as refusal:
         from_environment({"SLUICE_AIRFLOW_PORT": value})
+    assert str(refusal.value) == (
+        f"SLUICE_AIRFLOW_PORT is '{value}', which is not a port from 1 to 65535: set it to one, or unset it for 8080"
+    )

@@ -13,11 +13,11 @@ from tests.conftest import ROOT
 
 LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
 
-PLAIN = ("include.spec", "include.catalog", "include.settings", "include.errors", "include.tables")
+PLAIN = ("include.spec", "include.catalog", "include.ddl", "include.settings", "include.errors", "include.tables")
 # psutil is no part of the design's table, but telling processes apart needs it.
 CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
 LEDGER = (*CONTROL, "include.ledger", "deltalake", "confluent_kafka")
-ENGINE = (*LEDGER, "include.engine", "pyspark", "delta")
+ENGINE = (*LEDGER, "include.engine", "pyspark", "py4j", "delta")
 ORCHESTRATION = (*LEDGER, "include.orchestration", "airflow")
 
 
@@ -33,7 +33,7 @@ class Zone:
 # `*`: everything that is installed.
 ZONES = {
     "declarations": Zone(
-        ("include/spec.py", "include/catalog.py", "include/settings.py", "include/errors.py", "include/tables/**/*.py"),
+        ("include/*.py", "include/tables/**/*.py"),
         PLAIN,
         ("*",),
     ),

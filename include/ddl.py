@@ -1,0 +1,24 @@
+"""Reads as much of Spark's DDL as a catalog needs that must work without Spark: the names of the columns."""
+
+import re
+
+# Comments are skipped; strings, quoted names, brackets, separators and words are one token each.
+TOKEN = re.compile(
+    r"""
+    --[^\n]* | /\*.*?\*/
+    | ( '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`]|``)*` | [<>(),:] | [^\s<>(),:'"`]+ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def columns(ddl: str) -> list[str]:
+    """Column names of a schema, "" where a comma has no column before or after it."""
+    names, depth = [""], 0
+    for token in filter(None, TOKEN.findall(ddl)):
+        depth += (token in ("<", "(")) - (token in (">", ")"))
+        if token == "," and depth == 0:
+            names.append("")
+        elif not names[-1]:
+            names[-1] = token[1:-1].replace("``", "`") if token.startswith("`") else token
+    return names

@@ -1,0 +1,11 @@
+"""A field to parse is misspelt."""
+
+from include.spec import Delta, Json, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="device STRING, _errors ARRAY<STRUCT<field: STRING, message: STRING>>",
+    parse=Json("value", into=("devise",)),
+)
