@@ -29,7 +29,9 @@ def run(home: Path):
         "SLUICE_EVENTS_PER_SECOND": "50",
     }
     kept = ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE")
-    outer = {key: value for key, value in os.environ.items() if not key.startswith(("SLUICE_", "AIRFLOW"))}
+    # Nor what `make test` tells its children, or they would say which directory they enter.
+    foreign = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS")
+    outer = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     environment = {**outer, **own, **{key: os.environ[key] for key in kept if key in os.environ}}
 
     def command(text: str) -> subprocess.CompletedProcess:
