@@ -68,10 +68,19 @@ class Pipeline:
                 self.kill(started, "both")
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
-        """spark-submit jobs/stream.py to its end, with some `SLUICE_*` settings changed."""
+        """spark-submit jobs/stream.py to its end, with some `SLUICE_*` settings changed.
+
+        All it says is in `stdout`: spark-submit puts there what the job writes to stderr.
+        """
         environment = {**self.environment, **settings}
         return subprocess.run(
-            self._command(arguments), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180
+            self._command(arguments),
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=180,
         )
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:

@@ -62,7 +62,7 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     assert re.search(r"kafka-broker +\d+", status.stdout)
     held = run(documented("source var/env.sh"))
     assert held.returncode == 5
-    assert "silver.tracker_readings is already written by driver 'main'" in held.stderr
+    assert "silver.tracker_readings is already written by driver 'main'" in held.stdout
     for reader in [code for code in COMMANDS if code.startswith("python -c")]:
         done = run(f"source var/env.sh && {reader}")
         assert done.returncode == 0, done.stderr

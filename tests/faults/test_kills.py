@@ -29,9 +29,9 @@ def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pip
     pipeline.wait_until_gold_is_right()
     second = pipeline.run("--flow", "silver.tracker_readings")
     assert second.returncode == 5
-    assert "silver.tracker_readings is already written by driver 'main' on" in second.stderr
-    assert f"JVM {first.pid}" in second.stderr
-    assert "Traceback" not in second.stderr
+    assert "silver.tracker_readings is already written by driver 'main' on" in second.stdout
+    assert f"JVM {first.pid}" in second.stdout
+    assert "Traceback" not in second.stdout
     assert first.poll() is None
     asleep = [psutil.Process(first.pid), *psutil.Process(first.pid).children()]
     for process in asleep:

@@ -11,14 +11,14 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
     assert {event.kind for event in sent} >= {"malformed", "empty", "tombstone", "wrong type", "late", "repeated"}
     pipeline.produce(sent)
     done = pipeline.run("--once")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.produce(part(2))
     done = pipeline.run("--once", "--flow", "bronze.tracker_events", "--flow", "silver.tracker_readings")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     before = pipeline.gold()
     done = pipeline.run("--once", "--flow", "gold.heart_rate_by_model")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     assert pipeline.gold() != before
     pipeline.assert_nothing_lost_or_doubled()
 
@@ -27,17 +27,17 @@ def test_a_wrong_call_is_one_sentence_and_an_exit_code(pipeline: Pipeline):
     unknown = pipeline.run("--flow", "silver.tracker_reading")
     assert unknown.returncode == 2
     sentence = "sluice: there is no flow 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
-    assert sentence in unknown.stderr.splitlines()
+    assert sentence in unknown.stdout.splitlines()
     option = pipeline.run("--twice")
     assert option.returncode == 2
-    assert "stream.py: error: unrecognized arguments: --twice" in option.stderr.splitlines()
+    assert "stream.py: error: unrecognized arguments: --twice" in option.stdout.splitlines()
     unreachable = pipeline.run("--once", SLUICE_KAFKA="127.0.0.1:1")
     assert unreachable.returncode == 4
     sentence = (
         "sluice: SLUICE_KAFKA is 127.0.0.1:1, where no Kafka broker answers: start it (make up), or correct the setting"
     )
-    assert sentence in unreachable.stderr.splitlines()
-    assert "Traceback" not in unknown.stderr + option.stderr + unreachable.stderr
+    assert sentence in unreachable.stdout.splitlines()
+    assert "Traceback" not in unknown.stdout + option.stdout + unreachable.stdout
     assert not (pipeline.home / "checkpoints").exists()
 
 
