@@ -9,13 +9,14 @@ from typing import Never
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from include import catalog
 from include.control import database, supervision
 from include.control.keeper import Keeper
-from include.control.process import Holder
+from include.control.process import Holder, Process
 from include.engine import batch, checkpoint, read, storage
 from include.engine.batch import Life
 from include.engine.session import open_session
@@ -46,10 +47,12 @@ def run(flows: list[Table], name: str, once: bool) -> None:
         keeper.start()
         try:
             host = Host(open_session(f"sluice {name}", catalog.load()), keeper)
-            host.run_once(flows) if once else host.run(flows)
+            try:
+                host.run_once(flows) if once else host.run(flows)
+            finally:
+                # Before the leases go back: nothing of this driver may write after that.
+                host.stop()
         finally:
-            # Before the leases go back: nothing of this driver may write after that.
-            _stop_spark()
             keeper.stop()
     except SluiceError as error:
         with suppress(Unreachable):
@@ -63,6 +66,7 @@ class Host:
     def __init__(self, spark: SparkSession, keeper: Keeper) -> None:
         self._spark = spark
         self._keeper = keeper
+        self._jvm = Process.of(jvm_pid())
         self._queries: dict[str, StreamingQuery] = {}
         self._stopping: set[str] = set()
         self._errors: dict[str, Exception] = {}
@@ -81,11 +85,8 @@ class Host:
         flow, query = table.name, self._queries.get(table.name)
         wanted = self._keeper.is_wanted(flow)
         if query is None:
-            # Somebody else may have taken it meanwhile.
-            with suppress(LeaseHeld, Unreachable):
-                if wanted:
-                    self._keeper.take([flow])
-                    self._queries[flow] = self._start(table, once=False)
+            if wanted and self._take(flow):
+                self._queries[flow] = self._start(table, once=False)
         elif not query.isActive:
             self._check(flow, query)
             del self._queries[flow]
@@ -95,10 +96,18 @@ class Host:
             self._stopping.add(flow)
             query.stop()
 
+    def _take(self, flow: str) -> bool:
+        """Whether the lease could be had: somebody else may have taken it meanwhile."""
+        try:
+            self._keeper.take([flow])
+        except (LeaseHeld, Unreachable):
+            return False
+        return True
+
     def run_once(self, flows: list[Table]) -> None:
         """One flow after the other, each to the end of what its source holds now."""
         for table in flows:
-            query = self._start(table, once=True)
+            query = self._queries[table.name] = self._start(table, once=True)
             while query.isActive:
                 threading.Event().wait(POLL_SECONDS)
             self._check(table.name, query)
@@ -127,6 +136,16 @@ class Host:
         trigger = {"availableNow": True} if once else {"processingTime": f"{table.interval_seconds} seconds"}
         return writer.trigger(**trigger).start()
 
+    def stop(self) -> None:
+        """Return when no query can write any more; Spark's own end would not wait for them."""
+        try:
+            for query in self._queries.values():
+                query.stop()
+            self._spark.stop()
+        except (Py4JError, PySparkException, OSError) as error:
+            if self._jvm.is_alive:
+                _halt(self._jvm.pid, f"a query cannot be stopped, and its lease must not be given back: {error}")
+
     def _check(self, flow: str, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None and flow not in self._stopping:
@@ -148,17 +167,9 @@ def jvm_pid() -> int:
     return int(SparkContext._jvm.java.lang.ProcessHandle.current().pid())
 
 
-def _stop_spark() -> None:
-    """A JVM that is gone already writes no more either."""
-    spark = SparkSession.getActiveSession()
-    if spark is not None:
-        with suppress(Py4JError, OSError):
-            spark.stop()
-
-
 def _halt(jvm: int, reason: str) -> Never:
     """End the JVM, then this process. Ending Python alone would leave the JVM committing."""
-    print(f"sluice: the lease is lost, this driver ends at once: {reason}", file=sys.stderr, flush=True)
+    print(f"sluice: this driver ends at once, because it may no longer write: {reason}", file=sys.stderr, flush=True)
     # `halt` gives spark-submit an exit code that says so; where the JVM does not answer, SIGKILL does it.
     polite = threading.Thread(
         target=lambda: SparkContext._jvm.java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True
