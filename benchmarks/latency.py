@@ -1,4 +1,4 @@
-"""From produce to a row in gold: python -m benchmarks.latency [--rate 500] [--seconds 90]
+"""From produce to a row in gold: python -m benchmarks.latency [--rate 500] [--seconds 45]
 
 Against a platform that is up (`make up`). Events are sent at the rate; then each record is followed through the stamps
 of the commits: the bronze commit that holds its offset, the silver commit that read that version, the gold commit that
@@ -16,6 +16,8 @@ from typing import Any
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from include.errors import report
+from include.ledger import kafka
 from include.ledger.checkpoint import read_version
 from include.local.events import events
 from include.local.producer import TOPIC
@@ -89,8 +91,9 @@ def _record_times(stamp: dict[str, Any]) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.latency")
     parser.add_argument("--rate", type=int, default=500, help="events a second")
-    parser.add_argument("--seconds", type=int, default=90, help="how long to measure, after a warm-up")
+    parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
     arguments = parser.parse_args()
+    kafka.check_topic(settings().kafka, TOPIC)
     begin, end = send(arguments.rate, arguments.seconds)
     time.sleep(SETTLE_SECONDS)
     found = sorted(latencies_seconds(begin, end))
@@ -102,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report(main)
