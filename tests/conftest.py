@@ -1,5 +1,6 @@
 """The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
 
+import logging
 import os
 import socket
 import subprocess
@@ -73,6 +74,8 @@ def spark():
     from include import catalog
     from include.engine.session import open_session
 
+    # It says good-bye when the interpreter ends, to streams pytest has closed by then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     session = open_session("sluice tests", catalog.load())
     yield session
     session.stop()
