@@ -29,8 +29,7 @@ def create(spark: SparkSession, table: Table) -> None:
     if isinstance(table.source, Kafka):
         # So that the payload is not searched for its smallest and greatest value.
         properties["delta.dataSkippingStatsColumns"] = "timestamp,partition,offset"
-        properties["delta.appendOnly"] = "true"
-    elif isinstance(table.write, Append):
+    if isinstance(table.write, Append):
         properties["delta.appendOnly"] = "true"
     schema = StructType.fromDDL(table.schema)
     _create(spark, table.name, schema, table.comment, {**properties, **table.properties})

@@ -4,13 +4,12 @@ Each carries the marker `SLUICE_PLATFORM=<home>` in its environment and hands it
 platform can be told from what does not, also after its parent was killed.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -52,13 +51,13 @@ class Platform:
             )
         process = Process.of(popen.pid)
         self._record(name).parent.mkdir(parents=True, exist_ok=True)
-        self._record(name).write_text(json.dumps(asdict(process)))
+        self._record(name).write_text(process.to_json())
         return process
 
     def find(self, name: str) -> Process | None:
         """The process that was started under this name, where it still lives."""
         try:
-            process = Process(**json.loads(self._record(name).read_text()))
+            process = Process.from_json(self._record(name).read_text())
         except (FileNotFoundError, ValueError, TypeError):
             return None
         return process if process.is_here and process.is_alive else None
