@@ -11,18 +11,22 @@ class SluiceError(Exception):
     """Something Sluice can name. Everything else is a bug and shows its stack trace."""
 
     exit_code = 1
+    # Whether no retry cures it.
+    needs_person = False
 
 
 class UsageError(SluiceError):
     """The caller named a flow, option or setting that does not exist."""
 
     exit_code = 2
+    needs_person = True
 
 
 class DeclarationError(SluiceError):
     """The author of a table file has to change it."""
 
     exit_code = 3
+    needs_person = True
 
 
 class Unreachable(SluiceError):
@@ -50,9 +54,23 @@ class SetupError(SluiceError):
 
 
 class FlowFailed(SluiceError):
-    """A flow's query ended with an error of its own."""
+    """A flow's query ended with an error of its own. error: Spark's class of it, or Java's."""
 
     exit_code = 8
+
+    def __init__(self, sentence: str, error: str = "") -> None:
+        super().__init__(sentence)
+        self.error = error
+
+
+class Broken(FlowFailed):
+    """A flow failed in a way that no retry cures: schema, contract, lost data, a checkpoint that does not fit.
+
+    error: Spark's class of it, or one of those that `docs/runbooks/broken.md` describes.
+    """
+
+    exit_code = 9
+    needs_person = True
 
 
 def report(main: Callable[[], None]) -> None:

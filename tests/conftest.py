@@ -82,8 +82,8 @@ def spark():
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, start_broker) -> Iterator[Pipeline]:
-    """The tracker pipeline with an empty broker and an empty home of its own."""
+def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
+    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
     address = start_broker(tmp_path / "broker", free_port())
     create_topic(address, TOPIC, 3)
     where = from_environment(
@@ -92,6 +92,7 @@ def pipeline(tmp_path: Path, start_broker) -> Iterator[Pipeline]:
             "SLUICE_JARS": os.environ["SLUICE_JARS"],
             "SLUICE_KAFKA": address,
             "SLUICE_LEASE_SECONDS": "10",
+            **getattr(request, "param", {}),
         }
     )
     java_home = java.home()

@@ -1,4 +1,4 @@
-"""The control database: who may write, what is wanted, what was seen. SQLite on one machine, PostgreSQL for several."""
+"""The control database, SQLite on one machine, PostgreSQL for several: short transactions and one clock."""
 
 import time
 from collections.abc import Iterator
@@ -7,71 +7,64 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
     Engine,
-    Float,
-    Integer,
-    MetaData,
-    String,
     Table,
     create_engine,
     event,
     text,
 )
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.errors import Unreachable
+from include.control import patience
+from include.control.postgresql import prepare as prepare_postgresql
+from include.control.schema import metadata
+from include.errors import Unreachable, UsageError
 
-# Well under any lease, so that a blocked writer notices in time to try again.
-BUSY_TIMEOUT_SECONDS = 3
-
-metadata = MetaData()
-
-leases = Table(
-    "lease",
-    metadata,
-    Column("flow", String, primary_key=True),
-    Column("epoch", BigInteger, nullable=False, comment="fencing token: one more at every acquisition, never less"),
-    Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
-    Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
-)
-
-desired = Table(
-    "desired",
-    metadata,
-    Column("flow", String, primary_key=True),
-    Column("state", String, nullable=False, comment="running or stopped; a flow without a row is wanted running"),
-    Column("reason", String, nullable=False),
-)
-
-launches = Table(
-    "launch",
-    metadata,
-    Column("driver", String, primary_key=True),
-    Column("intended_at", Float, nullable=False, comment="when the supervisor last decided to start it"),
-    Column("attempts", Integer, nullable=False, comment="launches since the driver was last seen healthy"),
-    Column("process", String, comment="JSON of include.control.process.Process; NULL until it was launched"),
-    Column("failure", String, comment="the sentence the driver last ended with"),
-)
+URLS = {"sqlite", "postgresql+psycopg"}
+MISTAKES = (DataError, IntegrityError, ProgrammingError)
 
 
 @lru_cache
 def connect(url: str) -> Engine:
-    """The engine for `url`, its tables created where missing. Raises Unreachable."""
-    engine = create_engine(url, pool_pre_ping=True)
+    """The engine for `url`, its tables created where missing. Raises UsageError and Unreachable."""
+    parsed = _parse(url)
+    # Threads must not wait for each other's connections.
+    engine = create_engine(parsed, pool_pre_ping=True, max_overflow=-1)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
-    try:
-        metadata.create_all(engine)
-    except DBAPIError as error:
-        shown = make_url(url).render_as_string(hide_password=True)
-        raise Unreachable(
-            f"SLUICE_CONTROL_URL is {shown}, which does not answer ({error.orig}): start that database, or correct it"
-        ) from error
+    else:
+        prepare_postgresql(engine)
+    shown = parsed.render_as_string(hide_password=True)
+    with (
+        _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"),
+        engine.begin() as connection,
+    ):
+        _create_tables(connection)
     return engine
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or parsed.drivername not in URLS:
+        # Not the value: it may hold a password.
+        raise UsageError(
+            "SLUICE_CONTROL_URL is neither sqlite:///FILE nor postgresql+psycopg://USER:PASSWORD@HOST/DATABASE: "
+            "set it to one of these, or unset it"
+        )
+    return parsed
+
+
+def _create_tables(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # Its CREATE TABLE IF NOT EXISTS still fails when two come at one moment.
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('sluice'))"))
+    metadata.create_all(connection)
 
 
 def _prepare_sqlite(engine: Engine) -> None:
@@ -79,7 +72,7 @@ def _prepare_sqlite(engine: Engine) -> None:
     def on_connect(connection: Any, _record: Any) -> None:
         # SQLAlchemy must not begin for us: BEGIN IMMEDIATE takes the write lock before the first read.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
+        connection.execute(f"PRAGMA busy_timeout = {patience.BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
 
     @event.listens_for(engine, "begin")
@@ -90,11 +83,26 @@ def _prepare_sqlite(engine: Engine) -> None:
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
     """One short transaction. Raises Unreachable where the database does not answer or stays locked."""
+    # What this program asks wrongly is no reason to try again.
+    with _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
-        with engine.begin() as connection:
-            yield connection
-    except DBAPIError as error:
-        raise Unreachable(f"the control database does not answer ({error.orig}): see SLUICE_CONTROL_URL") from error
+        with patience.limited():
+            yield
+    except mistakes:
+        raise
+    except (DBAPIError, TimeoutError) as error:
+        reason = " ".join(str(getattr(error, "orig", error)).split())
+        raise Unreachable(f"{what} does not answer ({reason}): {remedy}") from error
+
+
+def insert(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
+    """An INSERT that knows ON CONFLICT."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def now(connection: Connection) -> float:

@@ -1,74 +1,190 @@
-"""What the supervisor should do about a driver: a pure function of what is wanted and what is seen."""
+"""What the supervisor should do about a flow: a pure function of what is wanted and what is seen."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 START_SECONDS = 180
-# A driver takes its leases before its queries start; only one that lasts has recovered.
-HEALTHY_SECONDS = 120
+# A flow that fails after a minute each time has not recovered in between.
+HEALTHY_SECONDS = 180
 FIRST_DELAY_SECONDS = 30
 LONGEST_DELAY_SECONDS = 900
+# An idle query says so every 10 s, a busy one with every task it ends.
+STUCK_SECONDS = 120
+UNSTICK = "read its driver's log, then action restart; where that does not help, restart its driver"
+# How long a driver may take to end what it has in hand before it is ended by force.
+FORCE_SECONDS = 90
 
 
 class State(StrEnum):
+    """HEALTHY: it works, or has nothing to do. STARTING: it was just started. WAITING: it has a reason to hold still.
+    LAGGING: it works, and falls behind. STUCK: it lives without progress. BACKING OFF: it failed and will be started
+    again by itself. STOPPED: nobody wants it to run. BROKEN: it failed, and only a person can cure that.
+    """
+
     HEALTHY = "HEALTHY"
     STARTING = "STARTING"
-    BACKING_OFF = "BACKING OFF"
+    WAITING = "WAITING"
+    LAGGING = "LAGGING"
     STUCK = "STUCK"
+    BACKING_OFF = "BACKING OFF"
     STOPPED = "STOPPED"
+    BROKEN = "BROKEN"
+
+
+SICK = frozenset({State.LAGGING, State.STUCK, State.BACKING_OFF, State.BROKEN})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run ended. error: its error class. needs_person: no retry cures it."""
+
+    sentence: str
+    error: str
+    needs_person: bool
+
+
+# By error class, the action that helps where mending and restarting does not.
+REMEDIES = {
+    "CHECKPOINT_LOST": "reset checkpoint",
+    "CHECKPOINT_DAMAGED": "reset checkpoint",
+    "TOPIC_REPLACED": "accept data loss",
+    "KAFKA_DATA_LOSS": "accept data loss",
+}
+
+
+def remedy(error: str) -> str:
+    """The action that helps against an error of this class, also of one of its subclasses."""
+    return REMEDIES.get(error.split(".")[0], "restart")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One driver, as the control database and this machine show it.
+    """One flow, as the control database, the checkpoint and the broker show it.
 
-    wanted: its flows that are to run. held: those of them whose lease a live process holds.
-    launched_seconds_ago: since the last decision to start it; None when it was never started.
-    is_launch_alive: whether that start may still come to something.
-    attempts: starts since it was last healthy. failure: the sentence it last ended with.
+    wanted: running, draining or stopped; wanted_why: in whose words.
+    is_held: whether a live process holds its lease.
+    is_driver_alive: whether its driver lives, or may still come up.
+    intended_seconds_ago: since it was last meant to start, by whomever; None when it never was.
+    attempts: starts since it was last healthy.
+    failure: why its last run ended; None while it runs, or when it ended without a word.
+    sign_seconds_ago: since its query last showed a sign of life; None before the first.
+    waits_for: what of its source is away, in words.
+    backlog: how it falls behind, in words; None while it keeps up.
+    expires: what of its source is about to be deleted unread, in words.
+    restart_seconds_ago: since a restart of its driver was asked for that the driver has not followed yet.
     """
 
-    wanted: frozenset[str]
-    held: frozenset[str]
-    launched_seconds_ago: float | None = None
-    is_launch_alive: bool = False
+    wanted: str = "running"
+    wanted_why: str = ""
+    is_held: bool = False
+    is_driver_alive: bool = False
+    intended_seconds_ago: float | None = None
     attempts: int = 0
-    failure: str | None = None
+    failure: Failure | None = None
+    sign_seconds_ago: float | None = None
+    waits_for: str | None = None
+    backlog: str | None = None
+    expires: str | None = None
+    restart_seconds_ago: float | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """start: launch the driver now. reason: for the on-call engineer, in words, with the next step."""
+    """reason and next_step: for the on-call engineer, in words. start: start the flow now. kill: end its driver now.
+    error: the error class of what is BROKEN.
+    """
 
     state: State
     reason: str
+    next_step: str = ""
     start: bool = False
+    kill: bool = False
+    error: str = ""
 
     @property
     def is_sick(self) -> bool:
-        return self.state in (State.BACKING_OFF, State.STUCK)
+        return self.state in SICK
 
 
 def decide(seen: Seen) -> Decision:
     """Restarts come at once after a healthy spell, then ever more slowly (twice the wait each time), but never end."""
-    if not seen.wanted:
-        return Decision(State.STOPPED, "nobody wants its flows to run")
-    missing = seen.wanted - seen.held
-    if not missing:
-        return Decision(State.HEALTHY, "every flow holds its lease")
-    names = ", ".join(sorted(missing))
-    if seen.launched_seconds_ago is None:
-        return Decision(State.STARTING, "it was never started", start=True)
-    ago = f"{seen.launched_seconds_ago:.0f} s ago"
-    if seen.is_launch_alive and seen.launched_seconds_ago < START_SECONDS:
-        return Decision(State.STARTING, f"launched {ago}")
-    if seen.is_launch_alive:
-        return Decision(State.STUCK, f"launched {ago} and still without {names}: read its log, then kill it")
-    ended = seen.failure or "it ended without a word: read its log"
-    wait_seconds = delay_seconds(seen.attempts) - seen.launched_seconds_ago
+    if seen.restart_seconds_ago is not None and seen.is_driver_alive:
+        return _restarting(seen, seen.restart_seconds_ago)
+    if seen.wanted == "stopped":
+        return _stopped(seen)
+    if seen.failure and seen.failure.needs_person:
+        expires = f". {seen.expires}" if seen.expires else ""
+        next_step = f"docs/runbooks/broken.md on {seen.failure.error}, then action {remedy(seen.failure.error)}"
+        return Decision(State.BROKEN, f"{seen.failure.sentence}{expires}", next_step, error=seen.failure.error)
+    if seen.is_held:
+        return _at_work(seen)
+    if seen.failure is None and seen.is_driver_alive and seen.intended_seconds_ago is not None:
+        return _coming_up(seen)
+    return _gone(seen)
+
+
+def _restarting(seen: Seen, asked_seconds_ago: float) -> Decision:
+    is_late = asked_seconds_ago > FORCE_SECONDS
+    if seen.wanted == "stopped":
+        return replace(_stopped(seen), kill=is_late)
+    asked = f"its driver was asked to restart {asked_seconds_ago:.0f} s ago"
+    if asked_seconds_ago > 2 * FORCE_SECONDS:
+        reason = f"{asked}, and outlives being ended by force"
+        return Decision(State.STUCK, reason, "end its process yourself, it is started again then", kill=True)
+    ends = "and did not: it is ended by force" if is_late else "and ends what it has in hand"
+    return Decision(State.STARTING, f"{asked} {ends}", kill=is_late)
+
+
+def _stopped(seen: Seen) -> Decision:
+    if seen.is_held and (silent_seconds := _silent_seconds(seen)) > STUCK_SECONDS:
+        reason = f"asked to stop, and without a sign of progress for {silent_seconds:.0f} s"
+        return Decision(State.STUCK, reason, UNSTICK)
+    ends = "stops after its batch" if seen.is_held else "stopped"
+    reason = f"{ends}: {seen.wanted_why or 'nobody wants it to run'}"
+    if seen.expires:
+        return Decision(State.LAGGING, f"{reason}. {seen.expires}", "action catch up, or action start")
+    return Decision(State.STOPPED, reason, "action start")
+
+
+def _silent_seconds(seen: Seen) -> float:
+    return seen.sign_seconds_ago if seen.sign_seconds_ago is not None else seen.intended_seconds_ago or 0
+
+
+def _at_work(seen: Seen) -> Decision:
+    if (silent_seconds := _silent_seconds(seen)) > STUCK_SECONDS:
+        why = f" ({seen.waits_for})" if seen.waits_for else ""
+        reason = f"alive, and without a sign of progress for {silent_seconds:.0f} s{why}"
+        return Decision(State.STUCK, reason, UNSTICK)
+    if seen.sign_seconds_ago is None:
+        return Decision(State.STARTING, f"started {silent_seconds:.0f} s ago")
+    if seen.waits_for:
+        return Decision(State.WAITING, seen.waits_for)
+    if seen.expires or seen.backlog:
+        words = ". ".join(filter(None, (seen.expires, seen.backlog)))
+        return Decision(State.LAGGING, words, "see what takes its time: make status and its driver's log")
+    return Decision(State.HEALTHY, "at work" if seen.wanted == "running" else "reads to the end, then stops")
+
+
+def _coming_up(seen: Seen) -> Decision:
+    # Between two of its runs its driver, or somebody's by hand, has just let go of it.
+    ago = _silent_seconds(seen)
+    reason = f"{'started' if seen.sign_seconds_ago is None else 'last at work'} {ago:.0f} s ago"
+    if ago < START_SECONDS:
+        return Decision(State.STARTING, reason)
+    return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", UNSTICK)
+
+
+def _gone(seen: Seen) -> Decision:
+    is_first = seen.attempts == 0 and seen.failure is None and seen.sign_seconds_ago is None
+    if seen.intended_seconds_ago is None or is_first:
+        return Decision(State.STARTING, "it does not run", start=True)
+    ended = seen.failure.sentence if seen.failure else "its driver ended without a word: read its log"
+    wait_seconds = delay_seconds(seen.attempts) - seen.intended_seconds_ago
     if wait_seconds > 0:
-        return Decision(State.BACKING_OFF, f"{ended} (next start in {wait_seconds:.0f} s, attempt {seen.attempts + 1})")
-    return Decision(State.STARTING, f"starting again: {ended}", start=True)
+        reason = f"{ended} (start {seen.attempts + 1} follows in {wait_seconds:.0f} s)"
+        return Decision(State.BACKING_OFF, reason, "none, it is started again; sooner by action restart")
+    # Sick this once, so that no end goes unnoticed.
+    return Decision(State.BACKING_OFF, f"starting again: {ended}", "none, it is started now", start=True)
 
 
 def delay_seconds(attempts: int) -> float:

@@ -7,8 +7,9 @@ from contextlib import suppress
 
 from sqlalchemy import Engine
 
-from include.control import database, lease
+from include.control import database, lease, orders
 from include.control.lease import Lease
+from include.control.orders import Order
 from include.control.process import Holder
 from include.errors import LeaseLost, Unreachable
 
@@ -51,6 +52,10 @@ class Keeper:
             if not self._held:
                 self._deadline = math.inf
 
+    def holds(self, flow: str) -> bool:
+        """Whether this driver has the flow's lease."""
+        return flow in self._held
+
     def epoch(self, flow: str) -> int:
         """The fencing token under which the flow writes."""
         return self._held[flow].epoch
@@ -67,41 +72,34 @@ class Keeper:
         with suppress(Unreachable):
             self.give_back(list(self._held))
 
-    def pass_gate(self, flow: str) -> bool:
+    def pass_gate(self, flow: str, since: Order) -> bool:
         """The one check before a batch is written: True to write it, False where the flow is to stop.
 
-        Renews the lease and reads what is wanted in one short transaction. While the database is away it waits; if
-        that lasts too long, `halt` ends the wait.
+        since: what was wanted of the flow when it started; once something else is wanted, it stops. Renews the lease
+        and reads that in one short transaction. While the database is away it waits; if that lasts too long, `halt`
+        ends the wait.
         """
         while not self._stopped.is_set():
             try:
-                return self._renew(flow) == "running"
+                return self._renew(flow) == since
             except Unreachable:
                 self._stopped.wait(self._ttl_seconds / 60)
         return False
 
-    def is_wanted(self, flow: str) -> bool:
-        """Whether the flow is to run. While the database is away, what was wanted before still holds."""
-        try:
-            with database.transaction(self._engine) as connection:
-                return lease.wanted(connection, flow) == "running"
-        except Unreachable:
-            return True
-
-    def _renew(self, flow: str | None = None) -> str | None:
+    def _renew(self, flow: str | None = None) -> Order | None:
         """Renew all leases; returns what is wanted of `flow`."""
         with self._turn:
             asked_at = database.boottime()
             try:
                 with database.transaction(self._engine) as connection:
                     lease.renew(connection, list(self._held.values()), self._ttl_seconds)
-                    state = lease.wanted(connection, flow) if flow else None
+                    wanted = orders.order(connection, flow) if flow else None
             except LeaseLost as lost:
                 self._halt(str(lost))
                 raise
             if self._held:
                 self._postpone(asked_at)
-            return state
+            return wanted
 
     def _postpone(self, asked_at: float) -> None:
         # A sixth early: halting a JVM takes a moment.

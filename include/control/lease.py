@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, Row, false, select, update
 
 from include.control import database
-from include.control.database import desired, leases
 from include.control.process import Holder
+from include.control.schema import leases
 from include.errors import LeaseHeld, LeaseLost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Lease:
     """What a flow's host got: `epoch` is one above that of every holder before."""
 
@@ -27,52 +26,65 @@ def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float
     that holder is ended first, so that it cannot commit any more. Raises LeaseHeld with the first flow somebody else
     holds, and Unreachable.
     """
+    found = _free_rows(engine, flows)
+    # In no transaction: ending a process may take longer than others can wait for a lock. And before the leases change
+    # hands: if this process died in between, nobody would remember the ones before.
+    for row in found.values():
+        _end_former(row, holder)
     with database.transaction(engine) as connection:
-        rows = {flow: _free_row(connection, flow) for flow in flows}
-        # Before the leases change hands: if this process died in between, nobody would remember the ones before.
-        for row in rows.values():
-            _end_former(row, holder)
-        epochs = {flow: int(row.epoch) + 1 if row else 1 for flow, row in rows.items()}
+        expires_at = database.now(connection) + ttl_seconds
+        # Whoever locks several rows does so in their order, or two could wait for each other.
+        taken = {
+            flow: _compare_and_set(connection, flow, found.get(flow), holder, expires_at) for flow in sorted(flows)
+        }
+    return [taken[flow] for flow in flows]
+
+
+def _free_rows(engine: Engine, flows: list[str]) -> dict[str, Row[Any]]:
+    """What is stored of these leases, all free. Raises LeaseHeld."""
+    with database.transaction(engine) as connection:
         now = database.now(connection)
-        for flow, epoch in epochs.items():
-            _compare_and_set(connection, flow, epoch, holder, now + ttl_seconds)
-    return [Lease(flow, epoch) for flow, epoch in epochs.items()]
+        found = {row.flow: row for row in connection.execute(select(leases).where(leases.c.flow.in_(flows)))}
+    for row in (found[flow] for flow in flows if flow in found):
+        left_seconds = row.expires_at - now
+        if left_seconds > 0 and not Holder.from_json(row.holder).is_known_dead:
+            raise LeaseHeld(
+                f"{row.flow} is already written by {Holder.from_json(row.holder)}, whose lease runs for another "
+                f"{left_seconds:.0f} s: stop that driver first, or leave it to its work"
+            )
+    return found
 
 
-def _free_row(connection: Connection, flow: str) -> Row[Any] | None:
-    """What is stored of a lease that is free. Raises LeaseHeld."""
-    row = connection.execute(select(leases).where(leases.c.flow == flow).with_for_update()).one_or_none()
-    left_seconds = row.expires_at - database.now(connection) if row else 0
-    if row and left_seconds > 0 and not Holder.from_json(row.holder).is_known_dead:
-        raise LeaseHeld(
-            f"{flow} is already written by {Holder.from_json(row.holder)}, whose lease runs for another "
-            f"{left_seconds:.0f} s: stop that driver first, or leave it to its work"
-        )
-    return row
-
-
-def _end_former(row: Row[Any] | None, holder: Holder) -> None:
+def _end_former(row: Row[Any], holder: Holder) -> None:
     """Whoever did not give the lease back may be asleep: end it, so that it cannot commit any more."""
-    is_released = row is None or row.expires_at == 0
-    if row is not None and not is_released and Holder.from_json(row.holder).python != holder.python:
+    is_released = row.expires_at == 0
+    if not is_released and Holder.from_json(row.holder).python != holder.python:
         Holder.from_json(row.holder).fence()
 
 
-def _compare_and_set(connection: Connection, flow: str, epoch: int, holder: Holder, expires_at: float) -> None:
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    values = {"epoch": epoch, "holder": holder.to_json(), "expires_at": expires_at}
-    statement = insert(leases).values(flow=flow, **values)
-    changed = connection.execute(
-        statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=leases.c.epoch == epoch - 1)
-    )
-    if changed.rowcount != 1:
-        raise LeaseHeld(f"{flow} was taken by another driver at this very moment: leave it to its work")
+def _compare_and_set(
+    connection: Connection, flow: str, found: Row[Any] | None, holder: Holder, expires_at: float
+) -> Lease:
+    """Take the lease, unless somebody took, renewed or gave it back since it was found."""
+    values = {"epoch": found.epoch + 1 if found else 1, "holder": holder.to_json(), "expires_at": expires_at}
+    unchanged = (leases.c.epoch == found.epoch) & (leases.c.expires_at == found.expires_at) if found else false()
+    statement = database.insert(connection, leases).values(flow=flow, **values)
+    statement = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=unchanged)
+    # Not `rowcount`, which an INSERT does not have on PostgreSQL.
+    epoch = connection.execute(statement.returning(leases.c.epoch)).scalar_one_or_none()
+    if epoch is None:
+        newest = connection.execute(select(leases.c.holder).where(leases.c.flow == flow)).scalar_one()
+        raise LeaseHeld(
+            f"{flow} changed hands at this very moment, now {Holder.from_json(newest)} has it: "
+            f"leave it to that driver, or try again"
+        )
+    return Lease(flow, epoch)
 
 
 def renew(connection: Connection, held: list[Lease], ttl_seconds: float) -> None:
     """Hold on for another `ttl_seconds`. Raises LeaseLost where somebody else has taken over."""
     expires_at = database.now(connection) + ttl_seconds
-    for lease in held:
+    for lease in sorted(held):
         mine = (leases.c.flow == lease.flow) & (leases.c.epoch == lease.epoch) & (leases.c.expires_at > 0)
         if connection.execute(update(leases).where(mine).values(expires_at=expires_at)).rowcount != 1:
             raise LeaseLost(f"{lease.flow} was taken over by another driver (this one held epoch {lease.epoch})")
@@ -81,15 +93,19 @@ def renew(connection: Connection, held: list[Lease], ttl_seconds: float) -> None
 def release(engine: Engine, held: list[Lease]) -> None:
     """Give back, so that the next holder need not wait. Harmless for a lease that was lost."""
     with database.transaction(engine) as connection:
-        for lease in held:
+        for lease in sorted(held):
             mine = (leases.c.flow == lease.flow) & (leases.c.epoch == lease.epoch)
             connection.execute(update(leases).where(mine).values(expires_at=0.0))
 
 
-def wanted(connection: Connection, flow: str) -> str:
-    """`running` or `stopped`: what the on-call engineer last asked for."""
-    state = connection.execute(select(desired.c.state).where(desired.c.flow == flow)).scalar_one_or_none()
-    return state or "running"
+def of_driver(name: str) -> str:
+    """The name of the lease that a supervised driver holds beside those of its flows, so that it is started once."""
+    return f"driver {name}"
+
+
+def epoch(connection: Connection, name: str) -> int:
+    """The fencing token of the newest holder; 0 before the first."""
+    return connection.execute(select(leases.c.epoch).where(leases.c.flow == name)).scalar_one_or_none() or 0
 
 
 def holders(connection: Connection) -> dict[str, Holder]:
@@ -97,3 +113,8 @@ def holders(connection: Connection) -> dict[str, Holder]:
     now = database.now(connection)
     rows = connection.execute(select(leases.c.flow, leases.c.holder).where(leases.c.expires_at > now))
     return {row.flow: Holder.from_json(row.holder) for row in rows}
+
+
+def alive(connection: Connection) -> dict[str, Holder]:
+    """Of those, the ones that are not known to be dead."""
+    return {flow: holder for flow, holder in holders(connection).items() if not holder.is_known_dead}

@@ -1,54 +1,172 @@
-"""The supervisor's memory: what it saw of each driver, and what it decided."""
+"""The supervisor's work on one driver: what it sees of each flow, and what it decides."""
 
-from sqlalchemy import Connection, Engine, select, update
+from dataclasses import dataclass
+from typing import Any
 
-from include.control import database, lease
-from include.control.database import launches
-from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Seen, State, decide
-from include.control.process import Process
+from sqlalchemy import Connection, Engine, Row, select, update
+
+from include.control import database, incidents, lease, orders
+from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
+from include.control.process import Holder
+from include.control.schema import desired, drivers, pulses, runs
+
+NAME = "supervise"
 
 
-def settle(engine: Engine, driver: str, flows: list[str]) -> Decision:
-    """Decide about one driver. Where it is to be started, that intent is committed before this returns.
+@dataclass(frozen=True)
+class Outlook:
+    """A flow's source, in words. waits_for: what of it is away. backlog: how the flow falls behind. expires: what is
+    about to be deleted unread.
+    """
 
-    So a crash between intent and launch costs a timeout, and never a second driver. Raises Unreachable.
+    waits_for: str | None = None
+    backlog: str | None = None
+    expires: str | None = None
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """decisions: one for each flow. launch_since: start the driver, by an intent of this moment. kill: end it now;
+    holder: who it is, where it holds its lease.
+    """
+
+    decisions: dict[str, Decision]
+    launch_since: float | None
+    kill: bool
+    holder: Holder | None
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """is_alive: it lives or may still come up. restart_seconds_ago: since a restart was asked for that it owes."""
+
+    row: Row[Any]
+    held: dict[str, Holder]
+    is_alive: bool
+    restart_seconds_ago: float | None
+
+
+def handle(engine: Engine, driver: str) -> str | None:
+    """By which the launcher knows the driver's newest process. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        return connection.execute(select(drivers.c.handle).where(drivers.c.driver == driver)).scalar_one_or_none()
+
+
+def settle(
+    engine: Engine, driver: str, flows: list[str], dead: str | None = None, outlooks: dict[str, Outlook] | None = None
+) -> Settlement:
+    """Decide about a driver's flows. Where it is to be started, that intent is committed before this returns.
+
+    So a crash between intent and launch costs a timeout, and never a second driver. dead: the `handle` of a process
+    that has ended. outlooks: of flows, what is known of their sources. Raises Unreachable.
     """
     with database.transaction(engine) as connection:
-        seen = _look(connection, driver, flows)
-        decision = decide(seen)
-        if decision.start:
-            _intend(connection, driver, seen.attempts + 1)
-        elif decision.state is State.HEALTHY and (seen.launched_seconds_ago or 0) > HEALTHY_SECONDS:
-            connection.execute(update(launches).where(launches.c.driver == driver).values(attempts=0, failure=None))
-    return decision
+        seen_driver = _look_at_driver(connection, driver, dead)
+        rows = orders.lock(connection, flows)
+        seen = {
+            flow: _look(connection, rows[flow], seen_driver, (outlooks or {}).get(flow, Outlook())) for flow in flows
+        }
+        decisions = {flow: decide(one) for flow, one in seen.items()}
+        launch_since = None
+        if not seen_driver.is_alive and any(decision.start for decision in decisions.values()):
+            launch_since = database.now(connection)
+            epoch = lease.epoch(connection, lease.of_driver(driver))
+            intent = {"intended_at": launch_since, "handle": None, "epoch": epoch}
+            connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
+        for flow, decision in decisions.items():
+            # A new driver tries them all, those that wait for their next start too.
+            if decision.start or (launch_since and decision.state is State.BACKING_OFF):
+                _intend(connection, flow)
+            _remember(connection, flow, seen[flow], decision)
+    kill = any(decision.kill for decision in decisions.values())
+    return Settlement(decisions, launch_since, kill, seen_driver.held.get(lease.of_driver(driver)))
 
 
-def record_launch(engine: Engine, driver: str, process: Process) -> None:
-    """Remember the process that the intent led to."""
+def record_launch(engine: Engine, driver: str, handle: str, launch_since: float) -> None:
+    """Remember the process that the intent led to, unless that intent has been given up meanwhile."""
     with database.transaction(engine) as connection:
-        connection.execute(update(launches).where(launches.c.driver == driver).values(process=process.to_json()))
+        same = (drivers.c.driver == driver) & (drivers.c.intended_at == launch_since)
+        connection.execute(update(drivers).where(same).values(handle=handle))
 
 
-def record_failure(engine: Engine, driver: str, sentence: str) -> None:
-    """Why a driver ended, for the next decision and for whoever is called."""
+def show_pulse(engine: Engine, name: str = NAME) -> None:
+    """Tell the watchdog that this part is at work."""
     with database.transaction(engine) as connection:
-        connection.execute(update(launches).where(launches.c.driver == driver).values(failure=sentence))
+        values = {"name": name, "at": database.now(connection)}
+        statement = database.insert(connection, pulses).values(values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
 
-def _look(connection: Connection, driver: str, flows: list[str]) -> Seen:
-    wanted = frozenset(flow for flow in flows if lease.wanted(connection, flow) == "running")
-    alive = {flow for flow, holder in lease.holders(connection).items() if not holder.is_known_dead}
-    row = connection.execute(select(launches).where(launches.c.driver == driver)).one_or_none()
-    if row is None:
-        return Seen(wanted, wanted & alive)
-    launched_seconds_ago = database.now(connection) - row.intended_at
-    # Without a process the supervisor died between intent and launch, and nobody can tell how far it came.
-    is_young = launched_seconds_ago < START_SECONDS
-    is_launch_alive = Process.from_json(row.process).is_alive if row.process else is_young
-    return Seen(wanted, wanted & alive, launched_seconds_ago, is_launch_alive, row.attempts, row.failure)
+def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
+    """Since that part was last at work; None: it never was. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
+        return None if at is None else database.now(connection) - at
 
 
-def _intend(connection: Connection, driver: str, attempts: int) -> None:
-    values = {"intended_at": database.now(connection), "attempts": attempts, "process": None, "failure": None}
-    if connection.execute(update(launches).where(launches.c.driver == driver).values(values)).rowcount == 0:
-        connection.execute(launches.insert().values(driver=driver, **values))
+def lock_driver(connection: Connection, driver: str) -> Row[Any]:
+    """The driver's row, held, so that two do not decide at once."""
+    row = {"driver": driver, "ends_epoch": 0, "epoch": 0}
+    connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
+    return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
+
+
+def owes_end(row: Row[Any], epoch: int) -> bool:
+    """Whether a restart was asked for that neither its driver nor a launch has followed yet."""
+    return row.ends_at is not None and epoch <= row.ends_epoch and bool(row.ends_at > (row.intended_at or 0))
+
+
+def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _Driver:
+    row, held, now = lock_driver(connection, driver), lease.alive(connection), database.now(connection)
+    epoch = lease.epoch(connection, lease.of_driver(driver))
+    is_alive = lease.of_driver(driver) in held or _may_come_up(row, epoch, dead, now)
+    return _Driver(row, held, is_alive, now - row.ends_at if owes_end(row, epoch) else None)
+
+
+def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> bool:
+    if epoch > row.epoch:
+        # It had its lease and let it expire: it is dead or asleep, and its successor ends it.
+        return False
+    if row.handle is not None:
+        return bool(row.handle != dead)
+    # Without a handle the supervisor died between intent and launch, and nobody can tell how far it came.
+    return row.intended_at is not None and bool(now - row.intended_at < START_SECONDS)
+
+
+def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlook) -> Seen:
+    now = database.now(connection)
+    wish = connection.execute(select(desired).where(desired.c.flow == run.flow)).one_or_none()
+    return Seen(
+        wanted=wish.state if wish else "running",
+        wanted_why=wish.reason if wish else "",
+        is_held=run.flow in driver.held,
+        is_driver_alive=driver.is_alive,
+        intended_seconds_ago=_ago(now, run.intended_at),
+        attempts=run.attempts,
+        failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
+        sign_seconds_ago=_ago(now, run.sign_at),
+        waits_for=outlook.waits_for,
+        backlog=outlook.backlog,
+        expires=outlook.expires,
+        restart_seconds_ago=driver.restart_seconds_ago,
+    )
+
+
+def _intend(connection: Connection, flow: str) -> None:
+    values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
+    connection.execute(update(runs).where(runs.c.flow == flow).values(values))
+
+
+def _remember(connection: Connection, flow: str, seen: Seen, decision: Decision) -> None:
+    works = decision.state in (State.HEALTHY, State.WAITING, State.LAGGING)
+    lasts = works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
+    if lasts and seen.attempts:
+        connection.execute(update(runs).where(runs.c.flow == flow).values(attempts=0))
+    if decision.is_sick:
+        incidents.begin(connection, flow, decision.state, decision.reason, decision.error)
+    elif lasts or decision.state is State.STOPPED:
+        incidents.end(connection, flow)
+
+
+def _ago(now: float, moment: float | None) -> float | None:
+    return None if moment is None else now - moment

@@ -46,8 +46,9 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
         text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (tmp_path / "offsets" / str(number)).write_text(text)
         app_id = txn_app_id(table.name, 1)
-        written = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
-        begun = Checkpoint(tmp_path, 1, committed=number - 1, written=-1 if written is None else written)
+        found = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
+        written, last_commit = (-1, None) if found is None else (found, (1, found))
+        begun = Checkpoint(tmp_path, 1, committed=number - 1, written=written, last_commit=last_commit, source={})
         life = Life(table, begun, epoch=1)
         batch.write(spark.createDataFrame(rows, SCHEMA), number, life)
 

@@ -61,18 +61,16 @@ def test_a_file_that_was_cut_short_is_named_and_does_not_pass_for_an_empty_sourc
     write(tmp_path / "offsets", "4", *content)
     with pytest.raises(FlowFailed) as refusal:
         checkpoint.end_offset(tmp_path, 4)
-    assert str(refusal.value) == (
-        f"{tmp_path}/offsets/4 does not say where its batch ends, it was cut short: restore it from backup"
-    )
+    sentence = f"{tmp_path}/offsets/4 does not say where its batch ends, it was cut short: restore it from its backup"
+    assert str(refusal.value).startswith(sentence)
 
 
 def test_a_format_it_does_not_know_is_refused_instead_of_misread(tmp_path: Path):
     write(tmp_path / "offsets", "0", "v2", SETTINGS, '{"0":{"events":{"0":5}}}')
     with pytest.raises(FlowFailed) as refusal:
         checkpoint.end_offset(tmp_path, 0)
-    assert str(refusal.value) == (
-        f"{tmp_path}/offsets/0 has the format 'v2', and Sluice reads v1: restore it from backup"
-    )
+    sentence = f"{tmp_path}/offsets/0 has the format 'v2', and Sluice reads v1: restore it from its backup"
+    assert str(refusal.value).startswith(sentence)
 
 
 @pytest.mark.parametrize(

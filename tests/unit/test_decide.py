@@ -1,119 +1,300 @@
-"""What the supervisor does about a driver, case by case."""
+"""What the supervisor does about a flow, case by case."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.control.decide import LONGEST_DELAY_SECONDS, START_SECONDS, Decision, Seen, State, decide, delay_seconds
+from include.control.decide import (
+    FORCE_SECONDS,
+    LONGEST_DELAY_SECONDS,
+    SICK,
+    START_SECONDS,
+    STUCK_SECONDS,
+    UNSTICK,
+    Decision,
+    Failure,
+    Seen,
+    State,
+    decide,
+    delay_seconds,
+)
 
-A, B, AB = frozenset({"a"}), frozenset({"b"}), frozenset({"a", "b"})
-NONE: frozenset[str] = frozenset()
-WAITED = START_SECONDS + 1
-SILENT = "it ended without a word: read its log"
+CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
+INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
+SILENT = "its driver ended without a word: read its log"
+BY_ITSELF = "none, it is started again; sooner by action restart"
+TO_MEND = "docs/runbooks/broken.md on DeclarationError, then action restart"
+AWAY = "no broker answers at kafka:9092"
+BEHIND = "9 h behind, and further every minute"
+EXPIRES = "partition 3 is deleted unread in 40 h"
+SLOW = "see what takes its time: make status and its driver's log"
+
+
+def held(**other) -> Seen:
+    return Seen(
+        **{"is_held": True, "is_driver_alive": True, "intended_seconds_ago": 500.0, "sign_seconds_ago": 5.0} | other
+    )
+
+
+def coming_up(ago: float, **other) -> Seen:
+    return Seen(is_driver_alive=True, intended_seconds_ago=ago, attempts=1, **other)
+
+
+def gone(ago: float, attempts: int = 1, **other) -> Seen:
+    return Seen(intended_seconds_ago=ago, attempts=attempts, **other)
+
+
+def asked(seconds_ago: float, **other) -> Seen:
+    return Seen(is_driver_alive=True, restart_seconds_ago=seconds_ago, **other)
+
 
 CASES = {
-    "nobody wants it": (Seen(NONE, NONE), State.STOPPED, False, "nobody wants its flows to run"),
-    "nobody wants what still runs": (Seen(NONE, AB, 5.0, True), State.STOPPED, False, "nobody wants its flows to run"),
-    "all is well": (Seen(AB, AB, 500.0, True), State.HEALTHY, False, "every flow holds its lease"),
-    "held by a driver nobody launched": (Seen(A, A), State.HEALTHY, False, "every flow holds its lease"),
-    "a stopped flow is not missed": (Seen(A, AB, 500.0, True), State.HEALTHY, False, "every flow holds its lease"),
-    "never started": (Seen(AB, NONE), State.STARTING, True, "it was never started"),
-    "on its way": (Seen(AB, NONE, 12.0, True, 1), State.STARTING, False, "launched 12 s ago"),
-    "half of it is missing, on its way": (Seen(AB, A, 12.0, True, 1), State.STARTING, False, "launched 12 s ago"),
+    "all is well": (held(), Decision(State.HEALTHY, "at work")),
+    "it drains": (held(wanted="draining"), Decision(State.HEALTHY, "reads to the end, then stops")),
+    "held by a driver nobody launched": (Seen(is_held=True, sign_seconds_ago=5.0), Decision(State.HEALTHY, "at work")),
+    "held, its driver's own lease is gone": (held(is_driver_alive=False), Decision(State.HEALTHY, "at work")),
+    "its query has yet to say something": (
+        held(sign_seconds_ago=None, intended_seconds_ago=20.0),
+        Decision(State.STARTING, "started 20 s ago"),
+    ),
+    "the last second before it is stuck": (
+        held(sign_seconds_ago=float(STUCK_SECONDS)),
+        Decision(State.HEALTHY, "at work"),
+    ),
+    "it lives without progress": (
+        held(sign_seconds_ago=STUCK_SECONDS + 1.0),
+        Decision(State.STUCK, "alive, and without a sign of progress for 121 s", UNSTICK),
+    ),
+    "its query never said anything": (
+        held(sign_seconds_ago=None, intended_seconds_ago=500.0),
+        Decision(State.STUCK, "alive, and without a sign of progress for 500 s", UNSTICK),
+    ),
+    "its query has yet to say something, and its source is away": (
+        held(sign_seconds_ago=None, intended_seconds_ago=20.0, waits_for=AWAY),
+        Decision(State.STARTING, "started 20 s ago"),
+    ),
+    "held by somebody who never noted when it began": (
+        Seen(is_held=True),
+        Decision(State.STARTING, "started 0 s ago"),
+    ),
+    "it falls behind": (held(backlog=BEHIND), Decision(State.LAGGING, BEHIND, SLOW)),
+    "what it has not read is soon deleted": (held(expires=EXPIRES), Decision(State.LAGGING, EXPIRES, SLOW)),
+    "what matters more comes first": (
+        held(expires=EXPIRES, backlog=BEHIND),
+        Decision(State.LAGGING, f"{EXPIRES}. {BEHIND}", SLOW),
+    ),
+    "no progress is worse than too little": (
+        held(sign_seconds_ago=200.0, backlog=BEHIND),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+    ),
+    "its source is away": (held(waits_for=AWAY), Decision(State.WAITING, AWAY)),
+    "its source is away, and it says nothing": (
+        held(waits_for=AWAY, sign_seconds_ago=200.0),
+        Decision(State.STUCK, f"alive, and without a sign of progress for 200 s ({AWAY})", UNSTICK),
+    ),
+    "never started": (Seen(), Decision(State.STARTING, "it does not run", start=True)),
+    "never started in a driver that lives": (
+        Seen(is_driver_alive=True),
+        Decision(State.STARTING, "it does not run", start=True),
+    ),
+    "a drain nobody works on": (
+        Seen(wanted="draining"),
+        Decision(State.STARTING, "it does not run", start=True),
+    ),
+    "on its way": (coming_up(12.0), Decision(State.STARTING, "started 12 s ago")),
+    "the last second of its way": (coming_up(START_SECONDS - 1.0), Decision(State.STARTING, "started 179 s ago")),
     "too long on its way": (
-        Seen(AB, A, float(START_SECONDS), True, 1),
-        State.STUCK,
-        False,
-        "launched 180 s ago and still without b: read its log, then kill it",
+        coming_up(float(START_SECONDS)),
+        Decision(State.STUCK, "started 180 s ago, and does not run although its driver lives", UNSTICK),
     ),
-    "without any of its flows": (
-        Seen(AB, NONE, 1000.0, True, 1),
-        State.STUCK,
-        False,
-        "launched 1000 s ago and still without a, b: read its log, then kill it",
+    "its driver starts it anew, and has just let go of it": (
+        coming_up(5_000.0, sign_seconds_ago=3.0),
+        Decision(State.STARTING, "last at work 3 s ago"),
     ),
-    "died after a healthy spell": (Seen(AB, NONE, 1.0, False, 0), State.STARTING, True, f"starting again: {SILENT}"),
-    "died of something it named": (
-        Seen(AB, NONE, 1.0, False, 0, "a: the disk is full"),
-        State.STARTING,
-        True,
-        "starting again: a: the disk is full",
+    "its driver has let go of it long ago": (
+        coming_up(5_000.0, sign_seconds_ago=float(START_SECONDS)),
+        Decision(State.STUCK, "last at work 180 s ago, and does not run although its driver lives", UNSTICK),
     ),
-    "died at once": (
-        Seen(AB, NONE, 10.0, False, 1, "a: no broker"),
-        State.BACKING_OFF,
-        False,
-        "a: no broker (next start in 20 s, attempt 2)",
+    "forgiven, in no driver": (
+        gone(1.0, attempts=0),
+        Decision(State.STARTING, "it does not run", start=True),
     ),
-    "died at once, silently": (
-        Seen(AB, B, 10.0, False, 1),
-        State.BACKING_OFF,
-        False,
-        f"{SILENT} (next start in 20 s, attempt 2)",
+    "ended silently after a healthy spell": (
+        gone(1.0, attempts=0, sign_seconds_ago=4.0),
+        Decision(State.BACKING_OFF, f"starting again: {SILENT}", "none, it is started now", start=True),
     ),
-    "waited long enough": (Seen(AB, NONE, 30.0, False, 1), State.STARTING, True, f"starting again: {SILENT}"),
+    "failed after a healthy spell": (
+        gone(1.0, attempts=0, failure=CURABLE),
+        Decision(State.BACKING_OFF, "starting again: no broker answers", "none, it is started now", start=True),
+    ),
+    "failed at once": (
+        gone(10.0, failure=CURABLE),
+        Decision(State.BACKING_OFF, "no broker answers (start 2 follows in 20 s)", BY_ITSELF),
+    ),
+    "failed in a driver that lives": (
+        coming_up(10.0, failure=CURABLE),
+        Decision(State.BACKING_OFF, "no broker answers (start 2 follows in 20 s)", BY_ITSELF),
+    ),
+    "ended at once, silently": (
+        gone(10.0),
+        Decision(State.BACKING_OFF, f"{SILENT} (start 2 follows in 20 s)", BY_ITSELF),
+    ),
+    "the last second of its wait": (
+        gone(29.0),
+        Decision(State.BACKING_OFF, f"{SILENT} (start 2 follows in 1 s)", BY_ITSELF),
+    ),
+    "waited long enough": (
+        gone(30.0),
+        Decision(State.BACKING_OFF, f"starting again: {SILENT}", "none, it is started now", start=True),
+    ),
     "waits longer the third time": (
-        Seen(AB, NONE, 100.0, False, 3),
-        State.BACKING_OFF,
-        False,
-        f"{SILENT} (next start in 20 s, attempt 4)",
+        gone(100.0, attempts=3),
+        Decision(State.BACKING_OFF, f"{SILENT} (start 4 follows in 20 s)", BY_ITSELF),
     ),
     "never gives up": (
-        Seen(AB, NONE, float(LONGEST_DELAY_SECONDS), False, 10_000),
-        State.STARTING,
-        True,
-        f"starting again: {SILENT}",
+        gone(float(LONGEST_DELAY_SECONDS), attempts=10_000),
+        Decision(State.BACKING_OFF, f"starting again: {SILENT}", "none, it is started now", start=True),
+    ),
+    "only a person can cure it": (
+        gone(10_000.0, failure=INCURABLE),
+        Decision(State.BROKEN, "column 'bpm' is gone", TO_MEND, error="DeclarationError"),
+    ),
+    "broken in a driver that lives": (
+        coming_up(1.0, failure=INCURABLE),
+        Decision(State.BROKEN, "column 'bpm' is gone", TO_MEND, error="DeclarationError"),
+    ),
+    "broken while its records run out": (
+        gone(10_000.0, failure=INCURABLE, expires=EXPIRES),
+        Decision(State.BROKEN, f"column 'bpm' is gone. {EXPIRES}", TO_MEND, error="DeclarationError"),
+    ),
+    "stopped while its records run out": (
+        Seen(wanted="stopped", wanted_why="moving", expires=EXPIRES),
+        Decision(State.LAGGING, f"stopped: moving. {EXPIRES}", "action catch up, or action start"),
+    ),
+    "nobody wants it": (
+        Seen(wanted="stopped", wanted_why="moving to Berlin"),
+        Decision(State.STOPPED, "stopped: moving to Berlin", "action start"),
+    ),
+    "nobody wants it, nobody said why": (
+        Seen(wanted="stopped"),
+        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start"),
+    ),
+    "nobody wants what still runs": (
+        held(wanted="stopped", wanted_why="moving"),
+        Decision(State.STOPPED, "stops after its batch: moving", "action start"),
+    ),
+    "nobody wants what is broken": (
+        gone(5.0, wanted="stopped", wanted_why="moving", failure=INCURABLE),
+        Decision(State.STOPPED, "stopped: moving", "action start"),
+    ),
+    "nobody wants what still runs, without progress": (
+        held(wanted="stopped", wanted_why="moving", sign_seconds_ago=200.0),
+        Decision(State.STUCK, "asked to stop, and without a sign of progress for 200 s", UNSTICK),
+    ),
+    "its driver ends by itself": (
+        asked(float(FORCE_SECONDS), is_held=True),
+        Decision(State.STARTING, "its driver was asked to restart 90 s ago and ends what it has in hand"),
+    ),
+    "its driver does not end by itself": (
+        asked(FORCE_SECONDS + 1.0, is_held=True),
+        Decision(
+            State.STARTING, "its driver was asked to restart 91 s ago and did not: it is ended by force", kill=True
+        ),
+    ),
+    "nor by force": (
+        asked(2 * FORCE_SECONDS + 1.0, is_held=True),
+        Decision(
+            State.STUCK,
+            "its driver was asked to restart 181 s ago, and outlives being ended by force",
+            "end its process yourself, it is started again then",
+            kill=True,
+        ),
+    ),
+    "nobody wants it, and its driver is ended by force for the others": (
+        asked(FORCE_SECONDS + 1.0, wanted="stopped"),
+        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start", kill=True),
+    ),
+    "its driver has ended and is to come again": (
+        Seen(restart_seconds_ago=20.0),
+        Decision(State.STARTING, "it does not run", start=True),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_supervisor_decides_each_case_and_says_why(case: str):
-    seen, state, start, reason = CASES[case]
-    assert decide(seen) == Decision(state, reason, start)
+def test_the_supervisor_decides_each_case_and_says_why_and_what_next(case: str):
+    seen, decision = CASES[case]
+    assert decide(seen) == decision
 
 
-@pytest.mark.parametrize(
-    ("state", "sick"),
-    [
-        (State.HEALTHY, False),
-        (State.STARTING, False),
-        (State.STOPPED, False),
-        (State.BACKING_OFF, True),
-        (State.STUCK, True),
-    ],
-)
-def test_only_what_needs_a_person_or_time_is_sick(state: State, sick: bool):
-    assert Decision(state, "").is_sick is sick
+def test_each_state_has_a_case():
+    assert {decision.state for _, decision in CASES.values()} == set(State)
 
 
-FLOWS = st.frozensets(st.sampled_from("abc"))
-SEEN = st.builds(
-    Seen,
-    wanted=FLOWS,
-    held=FLOWS,
-    launched_seconds_ago=st.none() | st.floats(0, 1e6),
-    is_launch_alive=st.booleans(),
-    attempts=st.integers(0, 5_000),
-    failure=st.none() | st.text(min_size=1),
-)
-
-
-@given(SEEN)
-def test_nothing_is_ever_started_beside_a_launch_that_may_still_live_or_flows_that_all_run(seen: Seen):
-    decision = decide(seen)
-    if decision.start:
-        assert seen.wanted - seen.held
-        assert seen.launched_seconds_ago is None or not seen.is_launch_alive
-        assert decision.state is State.STARTING
-
-
-@given(SEEN)
-def test_whatever_is_dead_and_wanted_is_started_in_the_end(seen: Seen):
-    if seen.wanted - seen.held and not seen.is_launch_alive:
-        later = Seen(seen.wanted, seen.held, float(LONGEST_DELAY_SECONDS), False, seen.attempts, seen.failure)
-        assert decide(later).start
+def test_only_what_needs_a_person_or_time_is_sick():
+    assert sorted(SICK) == ["BACKING OFF", "BROKEN", "LAGGING", "STUCK"]
+    assert [state for state in State if Decision(state, "").is_sick] == [state for state in State if state in SICK]
 
 
 def test_the_wait_doubles_up_to_a_quarter_of_an_hour():
     assert [delay_seconds(attempts) for attempts in range(8)] == [0, 30, 60, 120, 240, 480, 900, 900]
+
+
+AGO = st.none() | st.floats(0, 1e6)
+SEEN = st.builds(
+    Seen,
+    wanted=st.sampled_from(["running", "draining", "stopped"]),
+    is_held=st.booleans(),
+    is_driver_alive=st.booleans(),
+    intended_seconds_ago=AGO,
+    attempts=st.integers(0, 5_000),
+    failure=st.sampled_from([None, CURABLE, INCURABLE]),
+    sign_seconds_ago=AGO,
+    waits_for=st.sampled_from([None, AWAY]),
+    backlog=st.sampled_from([None, BEHIND]),
+    expires=st.sampled_from([None, EXPIRES]),
+    restart_seconds_ago=AGO,
+)
+
+
+@given(SEEN)
+def test_only_what_is_wanted_held_by_nobody_and_curable_is_ever_started(seen: Seen):
+    if decide(seen).start:
+        assert seen.wanted != "stopped"
+        assert not seen.is_held
+        assert seen.failure is None or not seen.failure.needs_person
+
+
+@given(SEEN)
+def test_nothing_is_started_in_a_driver_that_has_yet_to_restart(seen: Seen):
+    if seen.restart_seconds_ago is not None and seen.is_driver_alive:
+        assert not decide(seen).start
+
+
+@given(SEEN)
+def test_what_was_started_is_not_started_again_while_it_may_still_come_up(seen: Seen):
+    if seen.failure is None and seen.is_driver_alive and seen.intended_seconds_ago is not None:
+        assert not decide(seen).start
+
+
+@given(SEEN, st.sampled_from(["running", "draining"]), st.sampled_from([None, CURABLE]))
+def test_whatever_is_wanted_held_by_nobody_curable_and_not_coming_up_is_started_in_the_end(seen, wanted, failure):
+    # Whatever was asked of the driver, it has ended by then.
+    later = replace(seen, intended_seconds_ago=float(LONGEST_DELAY_SECONDS), restart_seconds_ago=None)
+    is_driver_alive = seen.is_driver_alive and failure is not None
+    assert decide(replace(later, wanted=wanted, failure=failure, is_held=False, is_driver_alive=is_driver_alive)).start
+
+
+@given(SEEN)
+def test_a_driver_is_ended_by_force_only_when_its_restart_is_overdue(seen: Seen):
+    overdue = seen.is_driver_alive and (seen.restart_seconds_ago or 0) > FORCE_SECONDS
+    assert decide(seen).kill is overdue
+
+
+@given(SEEN)
+def test_whatever_is_sick_says_why_and_what_to_do(seen: Seen):
+    decision = decide(seen)
+    assert decision.reason
+    assert decision.next_step or not decision.is_sick

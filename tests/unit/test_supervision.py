@@ -1,183 +1,577 @@
-"""The supervisor's memory: an intent outlives a crash, and a second supervisor starts nothing twice."""
+"""The supervisor's memory: an intent outlives a crash, nothing is started twice, and nobody is told a thing twice."""
 
 import os
-import subprocess
-import sys
-from dataclasses import replace
+import signal
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import database, lease, supervision
-from include.control.database import desired, launches
-from include.control.decide import State
-from include.control.process import Process
-from tests.conftest import ROOT
+from include.control import commands, database, incidents, lease, orders, resets, schema, supervision
+from include.control.commands import Action, Command
+from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, START_SECONDS, Failure, State
+from include.control.lease import Lease
+from include.control.process import Holder
+from include.control.schema import audits, drivers, leases, runs
+from include.control.supervision import Outlook, Settlement
+from tests.pipeline import wait_until
 
-FLOWS = ["bronze.a", "silver.a"]
+A, B = FLOWS = ["bronze.a", "silver.a"]
+CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
+INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
+MOMENTS = (runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at, audits.c.at)
 
 
-def settle(engine: Engine):
-    return supervision.settle(engine, "main", FLOWS)
+def settle(engine: Engine, dead: str | None = None, **outlook: str) -> Settlement:
+    """`outlook` is that of the first flow."""
+    return supervision.settle(engine, "main", FLOWS, dead, {A: Outlook(**outlook)})
 
 
-def launch(engine: Engine):
+def states(settlement: Settlement) -> list[State]:
+    return [settlement.decisions[flow].state for flow in FLOWS]
+
+
+def launches(settlement: Settlement) -> bool:
+    return settlement.launch_since is not None
+
+
+def launched(engine: Engine, settlement: Settlement, handle: str) -> None:
+    supervision.record_launch(engine, "main", handle, settlement.launch_since)
+
+
+def rows(engine: Engine, table: Table) -> list:
     with database.transaction(engine) as connection:
-        return connection.execute(select(launches)).one()
+        return connection.execute(select(table).order_by(*table.primary_key)).all()
+
+
+def run(engine: Engine, flow: str = A):
+    return next(row for row in rows(engine, runs) if row.flow == flow)
 
 
 def pass_time(engine: Engine, seconds: float) -> None:
-    """As if the last intent lay so much further back."""
+    """As if everything but the leases lay so much further back."""
     with database.transaction(engine) as connection:
-        connection.execute(update(launches).values(intended_at=launches.c.intended_at - seconds))
+        for column in MOMENTS:
+            connection.execute(update(column.table).values({column: column - seconds}))
 
 
-def stop(engine: Engine, *flows: str) -> None:
+def come_up(engine: Engine, driver: Holder, by_hand: bool = False) -> None:
+    """What a driver does that was started."""
+    orders.begin(engine, FLOWS, by_hand)
+    lease.acquire(engine, [lease.of_driver("main"), *FLOWS], driver, 3600)
+
+
+def works(engine: Engine, driver: Holder) -> Holder:
+    """A driver that was started and shows that its flows are at work."""
+    launched(engine, settle(engine), driver.python.to_json())
+    come_up(engine, driver)
+    pass_time(engine, HEALTHY_SECONDS + 1)
+    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    return driver
+
+
+def give_back(engine: Engine, *names: str) -> None:
     with database.transaction(engine) as connection:
-        for flow in flows:
-            connection.execute(desired.insert().values(flow=flow, state="stopped", reason="a test"))
+        held = [Lease(name, lease.epoch(connection, name)) for name in names]
+    lease.release(engine, held)
+
+
+def fail(engine: Engine, flow: str, failure: Failure) -> None:
+    """Its driver lives on and says so."""
+    orders.fail(engine, [flow], failure)
+    give_back(engine, flow)
+
+
+def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) -> str:
+    [result] = commands.obey(engine, Command(action, tuple(FLOWS) if driver else flows, "ann", "a test", driver))
+    return result
+
+
+def news(engine: Engine) -> list[str]:
+    """What somebody is notified of now about the first flow."""
+    found = [incident for incident in incidents.untold(engine) if incident.target == A]
+    for incident in found:
+        incidents.tell(engine, incident.number)
+    return [incident.state for incident in found]
+
+
+def open_incidents(engine: Engine) -> list[str]:
+    return [row.state for row in rows(engine, schema.incidents) if row.target == A and row.ended_at is None]
+
+
+def hold_again(engine: Engine, driver: Holder, flow: str = A) -> None:
+    """Its driver starts the flow."""
+    lease.acquire(engine, [flow], driver, 3600)
 
 
 def test_the_intent_to_start_is_kept_before_anything_is_launched(engine):
-    assert settle(engine).start
-    assert (launch(engine).attempts, launch(engine).process) == (1, None)
+    settlement = settle(engine)
+    assert launches(settlement)
+    assert not settlement.kill
+    assert states(settlement) == [State.STARTING] * 2
+    [driver] = rows(engine, drivers)
+    assert (driver.handle, driver.intended_at is None) == (None, False)
+    assert [row.attempts for row in rows(engine, runs)] == [1, 1]
 
 
 def test_a_supervisor_that_died_between_intent_and_launch_costs_a_timeout_and_no_second_driver(engine):
-    assert settle(engine).start
-    assert [settle(engine).start for _ in range(3)] == [False] * 3
-    pass_time(engine, 170)
-    assert settle(engine).state is State.STARTING
-    assert not settle(engine).start
+    assert launches(settle(engine))
+    assert [launches(settle(engine)) for _ in range(3)] == [False] * 3
+    pass_time(engine, START_SECONDS - 10)
+    assert states(settle(engine)) == [State.STARTING] * 2
+    assert not launches(settle(engine))
     pass_time(engine, 20)
-    assert settle(engine).start
-    assert launch(engine).attempts == 2
+    assert launches(settle(engine))
+    assert [row.attempts for row in rows(engine, runs)] == [2, 2]
 
 
-def test_a_launch_that_lives_is_waited_for_and_then_called_stuck_and_never_doubled(engine, sleeper):
-    settle(engine)
-    supervision.record_launch(engine, "main", Process.of(sleeper().pid))
-    assert settle(engine).state is State.STARTING
-    pass_time(engine, 10_000)
-    decision = settle(engine)
-    assert (decision.state, decision.start) == (State.STUCK, False)
+def test_a_launch_that_fails_each_time_is_tried_ever_more_slowly_and_told_once(engine):
+    attempts = []
+    for _ in range(14):
+        settle(engine)
+        attempts.append(run(engine).attempts)
+        pass_time(engine, 60)
+    assert attempts == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5]
+    assert news(engine) == ["BACKING OFF"]
 
 
-def test_a_launch_that_died_backs_off_with_the_sentence_it_ended_with(engine, sleeper):
-    settle(engine)
-    process = Process.of(sleeper().pid)
-    supervision.record_launch(engine, "main", process)
-    process.kill()
-    supervision.record_failure(engine, "main", "bronze.a: no broker answers")
-    decision = settle(engine)
-    assert (decision.state, decision.start) == (State.BACKING_OFF, False)
-    assert decision.reason.startswith("bronze.a: no broker answers (next start in ")
-    pass_time(engine, 30)
-    assert settle(engine).start
-    assert launch(engine).attempts == 2
-
-
-def test_a_driver_that_holds_all_its_leases_is_healthy_and_starts_counting_anew_once_it_lasts(engine, holder):
-    settle(engine)
-    pass_time(engine, 1_000)
-    settle(engine)
-    supervision.record_failure(engine, "main", "an old story")
-    lease.acquire(engine, FLOWS, holder("main"), 3600)
-    assert settle(engine).state is State.HEALTHY
-    assert launch(engine).attempts == 2, "it holds its leases, but has yet to show that it lasts"
-    pass_time(engine, 200)
-    assert settle(engine).state is State.HEALTHY
-    assert (launch(engine).attempts, launch(engine).failure) == (0, None)
-
-
-def test_a_driver_that_was_killed_is_started_at_once_though_its_leases_still_run(engine, holder):
-    settle(engine)
-    driver = holder("main")
-    supervision.record_launch(engine, "main", driver.python)
-    lease.acquire(engine, FLOWS, driver, 3600)
-    pass_time(engine, 200)
-    assert settle(engine).state is State.HEALTHY
-    driver.python.kill()
-    assert settle(engine).start
-
-
-def test_a_driver_elsewhere_is_healthy_while_its_leases_run(engine, holder):
-    driver = holder("main")
-    elsewhere = replace(driver, python=replace(driver.python, boot="another"), jvm=replace(driver.jvm, boot="another"))
-    lease.acquire(engine, FLOWS, elsewhere, 3600)
-    assert settle(engine).state is State.HEALTHY
-
-
-def test_what_is_not_wanted_is_neither_missed_nor_started(engine, holder):
-    stop(engine, *FLOWS)
-    decision = settle(engine)
-    assert (decision.state, decision.start) == (State.STOPPED, False)
-    with database.transaction(engine) as connection:
-        connection.execute(desired.delete().where(desired.c.flow == FLOWS[0]))
-    lease.acquire(engine, FLOWS[:1], holder("main"), 30)
-    assert settle(engine).state is State.HEALTHY
-
-
-def test_drivers_are_settled_each_for_itself(engine):
-    assert settle(engine).start
-    assert supervision.settle(engine, "other", ["gold.b"]).start
-    assert not settle(engine).start
-
-
-def test_a_driver_that_dies_soon_after_every_start_backs_off_though_it_was_seen_with_its_leases(engine, holder):
-    for _ in range(5):
-        if not settle(engine).start:
-            break
-        driver = holder("main")
-        supervision.record_launch(engine, "main", driver.python)
-        held = lease.acquire(engine, FLOWS, driver, 30)
-        pass_time(engine, 20)
-        assert settle(engine).state is State.HEALTHY
-        lease.release(engine, held)
-        driver.fence()
-        supervision.record_failure(engine, "main", "silver.a: the batch cannot be written")
-    else:
-        pytest.fail("started five times in a row without a pause, and never once called sick")
-
-
-def test_a_driver_that_ended_without_a_word_is_not_given_the_words_of_the_one_before(engine):
-    settle(engine)
-    supervision.record_failure(engine, "main", "bronze.a: no broker answers")
-    pass_time(engine, 1_000)
-    assert settle(engine).start
-    pass_time(engine, 31)
-    with database.transaction(engine) as connection:
-        connection.execute(update(launches).values(process=Process(1, 0.0, "gone").to_json()))
-    assert "no broker" not in settle(engine).reason
-
-
-# Waits for a line on stdin, settles, and says whether it would start the driver.
-SUPERVISOR = """
-import sys
-from include.control import database, supervision
-
-engine = database.connect(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-print(supervision.settle(engine, "main", ["bronze.a"]).start, flush=True)
-"""
+def test_a_launch_that_took_so_long_that_it_was_given_up_is_not_taken_for_the_next(engine):
+    slow = settle(engine)
+    pass_time(engine, START_SECONDS + 1)
+    launched(engine, settle(engine), "process 8")
+    launched(engine, slow, "process 7")
+    assert supervision.handle(engine, "main") == "process 8"
 
 
 def test_of_many_supervisors_at_one_moment_one_starts_the_driver(engine):
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, engine.url.render_as_string()],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(5)
-    ]
-    assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 5
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    answers = sorted(racer.communicate(timeout=60)[0].strip() for racer in racers)
-    assert answers == [*["False"] * 4, "True"]
-    assert launch(engine).attempts == 1
+    together = threading.Barrier(4)
+
+    def supervisor(_: int) -> bool:
+        together.wait(10)
+        return launches(settle(engine))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(supervisor, range(4))) == [False, False, False, True]
+    assert [row.attempts for row in rows(engine, runs)] == [1, 1]
+
+
+def test_a_launch_that_lives_is_waited_for_and_then_called_stuck_and_never_doubled(engine):
+    launched(engine, settle(engine), "process 7")
+    assert states(settle(engine)) == [State.STARTING] * 2
+    pass_time(engine, 10_000)
+    settlement = settle(engine, dead="process 6")
+    assert (states(settlement), launches(settlement)) == ([State.STUCK] * 2, False)
+
+
+def test_a_launch_that_died_before_it_had_its_leases_backs_off_and_comes_again(engine):
+    launched(engine, settle(engine), "process 7")
+    assert supervision.handle(engine, "main") == "process 7"
+    settlement = settle(engine, dead="process 7")
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
+    orders.fail(engine, FLOWS, CURABLE)
+    assert settle(engine, dead="process 7").decisions[A].reason.startswith("no broker answers (start 2 follows in ")
+    pass_time(engine, 31)
+    assert launches(settle(engine, dead="process 7"))
+    assert supervision.handle(engine, "main") is None
+    assert (run(engine).attempts, run(engine).failure) == (2, None)
+
+
+def test_a_driver_that_was_killed_is_started_at_once_though_its_leases_still_run(engine, holder):
+    driver = works(engine, holder("main"))
+    driver.python.kill()
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, True)
+
+
+def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, holder):
+    driver = works(engine, holder("main"))
+    for process in (driver.python, driver.jvm):
+        os.kill(process.pid, signal.SIGSTOP)
+    with database.transaction(engine) as connection:
+        connection.execute(update(leases).values(expires_at=database.now(connection) - 1))
+    assert launches(settle(engine))
+    assert driver.python.is_alive
+    assert not launches(settle(engine))
+
+
+def test_a_driver_that_ended_and_gave_everything_back_is_started_anew(engine, holder):
+    works(engine, holder("main"))
+    give_back(engine, lease.of_driver("main"), *FLOWS)
+    assert launches(settle(engine))
+
+
+def test_a_healthy_spell_makes_the_next_failure_the_first(engine, holder):
+    settle(engine)
+    orders.fail(engine, FLOWS, CURABLE)
+    pass_time(engine, START_SECONDS)
+    assert launches(settle(engine))
+    come_up(engine, holder("main"))
+    orders.show_signs(engine, dict.fromkeys(FLOWS))
+    settle(engine)
+    assert run(engine).attempts == 2, "it works, but has yet to show that it lasts"
+    pass_time(engine, HEALTHY_SECONDS + 1)
+    orders.show_signs(engine, dict.fromkeys(FLOWS))
+    settle(engine)
+    assert run(engine).attempts == 0
+
+
+def test_a_failed_flow_is_started_again_in_the_driver_that_lives(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, B, CURABLE)
+    assert orders.read(engine, "main", FLOWS).failed == {B}
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.HEALTHY, State.BACKING_OFF], False)
+    assert orders.read(engine, "main", FLOWS).failed == frozenset()
+    fail(engine, B, CURABLE)
+    assert states(settle(engine)) == [State.HEALTHY, State.BACKING_OFF]
+    assert orders.read(engine, "main", FLOWS).failed == {B}
+    assert (run(engine, A).attempts, run(engine, B).attempts) == (0, 1)
+
+
+def test_a_new_driver_tries_what_backs_off_too_and_leaves_alone_what_is_broken_or_stopped(engine, holder):
+    flows = ["broken", "dead", "failed", "stopped"]
+    supervision.settle(engine, "main", flows)
+    for flow, failure in {"broken": INCURABLE, "failed": CURABLE, "stopped": CURABLE}.items():
+        orders.fail(engine, [flow], failure)
+    ask(engine, Action.STOP, "stopped")
+    with database.transaction(engine) as connection:
+        connection.execute(update(drivers).values(handle="process 7"))
+        connection.execute(update(runs).where(runs.c.flow == "dead").values(attempts=0))
+    settlement = supervision.settle(engine, "main", flows, dead="process 7")
+    assert launches(settlement)
+    seen = {row.flow: (settlement.decisions[row.flow].state, row.attempts, row.failure) for row in rows(engine, runs)}
+    assert seen == {
+        "broken": (State.BROKEN, 1, INCURABLE.sentence),
+        "dead": (State.STARTING, 1, None),
+        "failed": (State.BACKING_OFF, 2, None),
+        "stopped": (State.STOPPED, 1, CURABLE.sentence),
+    }
+
+
+def test_what_is_not_wanted_or_broken_starts_no_driver(engine):
+    ask(engine, Action.STOP, A)
+    orders.fail(engine, [B], INCURABLE)
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.STOPPED, State.BROKEN], False)
+
+
+def test_a_driver_that_was_asked_to_restart_has_its_time_then_is_ended_by_force_and_started_again(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, FORCE_SECONDS - 5)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (False, False, [State.STARTING] * 2)
+    pass_time(engine, 10)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (False, True, [State.STARTING] * 2)
+    assert settlement.holder == driver
+    driver.fence()
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, news(engine)) == (True, False, [])
+    come_up(engine, holder("main"))
+    pass_time(engine, 10 * FORCE_SECONDS)
+    assert not settle(engine).kill
+
+
+def test_a_driver_that_even_force_does_not_end_is_told(engine, holder):
+    works(engine, holder("main"))
+    ask(engine, Action.STOP, B)
+    give_back(engine, B)
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, 2 * FORCE_SECONDS + 1)
+    settlement = settle(engine)
+    assert (settlement.kill, states(settlement)) == (True, [State.STUCK, State.STOPPED])
+    assert news(engine) == ["STUCK"]
+
+
+def is_to_end(engine: Engine) -> bool:
+    """What the newest driver reads."""
+    with database.transaction(engine) as connection:
+        epoch = lease.epoch(connection, lease.of_driver("main"))
+    return epoch <= orders.read(engine, "main", FLOWS).ends_epoch
+
+
+@pytest.mark.parametrize("was_there_before", [False, True])
+def test_a_restart_while_no_driver_lives_is_the_next_start(engine, holder, was_there_before: bool):
+    if was_there_before:
+        works(engine, holder("main")).fence()
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, 10 * FORCE_SECONDS)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (True, False, [State.STARTING] * 2)
+    come_up(engine, holder("main"))
+    assert not is_to_end(engine)
+
+
+def test_a_driver_that_is_asked_to_restart_while_it_hangs_on_its_way_is_ended_and_comes_again(engine):
+    launched(engine, settle(engine), "process 7")
+    ask(engine, Action.RESTART, driver="main")
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill) == (False, False)
+    pass_time(engine, FORCE_SECONDS + 1)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, settlement.holder) == (False, True, None)
+    settlement = settle(engine, dead="process 7")
+    assert (launches(settlement), settlement.kill) == (True, False)
+
+
+@pytest.mark.parametrize("has_said_why", [False, True])
+def test_a_restart_after_the_restarted_driver_died_on_its_way_starts_it_at_once(engine, holder, has_said_why: bool):
+    works(engine, holder("main")).fence()
+    ask(engine, Action.RESTART, driver="main")
+    launched(engine, settle(engine), "process 8")
+    if has_said_why:
+        orders.fail(engine, FLOWS, CURABLE)
+    assert states(settle(engine, dead="process 8")) == [State.BACKING_OFF] * 2
+    pass_time(engine, commands.REPEAT_SECONDS + 1)
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(attempts=9))
+    assert states(settle(engine, dead="process 8")) == [State.BACKING_OFF] * 2
+    ask(engine, Action.RESTART, driver="main")
+    assert launches(settle(engine, dead="process 8"))
+
+
+def test_each_restart_ends_the_driver_of_its_time_and_no_later_one(engine, holder):
+    driver = works(engine, holder("main"))
+    for _ in range(2):
+        assert not is_to_end(engine)
+        ask(engine, Action.RESTART, driver="main")
+        assert is_to_end(engine)
+        driver.fence()
+        assert launches(settle(engine))
+        driver = holder("main")
+        come_up(engine, driver)
+        pass_time(engine, commands.REPEAT_SECONDS + 1)
+    assert not is_to_end(engine)
+
+
+def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_when_it_ends(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    ask(engine, Action.START, A)
+    orders.begin(engine, [A], by_hand=True)
+    hold_again(engine, holder("by hand"))
+    assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, dict.fromkeys(FLOWS, 2))
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    give_back(engine, A)
+    settlement = settle(engine)
+    assert (launches(settlement), states(settlement)) == (False, [State.STARTING, State.HEALTHY])
+    hold_again(engine, driver)
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    assert news(engine) == []
+
+
+def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_is_started(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    ask(engine, Action.RESET_CHECKPOINT, A)
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, {B: 2})
+    assert states(settle(engine)) == [State.STOPPED, State.HEALTHY]
+    ask(engine, Action.START, A)
+    assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
+    hold_again(engine, driver)
+    assert resets.asked(engine, A).who == "ann"
+    assert news(engine) == []
+
+
+def test_drivers_are_settled_each_for_itself(engine):
+    assert launches(settle(engine))
+    assert launches(supervision.settle(engine, "other", ["gold.b"]))
+    assert not launches(settle(engine))
+
+
+def test_a_flow_that_falls_behind_or_whose_source_is_away_says_so(engine, holder):
+    works(engine, holder("main"))
+    settlement = settle(engine, backlog="9 h behind, Kafka keeps 12 h")
+    assert states(settlement) == [State.LAGGING, State.HEALTHY]
+    assert settlement.decisions[A].reason == "9 h behind, Kafka keeps 12 h"
+    assert states(settle(engine, waits_for="no broker answers")) == [State.WAITING, State.HEALTHY]
+
+
+def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(engine, holder):
+    driver = works(engine, holder("main"))
+    for seconds in (1, 1, 31, 1, 61):
+        fail(engine, A, CURABLE)
+        settle(engine)
+        pass_time(engine, seconds)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    assert states(settle(engine))[0] is State.STARTING
+    hold_again(engine, driver)
+    orders.show_signs(engine, {A: 1})
+    settle(engine)
+    assert open_incidents(engine) == ["BACKING OFF"], "it works, but has yet to show that it lasts"
+    pass_time(engine, 10 * HEALTHY_SECONDS)
+    orders.show_signs(engine, {A: 1})
+    settle(engine)
+    assert open_incidents(engine) == []
+    assert news(engine) == []
+
+
+def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    settle(engine)
+    fail(engine, A, CURABLE)
+    settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    orders.fail(engine, [A], INCURABLE)
+    settle(engine)
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+    ask(engine, Action.STOP, A)
+    settle(engine)
+    assert open_incidents(engine) == []
+
+
+def test_a_pulse_tells_how_long_ago_it_was(engine):
+    assert supervision.pulse_seconds_ago(engine) is None
+    supervision.show_pulse(engine)
+    supervision.show_pulse(engine)
+    assert 0 <= supervision.pulse_seconds_ago(engine) < 5
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(engine, holder, signs: bool):
+    driver = works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    for _ in range(5):
+        settle(engine)
+        hold_again(engine, driver)
+        pass_time(engine, 65)
+        orders.show_signs(engine, {A: None} if signs else {})
+        settle(engine)
+        pass_time(engine, 5)
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+
+
+def test_a_broker_that_stays_away_is_told_once_however_often_the_flow_is_tried(engine, holder):
+    driver = works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    for _ in range(3):
+        pass_time(engine, 1000)
+        settle(engine)
+        hold_again(engine, driver)
+        settle(engine, waits_for="no broker answers")
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+
+
+def test_a_flow_that_comes_back_too_far_behind_is_new_news(engine, holder):
+    driver = works(engine, holder("main"))
+    for _ in range(2):
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    pass_time(engine, 31)
+    settle(engine)
+    hold_again(engine, driver)
+    pass_time(engine, 10 * HEALTHY_SECONDS)
+    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    settle(engine, backlog="9 h behind, Kafka keeps 12 h")
+    assert news(engine) == ["LAGGING"]
+
+
+def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, holder):
+    works(engine, holder("main"))
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(attempts=5))
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    settle(engine, backlog="9 h behind")
+    assert run(engine).attempts == 0
+
+
+def test_a_flow_that_breaks_anew_after_somebody_mended_it_is_new_news(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, INCURABLE)
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+    ask(engine, Action.RESTART, A)
+    settle(engine)
+    fail(engine, A, Failure("column 'kcal' is gone", "DeclarationError", needs_person=True))
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+
+
+def test_a_flow_that_a_live_driver_takes_up_after_days_is_not_stuck(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    pass_time(engine, 200_000)
+    ask(engine, Action.START, A)
+    hold_again(engine, driver)
+    assert settle(engine).decisions[A].state in (State.STARTING, State.HEALTHY)
+
+
+def test_a_driver_that_was_started_by_hand_after_days_is_not_stuck(engine, holder):
+    driver = works(engine, holder("main"))
+    driver.fence()
+    pass_time(engine, 200_000)
+    come_up(engine, holder("main"), by_hand=True)
+    assert State.STUCK not in states(settle(engine))
+
+
+def test_a_flow_that_hangs_after_it_was_started_by_hand_for_the_first_time_is_stuck(engine, holder):
+    come_up(engine, holder("main"), by_hand=True)
+    pass_time(engine, 10_000)
+    assert states(settle(engine)) == [State.STUCK] * 2
+
+
+def test_a_flow_that_somebody_ran_by_hand_is_not_stuck_when_that_run_ends(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, INCURABLE)
+    pass_time(engine, 200_000)
+    orders.begin(engine, [A], by_hand=True)
+    assert settle(engine).decisions[A].state is not State.STUCK
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_driver_that_came_up_after_its_restart_was_asked_for_is_left_alone(engine, holder, by_hand: bool):
+    if not by_hand:
+        assert launches(settle(engine))
+    ask(engine, Action.RESTART, driver="main")
+    come_up(engine, holder("main"), by_hand)
+    pass_time(engine, FORCE_SECONDS + 1)
+    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    assert not settle(engine).kill
+
+
+def test_asking_again_does_not_give_a_hanging_driver_more_time(engine, holder):
+    works(engine, holder("main"))
+    for _ in range(3):
+        ask(engine, Action.RESTART, driver="main")
+        pass_time(engine, FORCE_SECONDS - 20)
+    assert settle(engine).kill
+
+
+def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_postgresql, holder):
+    engine = on_postgresql
+    works(engine, holder("main"))
+    give_back(engine, lease.of_driver("main"), *FLOWS)
+    with ThreadPoolExecutor(2) as pool:
+        with database.transaction(engine) as connection:
+
+            def until_blocked(work: Future, count: int) -> None:
+                waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                wait_until(lambda: work.done() or connection.execute(waiting).scalar_one() == count, 2)
+
+            # The supervisor has seen the first flow, and waits for the second.
+            connection.execute(update(runs).where(runs.c.flow == B).values(sign_at=None))
+            settling = pool.submit(settle, engine)
+            until_blocked(settling, 1)
+            failing = pool.submit(orders.fail, engine, [A], INCURABLE)
+            until_blocked(failing, 2)
+        settling.result()
+        failing.result()
+    assert run(engine).failure == INCURABLE.sentence

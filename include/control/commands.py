@@ -1,0 +1,162 @@
+"""What the on-call engineer can ask for. All of it lands in the audit; asked for twice, it does no harm."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection, Engine, func, select, update
+
+from include.control import database, incidents, lease, orders, supervision
+from include.control.schema import audits, desired, drivers, resets, runs
+
+# Whoever pastes a command again within this time means the same restart.
+REPEAT_SECONDS = 60
+
+
+class Action(StrEnum):
+    """restart: end after the batch in hand and start anew, with the table file as it is now.
+    stop, start. drain: read what the source holds now, then stop. catch up: the same for a flow that is stopped.
+    accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
+    the checkpoint where the table's last commit ended.
+    """
+
+    RESTART = "restart"
+    STOP = "stop"
+    START = "start"
+    DRAIN = "drain"
+    CATCH_UP = "catch up"
+    ACCEPT_DATA_LOSS = "accept data loss"
+    RESET_CHECKPOINT = "reset checkpoint"
+
+
+# These need the approval of a person.
+DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT})
+
+
+@dataclass(frozen=True)
+class Command:
+    """driver: restarts the process as a whole; the other actions are meant for each of its `flows`."""
+
+    action: Action
+    flows: tuple[str, ...]
+    who: str
+    reason: str
+    driver: str | None = None
+
+
+def obey(engine: Engine, command: Command) -> list[str]:
+    """Note what is asked for, for drivers and supervisor to follow; a sentence for each target. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        if command.driver and command.action is Action.RESTART:
+            results = {f"driver {command.driver}": _restart_driver(connection, command)}
+        else:
+            orders.lock(connection, command.flows)
+            results = {flow: _obey_for(connection, command, flow) for flow in command.flows}
+        for target, result in results.items():
+            record(connection, command.who, command.action, target, command.reason, result)
+    return [f"{target}: {result}" for target, result in results.items()]
+
+
+def record(connection: Connection, who: str, action: str, target: str, reason: str, result: str) -> None:
+    """One line of the audit."""
+    values = {"at": database.now(connection), "who": who, "action": action, "target": target, "reason": reason}
+    connection.execute(audits.insert().values(result=result, **values))
+
+
+def _obey_for(connection: Connection, command: Command, flow: str) -> str:
+    state = orders.order(connection, flow).state
+    match command.action:
+        case Action.RESTART:
+            return _restart(connection, command, flow, state)
+        case Action.STOP if state == "stopped":
+            return "nothing done, it is stopped"
+        case Action.STOP:
+            _want(connection, command, flow, "stopped")
+            return "stops after the batch in hand"
+        case Action.START:
+            # Also where it is wanted already: it may be waiting for its next start.
+            _want(connection, command, flow, "running")
+            _forgive(connection, flow)
+            return "is started"
+        case Action.CATCH_UP if state == "running":
+            return "nothing done, it runs and catches up by itself"
+        case Action.DRAIN | Action.CATCH_UP if state == "draining":
+            return "nothing done, it reads to the end already"
+        case Action.DRAIN if state == "stopped":
+            return "nothing done, it is stopped: action catch up reads what has come since"
+        case Action.DRAIN | Action.CATCH_UP:
+            _want(connection, command, flow, "draining")
+            _forgive(connection, flow)
+            return "reads what its source holds now, then stops"
+        case _:
+            return _reset(connection, command, flow)
+
+
+def _restart(connection: Connection, command: Command, flow: str, state: str) -> str:
+    if state == "stopped":
+        return "nothing done, it is stopped: action start"
+    repeated = _repeated_seconds_ago(connection, command.action, flow, (flow,))
+    if repeated is not None:
+        return f"nothing done, that was asked for {repeated:.0f} s ago"
+    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
+    _forgive(connection, flow)
+    return "restarts after the batch in hand"
+
+
+def _restart_driver(connection: Connection, command: Command) -> str:
+    assert command.driver
+    row = supervision.lock_driver(connection, command.driver)
+    orders.lock(connection, command.flows)
+    repeated = _repeated_seconds_ago(connection, command.action, f"driver {command.driver}", command.flows)
+    epoch = lease.epoch(connection, lease.of_driver(command.driver))
+    if repeated is not None:
+        return f"nothing done, that was asked for {repeated:.0f} s ago"
+    if not supervision.owes_end(row, epoch):
+        # Asking again must not give a driver that hangs more time.
+        ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
+        connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))
+    for flow in command.flows:
+        _forgive(connection, flow)
+    return "ends after the batches in hand, and is started again"
+
+
+def _reset(connection: Connection, command: Command, flow: str) -> str:
+    accepts_loss = command.action is Action.ACCEPT_DATA_LOSS
+    pending = connection.execute(select(resets.c.accepts_loss).where(resets.c.flow == flow)).scalar_one_or_none()
+    if pending is not None and pending >= accepts_loss and not _has_failed(connection, (flow,)):
+        return "nothing done, that is asked for already and happens at its next start"
+    values = {"flow": flow, "accepts_loss": accepts_loss, "who": command.who, "reason": command.reason}
+    statement = database.insert(connection, resets).values(values)
+    # Whoever accepts a loss has been shown more than whoever asks for a reset.
+    more = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
+    connection.execute(more)
+    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
+    _forgive(connection, flow)
+    return "begins a new generation of its checkpoint at its next start"
+
+
+def _want(connection: Connection, command: Command, flow: str, state: str) -> None:
+    values = {"flow": flow, "state": state, "reason": command.reason}
+    statement = database.insert(connection, desired).values(values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
+
+
+def _forgive(connection: Connection, flow: str) -> None:
+    """Forget how the flow failed, so that it starts at once; should it fail again, that is news."""
+    values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
+    incidents.end(connection, flow)
+    connection.execute(update(runs).where(runs.c.flow == flow).values(values))
+
+
+def _repeated_seconds_ago(connection: Connection, action: Action, target: str, flows: tuple[str, ...]) -> float | None:
+    """Since the same was asked for a moment ago; whoever asks again after a failure means it."""
+    if _has_failed(connection, flows):
+        return None
+    same = (audits.c.action == action) & (audits.c.target == target) & ~audits.c.result.startswith("nothing done")
+    at = connection.execute(select(func.max(audits.c.at)).where(same)).scalar_one_or_none()
+    ago = None if at is None else database.now(connection) - at
+    return ago if ago is not None and ago < REPEAT_SECONDS else None
+
+
+def _has_failed(connection: Connection, flows: tuple[str, ...]) -> bool:
+    failed = select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None))
+    return connection.execute(failed).first() is not None

@@ -1,0 +1,60 @@
+"""Incidents: one from the moment something is sick until it has been well for a while. Each is told once."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, select, update
+
+from include.control import database
+from include.control.decide import State
+from include.control.schema import incidents
+
+# What is worth being told although something else was wrong before.
+NEWS = frozenset({State.BROKEN, State.LAGGING})
+
+
+@dataclass(frozen=True)
+class Incident:
+    """target: a flow, or the supervisor. state: its name, by which its runbook is called. error: the class of the error
+    that left it BROKEN.
+    """
+
+    number: int
+    target: str
+    state: str
+    reason: str
+    is_over: bool = False
+    error: str = ""
+
+
+def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:
+    """Open an incident, unless one is open; that one is kept, except where a person has to act now and had not to."""
+    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    if state in NEWS:
+        other = is_open & (incidents.c.state != state)
+        connection.execute(update(incidents).where(other).values(ended_at=database.now(connection)))
+    row = {"target": target, "state": state, "reason": reason, "error": error, "began_at": database.now(connection)}
+    connection.execute(database.insert(connection, incidents).values(row).on_conflict_do_nothing())
+
+
+def end(connection: Connection, target: str) -> None:
+    """Close what is open."""
+    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    connection.execute(update(incidents).where(is_open).values(ended_at=database.now(connection)))
+
+
+def untold(engine: Engine) -> list[Incident]:
+    """Those that nobody was notified of yet, oldest first. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        found = connection.execute(
+            select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
+        ).all()
+    return [
+        Incident(row.number, row.target, row.state, row.reason, row.ended_at is not None, row.error) for row in found
+    ]
+
+
+def tell(engine: Engine, number: int) -> None:
+    """Somebody was notified. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        told = {"told_at": database.now(connection)}
+        connection.execute(update(incidents).where(incidents.c.number == number).values(told))

@@ -1,0 +1,95 @@
+"""What a driver is to do with its flows, as it reads it, and what it reports of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, select, true, update
+
+from include.control import database
+from include.control.decide import Failure
+from include.control.schema import desired, drivers, runs
+
+# What a run that begins has nothing of.
+AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
+
+
+@dataclass(frozen=True)
+class Order:
+    """state: running, draining or stopped. turn: one more whenever the flow is to be started anew."""
+
+    state: str = "running"
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """of: each flow's order. failed: flows that may not be started before the supervisor says so.
+
+    ends_epoch: a driver whose lease has this epoch or an older one is to end, so that another is started in its place.
+    """
+
+    of: dict[str, Order]
+    failed: frozenset[str]
+    ends_epoch: int
+
+
+def order(connection: Connection, flow: str) -> Order:
+    """What is wanted of one flow; a flow nobody spoke of is to run."""
+    state = connection.execute(select(desired.c.state).where(desired.c.flow == flow)).scalar_one_or_none()
+    turn = connection.execute(select(runs.c.turn).where(runs.c.flow == flow)).scalar_one_or_none()
+    return Order(state or "running", turn or 0)
+
+
+def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
+    """All a driver has to know, in one short transaction. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        failed = connection.execute(select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
+        ends = connection.execute(select(drivers.c.ends_epoch).where(drivers.c.driver == driver)).scalar_one_or_none()
+        of = {flow: order(connection, flow) for flow in flows}
+        return Orders(of, frozenset(failed.scalars()), ends or 0)
+
+
+def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:
+    """A new driver tries each of its flows, except what only a person can cure; that is tried by hand only."""
+    with database.transaction(engine) as connection:
+        lock(connection, flows)
+        curable = true() if by_hand else ~runs.c.needs_person
+        values = {**AFRESH, "intended_at": database.now(connection)}
+        connection.execute(update(runs).where(runs.c.flow.in_(flows), curable).values(values))
+
+
+def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
+    """The rows of these flows, held to the end of the transaction; always in the same order, or two would wait for
+    each other.
+    """
+    names = sorted(flows)
+    row = {"turn": 0, "attempts": 0, "needs_person": False}
+    for name in names:
+        connection.execute(database.insert(connection, runs).values(flow=name, **row).on_conflict_do_nothing())
+    held = select(runs).where(runs.c.flow.in_(names)).order_by(runs.c.flow).with_for_update()
+    return {found.flow: found for found in connection.execute(held)}
+
+
+def show_signs(engine: Engine, batches: dict[str, int | None]) -> None:
+    """Tell the supervisor that these flows live, and at which batch they are. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        lock(connection, batches)
+        now = database.now(connection)
+        for flow, batch in batches.items():
+            connection.execute(update(runs).where(runs.c.flow == flow).values(sign_at=now, batch=batch))
+
+
+def fail(engine: Engine, flows: list[str], failure: Failure) -> None:
+    """Say why these flows ended; they stay down until the supervisor starts them again. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        lock(connection, flows)
+        values = {"failure": failure.sentence, "error": failure.error, "needs_person": failure.needs_person}
+        connection.execute(update(runs).where(runs.c.flow.in_(flows)).values(values))
+
+
+def end_drain(engine: Engine, flow: str) -> None:
+    """The flow has read its source to the end. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        is_draining = (desired.c.flow == flow) & (desired.c.state == "draining")
+        connection.execute(update(desired).where(is_draining).values(state="stopped"))

@@ -1,0 +1,116 @@
+"""The tables of the control database: who may write, what is wanted, what was seen, who asked for what."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, text
+
+metadata = MetaData()
+
+_IS_OPEN = text("ended_at IS NULL")
+
+leases = Table(
+    "lease",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("epoch", BigInteger, nullable=False, comment="fencing token: one more at every acquisition, never less"),
+    Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
+    Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
+)
+
+desired = Table(
+    "desired",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column(
+        "state", String, nullable=False, comment="running, draining or stopped; a flow without a row is wanted running"
+    ),
+    Column("reason", String, nullable=False),
+)
+
+runs = Table(
+    "run",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("turn", Integer, nullable=False, comment="one more whenever somebody asks for a restart"),
+    Column("intended_at", Float, comment="when the flow was last meant to start, by whomever; NULL: never"),
+    Column("attempts", Integer, nullable=False, comment="starts since the flow was last healthy"),
+    Column("failure", String, comment="the sentence its last run ended with; NULL while it runs or may be started"),
+    Column("error", String, comment="the error class of that failure"),
+    Column("needs_person", Boolean, nullable=False, comment="whether no retry cures that failure"),
+    Column("sign_at", Float, comment="when its query last showed a sign of life"),
+    Column("batch", BigInteger, comment="the batch it last worked on"),
+)
+
+drivers = Table(
+    "driver",
+    metadata,
+    Column("driver", String, primary_key=True),
+    Column("ends_epoch", BigInteger, nullable=False, comment="holders of its lease up to this epoch are to end"),
+    Column("ends_at", Float, comment="when that was asked for"),
+    Column("intended_at", Float, comment="when the supervisor last decided to start it; NULL: never"),
+    Column("epoch", BigInteger, nullable=False, comment="of its lease at that time; a greater one is its own"),
+    Column("handle", String, comment="by which its launcher knows it; NULL until it was launched"),
+)
+
+resets = Table(
+    "reset",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("accepts_loss", Boolean, nullable=False, comment="whether to skip what the topic no longer holds"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+losses = Table(
+    "loss",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False),
+    Column("generation", Integer, nullable=False, comment="the generation that begins after the loss"),
+    Column("topic", String, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("first", BigInteger, nullable=False, comment="first lost offset"),
+    Column("after", BigInteger, comment="the offset after the last lost one; NULL: unknown, the topic is gone"),
+    Column("accepted_at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+backlogs = Table(
+    "backlog",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("at", Float, primary_key=True),
+    Column("behind", BigInteger, nullable=False, comment="unread records of a topic, or unread versions of a table"),
+)
+
+incidents = Table(
+    "incident",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="a flow, or 'supervise'"),
+    Column("state", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("error", String, nullable=False, comment="the error class of what is BROKEN, else empty"),
+    Column("began_at", Float, nullable=False),
+    Column("told_at", Float, comment="when somebody was notified"),
+    Column("ended_at", Float, comment="NULL while it lasts"),
+    Index("one_open_incident", "target", unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+)
+
+audits = Table(
+    "audit",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("target", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("result", String, nullable=False),
+)
+
+pulses = Table(
+    "pulse",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("at", Float, nullable=False, comment="when it was last at work"),
+)

@@ -1,0 +1,132 @@
+"""What is made of the answers of a standalone master, and of their absence."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from include.errors import SluiceError, Unreachable
+from include.orchestration import standalone
+from include.orchestration.standalone import Standalone
+from include.settings import settings
+from tests.conftest import ROOT, free_port
+
+MASTER = "spark://127.0.0.1:7077"
+
+
+class Master:
+    """A REST API that gives one answer to everything, and remembers what it was asked last."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[int, Any] = (200, {})
+        self.asked: dict[str, Any] = {}
+        master = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                master.asked = {"method": self.command, "path": self.path, "body": json.loads(body or "null")}
+                status, document = master.answer
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(document).encode())
+
+            do_POST = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def master() -> Iterator[Master]:
+    made = Master()
+    thread = threading.Thread(target=made.server.serve_forever)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@pytest.fixture
+def handle() -> Callable[[str], str]:
+    return lambda url: json.dumps({"submission": "driver-1", "rest": url})
+
+
+@pytest.mark.parametrize("state", ["SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"])
+def test_a_driver_that_may_still_come_to_something_is_alive(master: Master, handle, state: str):
+    master.answer = 200, {"action": "SubmissionStatusResponse", "success": True, "driverState": state}
+    assert Standalone(MASTER, master.url).is_alive(handle(master.url))
+    assert master.asked["path"] == "/v1/submissions/status/driver-1"
+
+
+@pytest.mark.parametrize("state", ["FINISHED", "FAILED", "KILLED", "ERROR", None])
+def test_a_driver_that_ended_or_that_the_master_does_not_know_is_dead(master: Master, handle, state: str | None):
+    master.answer = 200, {"action": "SubmissionStatusResponse", "success": state is not None, "driverState": state}
+    assert not Standalone(MASTER, master.url).is_alive(handle(master.url))
+
+
+@pytest.mark.parametrize("answer", [(500, {}), (403, "go away"), (200, ["no", "object"]), (200, {})])
+def test_a_driver_is_alive_while_nobody_says_otherwise(master: Master, handle, answer: tuple[int, Any]):
+    master.answer = answer
+    assert Standalone(MASTER, master.url).is_alive(handle(master.url))
+    assert Standalone(MASTER, master.url).is_alive(handle(f"http://127.0.0.1:{free_port()}"))
+
+
+def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_master(
+    master: Master, monkeypatch, tmp_path
+):
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.driver.memory 9g\nspark.driver.memory  3g\nspark.driver.host 127.0.0.1\nspark.driver.cores=2\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("SLUICE_SOMETHING", "else")
+    monkeypatch.setenv("HTTP_PROXY", "http://nobody.example:3128")
+    master.answer = 200, {"success": True, "submissionId": "driver-7"}
+    handle = Standalone(MASTER, master.url).launch("main")
+    assert json.loads(handle) == {"submission": "driver-7", "rest": master.url}
+    assert (master.asked["method"], master.asked["path"]) == ("POST", "/v1/submissions/create")
+    request = master.asked["body"]
+    assert request["appArgs"][:2] == ["--master", MASTER]
+    assert request["appArgs"][-3:] == [f"{ROOT}/jobs/stream.py", "--driver", "main"]
+    assert request["environmentVariables"]["SLUICE_SOMETHING"] == "else"
+    assert request["environmentVariables"]["SLUICE_HOME"] == str(settings().home)
+    assert request["environmentVariables"]["SLUICE_CONTROL_URL"] == settings().control_url
+    assert request["environmentVariables"]["PYTHONPATH"] == str(ROOT)
+    assert request["sparkProperties"] == {
+        "spark.app.name": "sluice main",
+        "spark.driver.memory": "3g",
+        "spark.driver.cores": "2",
+        "spark.driver.extraClassPath": f"{settings().jars}/spark/*",
+    }
+
+
+def test_a_master_that_takes_no_driver_is_named_with_its_reason(master: Master):
+    master.answer = 200, {"success": False, "message": "Current state is not alive: STANDBY"}
+    with pytest.raises(Unreachable, match="takes no driver .Current state is not alive: STANDBY.: start the master"):
+        Standalone(MASTER, master.url).launch("main")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match=f"REST API at {nobody} takes no driver .*Connection refused"):
+        Standalone(MASTER, nobody).launch("main")
+
+
+def test_killing_waits_until_the_driver_is_gone_and_says_so_when_nobody_can_tell(master: Master, handle, monkeypatch):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match="ends no driver .*Connection refused.*: see that it answers"):
+        Standalone(MASTER, nobody).kill(handle(nobody))
+    running = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
+    monkeypatch.setattr(standalone, "KILL_SECONDS", 0.5)
+    real = standalone._ask
+    killed = {"action": "KillSubmissionResponse", "success": True}
+    monkeypatch.setattr(standalone, "_ask", lambda method, url: killed if "/kill/" in url else real(method, url))
+    master.answer = 200, running
+    with pytest.raises(SluiceError, match="driver-1 outlives the master's order to end"):
+        Standalone(MASTER, master.url).kill(handle(master.url))
+    master.answer = 200, running | {"driverState": "KILLED"}
+    Standalone(MASTER, master.url).kill(handle(master.url))
