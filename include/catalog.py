@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -60,6 +61,15 @@ def load(package: str = "include.tables") -> Catalog:
         _check_bronze(table)
         _check_rules(table)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
+
+
+def reload() -> Catalog:
+    """The catalog as its files are now, also where they were changed since this process imported them."""
+    load.cache_clear()
+    for module in [name for name in sys.modules if name.startswith("include.tables.")]:
+        del sys.modules[module]
+    importlib.invalidate_caches()
+    return load()
 
 
 def _files(directory: Traversable, above: str = "") -> Iterator[str]:

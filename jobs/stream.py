@@ -1,10 +1,11 @@
 """Run flows in this Spark driver: spark-submit jobs/stream.py [--flow NAME ...] [--driver NAME] [--once]
 
-Without --flow, all flows of the driver (`main` unless named). With --once, each flow reads its source to the end and
-the job ends; otherwise it runs until the flows are stopped.
+Without --flow, all flows of the driver (`main` unless named), as Airflow starts them: one that fails leaves the others
+alone, and is started again when the supervisor says so. With --flow, those flows, until they are stopped or one fails.
+With --once, each flow reads its source to the end and the job ends.
 
 Exit codes: 0 done, 2 unknown flow or option, 3 a table file is wrong, 4 broker, database or source does not answer,
-5 another driver holds a flow, 6 the lease was lost, 8 a flow failed.
+5 another driver holds a flow, 6 the lease was lost, 8 a flow failed, 9 a flow failed in a way that no retry cures.
 """
 
 import argparse
@@ -24,13 +25,13 @@ def main() -> None:
     if arguments.flow:
         chosen = {tables.flow(name).name for name in arguments.flow}
         flows = [table for table in tables.tables.values() if table.name in chosen]
-        name = "by hand"
+        driver_name = None
     else:
-        name = arguments.driver
+        driver_name = None if arguments.once else arguments.driver
         flows = tables.drivers().get(arguments.driver, [])
     if not flows:
         raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
-    driver.run(flows, name, arguments.once)
+    driver.run(flows, driver_name, arguments.once)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +19,13 @@ from sqlalchemy import Engine
 
 from include.control import database, lease
 from include.control.process import Holder
+from include.control.schema import desired
 from include.local.events import Event, events
 from tests import expected
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "tracker-events"
+TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model")
 
 
 def wait_until(condition: Callable[[], object], timeout_seconds: float, why: Callable[[], str] = lambda: "") -> None:
@@ -106,6 +109,14 @@ class Pipeline:
         except TableNotFoundError:
             return 0
 
+    def commits(self, *tables: str) -> int:
+        """How many commits these tables, or all, have had together."""
+        total = 0
+        for table in tables or TABLES:
+            with suppress(TableNotFoundError):
+                total += DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).version()
+        return total
+
     @property
     def lease_seconds(self) -> float:
         return float(self.environment["SLUICE_LEASE_SECONDS"])
@@ -122,10 +133,10 @@ class Pipeline:
     def want(self, flow: str, state: str) -> None:
         """What the on-call engineer asks for: `running` or `stopped`."""
         with database.transaction(self.control) as connection:
-            connection.execute(database.desired.delete().where(database.desired.c.flow == flow))
-            connection.execute(database.desired.insert().values(flow=flow, state=state, reason="a test"))
+            connection.execute(desired.delete().where(desired.c.flow == flow))
+            connection.execute(desired.insert().values(flow=flow, state=state, reason="a test"))
 
-    def wait_until_gold_is_right(self, timeout_seconds: float = 120) -> None:
+    def wait_until_gold_is_right(self, timeout_seconds: float = 240) -> None:
         silver, _ = expected.silver_and_quarantine(expected.messages(self.servers, TOPIC))
         right = expected.gold(silver)
         wait_until(lambda: self.gold() == right, timeout_seconds, lambda: self.log.read_text()[-3000:])
@@ -161,10 +172,10 @@ class Pipeline:
         assert self.gold() == expected.gold(silver)
 
     def kill(self, submitted: subprocess.Popen, which: str) -> None:
-        """SIGKILL to the driver's Python, its JVM, or both; return when both are gone."""
+        """SIGKILL to the driver's Python (or JVM, before there is one), its JVM, or both; return once both are gone."""
         jvm = psutil.Process(submitted.pid)
         python = [child for child in jvm.children() if "stream.py" in _command_line(child)]
-        for process in {"python": python, "jvm": [jvm], "both": [jvm, *python]}[which]:
+        for process in {"python": python or [jvm], "jvm": [jvm], "both": [jvm, *python]}[which]:
             os.kill(process.pid, signal.SIGKILL)
         submitted.wait(60)
         _, left = psutil.wait_procs(python, timeout=60)

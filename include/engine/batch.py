@@ -39,11 +39,12 @@ class Life:
     def stamp(self, batch: int) -> Stamp:
         source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
         source_to = ledger.end_offset(self.checkpoint.path, batch)
-        return Stamp(self.table.name, self.checkpoint.generation, batch, self.epoch, source_from, source_to)
+        here = self.checkpoint
+        return Stamp(self.table.name, here.generation, batch, self.epoch, here.source, source_from, source_to)
 
     def may_have_been_tried(self, batch: int) -> bool:
         """Only the first batch of a life may have been begun by the life before."""
-        return batch == self.checkpoint.committed + 1
+        return batch == self.checkpoint.written + 1
 
 
 def shaped(rows: DataFrame, table: Table) -> DataFrame:
@@ -69,7 +70,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     elif as_it_came:
         commit.commit(_in_few_files(rows, _kafka_records(stamp)), table, stamp)
     else:
-        life.rows_before = _append_judged(rows, table, table.write, stamp, life.may_have_been_tried(batch))
+        life.rows_before = _append_judged(rows, life, table.write, stamp)
 
 
 def _tune(rows: DataFrame, expected_rows: int) -> None:
@@ -80,7 +81,8 @@ def _tune(rows: DataFrame, expected_rows: int) -> None:
             rows.sparkSession.conf.unset(key)
 
 
-def _append_judged(rows: DataFrame, table: Table, write: Append, stamp: Stamp, may_be_replay: bool) -> int:
+def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> int:
+    table, may_be_replay = life.table, life.may_have_been_tried(stamp.batch)
     judged = quality.judged(shaped(rows, table), table.expect).persist()
     try:
         moment = _moment_key(table, write)
@@ -92,7 +94,8 @@ def _append_judged(rows: DataFrame, table: Table, write: Append, stamp: Stamp, m
             F.collect_set(F.when(kept, starts)).alias("starts"),
         ).first()
         if table.expect and (counted.broken or may_be_replay):
-            commit.quarantine(judged.filter(~kept).coalesce(1), table, stamp, may_be_replay)
+            broken = judged.filter(~kept).coalesce(1)
+            commit.quarantine(broken, table, stamp, may_be_replay, life.checkpoint.last_commit)
         good = judged.filter(kept).drop(quality.RULES)
         if write.unique:
             near = prune.condition(moment, counted.starts, "minute") if moment else "true"

@@ -1,19 +1,24 @@
 """A flow's checkpoint directory: whose it is, and whether it fits the table."""
 
+import hashlib
+import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from include.engine import generation
 from include.engine.commit import txn_app_id
-from include.errors import FlowFailed, LeaseHeld
+from include.engine.generation import OWNER, Beginning
+from include.errors import Broken, LeaseHeld
 from include.ledger import checkpoint as ledger
+from include.ledger import retention
+from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Kafka, Table
-
-OWNER = "owner.json"
 
 
 @dataclass(frozen=True)
@@ -21,39 +26,59 @@ class Checkpoint:
     """One generation of a flow's checkpoint, as a start finds it.
 
     committed: the last batch Spark knows to be done. written: the last batch the table holds, at most one more.
-    Both are -1 before the first.
+    Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, None before the first.
+    source: which topic or table it reads. deployed_from: the first batch made by today's definition, where that is new.
+    lost: what of its topic this start skipped for good.
     """
 
     path: Path
     generation: int
     committed: int
     written: int
+    last_commit: tuple[int, int] | None
+    source: dict[str, Any]
+    deployed_from: int | None = None
+    lost: tuple[Lost, ...] = ()
 
 
-def claim(spark: SparkSession, table: Table) -> Checkpoint:
+def claim(spark: SparkSession, table: Table, reset: bool = False, accepts_loss: bool = False) -> Checkpoint:
     """The newest generation, locked by this JVM, its owner written or checked. The caller holds the flow's lease.
 
-    Raises LeaseHeld where another process has the file lock, FlowFailed where checkpoint and flow or table do not fit.
+    reset, accepts_loss: begin a new generation where the table's last commit ended; `accepts_loss` skips what Kafka no
+    longer holds. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
+    source do not fit, and Unreachable.
     """
+    owner = generation.identity(table)
     home = settings().checkpoints(table.name)
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.name)
-    generation = ledger.newest_generation(home) or 1
-    path = home / str(generation)
-    path.mkdir(exist_ok=True)
-    _check_owner(path, generation, table)
-    committed = ledger.last_committed(path)
-    stored = DeltaTable(str(settings().table_path(table.name)))
-    written = stored.transaction_version(txn_app_id(table.name, generation))
-    checkpoint = Checkpoint(
-        path, generation, -1 if committed is None else committed, -1 if written is None else written
-    )
-    _check_table(checkpoint, table)
-    return checkpoint
+    newest = ledger.newest_generation(home)
+    beginning = Beginning()
+    if reset or accepts_loss:
+        beginning = generation.after_last_commit(table, accepts_loss)
+        if newest is not None and beginning.after:
+            _check_write(home / str(newest), owner, table)
+        number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
+        generation.begin(home, number, owner, beginning)
+    elif newest is None:
+        _require_no_commit(table)
+        number = 1
+        generation.begin(home, number, owner, beginning)
+    else:
+        number = newest
+    found = _open(home / str(number), number, table, owner)
+    return replace(_deploy(found, table), lost=beginning.lost)
+
+
+def release(flow: str) -> None:
+    """Let another process claim it. Nothing of the flow may be running any more."""
+    channel = _locked.pop(settings().checkpoints(flow) / "lock", None)
+    if channel is not None:
+        channel.close()
 
 
 def _lock(spark: SparkSession, path: Path, flow: str) -> None:
-    """Held by the JVM until it ends, because the JVM is what commits."""
+    """Held by the JVM, because the JVM is what commits."""
     if path in _locked:
         return
     channel = spark._jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
@@ -63,39 +88,142 @@ def _lock(spark: SparkSession, path: Path, flow: str) -> None:
 
 
 # A lock goes when its channel is collected.
-_locked: dict[Path, object] = {}
+_locked: dict[Path, Any] = {}
 
 
-def _check_owner(path: Path, generation: int, table: Table) -> None:
-    source = table.source
-    owner = {
-        "flow": table.name,
-        "generation": generation,
-        "source": f"kafka {source.topic}" if isinstance(source, Kafka) else f"delta {source.table}",
-    }
-    if not (path / OWNER).exists():
-        # A rename, so that a kill leaves it whole or not there.
-        (path / f"{OWNER}.new").write_text(json.dumps(owner))
-        (path / f"{OWNER}.new").rename(path / OWNER)
-    found = json.loads((path / OWNER).read_text())
-    if found != owner:
-        raise FlowFailed(
-            f"{table.name}: its checkpoint {path} belongs to {found}, not to {owner}, and Spark cannot "
-            f"go on from there: put the declaration back"
+def _require_no_commit(table: Table) -> None:
+    stamp = generation.last_stamp(table)
+    if stamp:
+        path = settings().checkpoints(table.name) / str(stamp["generation"])
+        raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")
+
+
+def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
+    found = _owner(path)
+    _check_owner(found, owner, path, table)
+    ledger.check(path)
+    committed, planned = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
+    stored = DeltaTable(str(settings().table_path(table.name)))
+    if stored.transaction_version(txn_app_id(table.name, number + 1)) is not None:
+        raise _lost_checkpoint(table, path.parent / str(number + 1), "batches of that generation")
+    # What comes before the generation's first batch was written by the generation before.
+    before = found["first"] - 1
+    written = max(_number(stored.transaction_version(txn_app_id(table.name, number))), before)
+    after = tuple(found["after"]) if found["after"] else None
+    if after and _number(stored.transaction_version(txn_app_id(table.name, after[0]))) < after[1]:
+        raise _lost_table(table, path)
+    _check_table(path, table, committed, planned, written)
+    _check_topic(path, table, written)
+    return Checkpoint(
+        path, number, committed, written, (number, written) if written > before else after, owner["source"]
+    )
+
+
+def _number(batch: int | None) -> int:
+    return -1 if batch is None else batch
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((path / OWNER).read_text()))
+    except (OSError, ValueError) as error:
+        raise Broken(
+            f"{path / OWNER} is missing or unreadable, so nobody knows whose checkpoint that is: restore it from its "
+            f"backup, or action reset checkpoint",
+            "CHECKPOINT_DAMAGED",
+        ) from error
+
+
+def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table: Table) -> None:
+    was = {key: found.get(key) for key in owner}
+    if was == owner:
+        return
+    source = was["source"] or {}
+    differs = {key for key in owner if was[key] != owner[key]}
+    if isinstance(table.source, Kafka) and source.get("topic") == table.source.topic and differs == {"source"}:
+        raise Broken(
+            f"{table.name}: topic '{table.source.topic}' was deleted and created anew since it was last read "
+            f"({source} then, {owner['source']} now): action accept data loss begins at the start of the new one",
+            "TOPIC_REPLACED",
         )
+    raise _another_definition(table, path, was, owner)
 
 
-def _check_table(checkpoint: Checkpoint, table: Table) -> None:
+def _another_definition(table: Table, path: Path, was: object, owner: object) -> Broken:
+    return Broken(
+        f"{table.name}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
+        f"go on from there: put the declaration back, or give the new one a name of its own",
+        "CHECKPOINT_OF_ANOTHER_DEFINITION",
+    )
+
+
+def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
+    """A new generation goes on in the old table, which has to have the same keys."""
+    try:
+        was = _owner(path)
+    except Broken:
+        # That is why it is reset.
+        return
+    if was.get("write") != owner["write"]:
+        raise _another_definition(table, path, was.get("write"), owner["write"])
+
+
+def _check_table(path: Path, table: Table, committed: int, planned: int, written: int) -> None:
     """Spark notices neither a lost checkpoint (every row twice) nor a lost table (the old rows are gone)."""
-    planned = ledger.last_planned(checkpoint.path)
-    last_planned = -1 if planned is None else planned
-    if checkpoint.written > last_planned:
-        raise FlowFailed(
-            f"{table.name}: the table holds batch {checkpoint.written}, its checkpoint {checkpoint.path} only knows "
-            f"{last_planned}, so a start would write rows twice: restore that directory from its backup"
+    if written > planned:
+        raise _lost_checkpoint(table, path, f"batch {written}")
+    if written < committed:
+        raise _lost_table(table, path)
+
+
+def _lost_table(table: Table, path: Path) -> Broken:
+    return Broken(
+        f"{table.name}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
+        f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
+        f"checkpoint)",
+        "TABLE_LOST",
+    )
+
+
+def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
+    return Broken(
+        f"{table.name}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
+        f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
+        f"(action reset checkpoint)",
+        "CHECKPOINT_LOST",
+    )
+
+
+def _check_topic(path: Path, table: Table, written: int) -> None:
+    if not isinstance(table.source, Kafka) or written < 0:
+        return
+    read = (ledger.end_offset(path, written) or {}).get(table.source.topic, {})
+    positions = {int(partition): position for partition, position in read.items()}
+    lost = retention.lost(settings().kafka, table.source.topic, positions)
+    if lost:
+        gone = "; ".join(f"partition {one.partition} from offset {one.begin} to before {one.end}" for one in lost)
+        raise Broken(
+            f"{table.name}: topic '{table.source.topic}' no longer holds what is unread ({gone}): "
+            f"action accept data loss records that and goes on after it",
+            "KAFKA_DATA_LOSS",
         )
-    if checkpoint.written < checkpoint.committed:
-        raise FlowFailed(
-            f"{table.name}: its checkpoint {checkpoint.path} is done with batch {checkpoint.committed}, the table "
-            f"holds only {checkpoint.written}, so a start would leave rows out: restore the table from its backup"
-        )
+
+
+def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
+    """Write down from which batch on today's definition holds, where it is not yesterday's."""
+    owner = _owner(found.path)
+    definitions, today = owner["definitions"], fingerprint(table)
+    if definitions and definitions[-1]["sha256"] == today:
+        return found
+    # What is planned and not written is made by today's code too.
+    definitions.append({"sha256": today, "from_batch": found.written + 1})
+    # A rename, so that a kill leaves it whole.
+    (found.path / f"{OWNER}.new").write_text(json.dumps(owner))
+    (found.path / f"{OWNER}.new").rename(found.path / OWNER)
+    return replace(found, deployed_from=found.written + 1)
+
+
+def fingerprint(table: Table) -> str:
+    """SHA-256 of what the declaration says, and of the file its transform stands in."""
+    code = inspect.getsource(inspect.getmodule(table.transform) or table.transform) if table.transform else ""
+    return hashlib.sha256(f"{replace(table, transform=None)!r}\n{code}".encode()).hexdigest()

@@ -20,13 +20,14 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 class Stamp:
     """What every commit of a batch says of itself in Delta's `userMetadata`, as JSON.
 
-    source_from and source_to: the batch's place in its source, as in the checkpoint.
+    source: which topic or table that is. source_from and source_to: the batch's place in it, as in the checkpoint.
     """
 
     flow: str
     generation: int
     batch: int
     epoch: int
+    source: dict[str, Any]
     source_from: Any
     source_to: Any
 
@@ -74,11 +75,14 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
     )
 
 
-def quarantine(rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool) -> None:
+def quarantine(
+    rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool, last_commit: tuple[int, int] | None
+) -> None:
     """Put this batch's broken rows into the quarantine.
 
-    may_be_replay: an earlier try of the batch may have left rows there, which these replace. Looking for them costs
-    more than the write, so it is done only then.
+    may_be_replay: an earlier try may have left rows there, which these replace: all that is later than `last_commit`,
+    the generation and batch of the flow's newest commit. Looking for them costs more than the write, so it is done
+    only then.
     """
     writer = (
         rows.withColumns(
@@ -93,8 +97,9 @@ def quarantine(rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool)
         .option("userMetadata", json.dumps(asdict(stamp)))
     )
     if may_be_replay:
-        this_batch = f"_flow = '{stamp.flow}' AND _generation = {stamp.generation} AND _batch = {stamp.batch}"
-        writer = writer.mode("overwrite").option("replaceWhere", this_batch)
+        number, batch = last_commit or (0, 0)
+        later = f"_flow = '{stamp.flow}' AND (_generation > {number} OR _generation = {number} AND _batch > {batch})"
+        writer = writer.mode("overwrite").option("replaceWhere", later)
     else:
         writer = writer.mode("append")
     writer.save(str(settings().table_path(table.quarantine)))

@@ -5,6 +5,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.engine.session import register
+from include.errors import Broken
 from include.settings import settings
 from include.spec import Append, Kafka, Table
 
@@ -24,7 +25,10 @@ QUARANTINE_SCHEMA = """
 
 
 def create(spark: SparkSession, table: Table) -> None:
-    """Create the table, and its quarantine where it has expectations; existing ones stay as they are."""
+    """Create the table, and its quarantine where it has expectations; existing ones get the columns they lack.
+
+    Raises Broken where what is stored cannot become what is declared.
+    """
     properties = dict(PROPERTIES)
     if isinstance(table.source, Kafka):
         # So that the payload is not searched for its smallest and greatest value.
@@ -39,11 +43,35 @@ def create(spark: SparkSession, table: Table) -> None:
         _create(spark, table.quarantine, StructType(fields), comment, PROPERTIES)
 
 
+def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
+    """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken."""
+    stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
+    for column in stored.keys() - set(schema.fieldNames()):
+        raise Broken(
+            f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL",
+            "SCHEMA_CHANGED",
+        )
+    for field in schema:
+        kind = field.dataType.simpleString()
+        if stored.get(field.name, kind) != kind:
+            raise Broken(
+                f"{name}: column '{field.name}' is stored as {stored[field.name].upper()} and declared "
+                f"{kind.upper()}: declare it as it is stored, and the new type as a column of its own",
+                "SCHEMA_CHANGED",
+            )
+    new = StructType([field for field in schema if field.name not in stored])
+    if new:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
+
+
 def _create(spark: SparkSession, name: str, schema: StructType, comment: str, properties: dict[str, str]) -> None:
     path = settings().table_path(name)
-    if not (path / "_delta_log").is_dir():
-        builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
-        for key, value in properties.items():
-            builder = builder.property(key, value)
-        builder.execute()
+    if (path / "_delta_log").is_dir():
+        register(spark, name)
+        _evolve(spark, name, schema)
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
+    for key, value in properties.items():
+        builder = builder.property(key, value)
+    builder.execute()
     register(spark, name)

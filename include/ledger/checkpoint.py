@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from include.errors import FlowFailed
+from include.errors import Broken
 
 
 def newest_generation(checkpoints: Path) -> int | None:
@@ -22,14 +22,41 @@ def last_committed(checkpoint: Path) -> int | None:
     return _highest(checkpoint / "commits")
 
 
+def check(checkpoint: Path) -> None:
+    """Raises Broken where Spark could not go on from these files: a power loss leaves files of zero bytes."""
+    planned, committed = _highest(checkpoint / "offsets"), _highest(checkpoint / "commits")
+    newest, done = -1 if planned is None else planned, -1 if committed is None else committed
+    metadata, beginning = checkpoint / "metadata", checkpoint / "sources" / "0" / "0"
+    if newest >= 0 or done >= 0 or metadata.exists():
+        _check_metadata(metadata)
+    if done < 0 and beginning.exists() and not beginning.read_bytes():
+        raise _damaged(beginning, "does not say where the source begins, it was cut short")
+    # Spark reads the one before the newest as well.
+    for batch in (newest - 1, newest, done):
+        end_offset(checkpoint, batch)
+    if done >= 0 and not (checkpoint / "commits" / str(done)).read_text(errors="replace").startswith("v"):
+        raise _damaged(checkpoint / "commits" / str(done), "does not say what was committed, it was cut short")
+    if newest - done not in (0, 1):
+        raise _damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
+
+
+def _check_metadata(file: Path) -> None:
+    try:
+        json.loads(file.read_text())["id"]
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(file, "is missing or unreadable") from error
+
+
 def end_offset(checkpoint: Path, batch: int) -> Any:
     """Where the batch ends in its source: Kafka's `{topic: {partition: next offset}}`, or Delta's source offset.
 
-    None before the first batch. Raises FlowFailed for a file that is damaged or of another format.
+    None before the first batch. Raises Broken for a file that is missing, damaged or of another format.
     """
     if batch < 0:
         return None
     file = checkpoint / "offsets" / str(batch)
+    if not file.exists():
+        raise _damaged(file, "is missing")
     match file.read_text(errors="replace").splitlines():
         # The format's version, the batch's settings, then one line for each source; a flow has one.
         case ["v1", _, "-"]:
@@ -37,9 +64,9 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
         case ["v1", _, offset] if (end := _json(offset)) is not None:
             return end
         case [version, *_] if version != "v1":
-            raise FlowFailed(f"{file} has the format {version[:20]!r}, and Sluice reads v1: restore it from backup")
+            raise _damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1")
         case _:
-            raise FlowFailed(f"{file} does not say where its batch ends, it was cut short: restore it from backup")
+            raise _damaged(file, "does not say where its batch ends, it was cut short")
 
 
 def read_version(offset: dict[str, Any]) -> int:
@@ -47,6 +74,14 @@ def read_version(offset: dict[str, Any]) -> int:
     version = int(offset["reservoirVersion"])
     # A negative index stands before the first file of that version.
     return version if int(offset["index"]) >= 0 else version - 1
+
+
+def _damaged(file: Path, what: str) -> Broken:
+    return Broken(
+        f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
+        f"its table ends (action reset checkpoint)",
+        "CHECKPOINT_DAMAGED",
+    )
 
 
 def _highest(directory: Path) -> int | None:

@@ -1,26 +1,15 @@
-"""Drivers that die, sleep or are started twice while events flow."""
+"""Drivers that sleep, are started twice, or are asked to stop while events flow."""
 
 import os
+import re
 import signal
+import subprocess
 
 import psutil
 
 from tests.pipeline import Pipeline, part, wait_until
 
-
-def test_a_killed_driver_loses_and_doubles_nothing(pipeline: Pipeline):
-    driver = pipeline.submit()
-    pipeline.produce(part(0))
-    for number, which in enumerate(("python", "jvm", "both"), start=1):
-        held = pipeline.count("silver.tracker_readings")
-        wait_until(lambda held=held: pipeline.count("silver.tracker_readings") > held, 120, pipeline.log.read_text)
-        pipeline.produce(part(number))
-        pipeline.kill(driver, which)
-        pipeline.produce(part(number + 10))
-        driver = pipeline.submit()
-    pipeline.wait_until_gold_is_right()
-    assert driver.poll() is None
-    pipeline.assert_nothing_lost_or_doubled()
+BRONZE = "bronze.tracker_events"
 
 
 def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pipeline: Pipeline):
@@ -43,6 +32,25 @@ def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pip
     assert first.wait(10) == -signal.SIGKILL
     assert third.poll() is None
     pipeline.assert_nothing_lost_or_doubled()
+
+
+def test_of_drivers_started_by_hand_at_one_instant_one_runs_and_the_others_name_it(pipeline: Pipeline):
+    pipeline.produce(part(1, count=500))
+    begun = [pipeline.submit("--flow", BRONZE) for _ in range(3)]
+    wait_until(lambda: len(left(begun)) == 2, 240, pipeline.log.read_text)
+    [runs] = [one for one in begun if one.poll() is None]
+    wait_until(lambda: pipeline.count(BRONZE) == 500, 120, pipeline.log.read_text)
+    late = [pipeline.submit("--flow", BRONZE) for _ in range(2)]
+    wait_until(lambda: len(left(late)) == 2, 240, pipeline.log.read_text)
+    assert {one.returncode for one in left(begun + late)} == {5}
+    assert len(re.findall(rf"sluice: {BRONZE} .*driver 'by hand' .*JVM {runs.pid}\)", pipeline.log.read_text())) == 4
+    pipeline.produce(part(2, count=500))
+    wait_until(lambda: pipeline.count(BRONZE) == 1_000, 120, pipeline.log.read_text)
+    assert runs.poll() is None
+
+
+def left(started: list[subprocess.Popen]) -> list[subprocess.Popen]:
+    return [one for one in started if one.poll() is not None]
 
 
 def test_a_flow_that_is_no_longer_wanted_stops_and_the_others_go_on(pipeline: Pipeline):

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from include.control import database
 from include.control.keeper import Keeper
 from include.control.process import Holder
-from include.engine.driver import Host, jvm_pid
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
 from include.settings import settings
 from include.spec import Table
 
@@ -42,7 +43,7 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
         keeper.take([table.name for table in tables])
         keeper.start()
         try:
-            Host(spark, keeper).run_once(list(tables))
+            Host(spark, engine, keeper, "test").run_once(list(tables))
         finally:
             keeper.stop()
 

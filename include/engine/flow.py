@@ -1,0 +1,117 @@
+"""One flow in one process: its query, what it was told, and the signs of life it gives."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from include.control.keeper import Keeper
+from include.control.orders import Order
+from include.engine import batch, read
+from include.engine.batch import Life
+from include.engine.checkpoint import Checkpoint
+from include.errors import Broken, Unreachable
+from include.ledger import kafka
+from include.settings import settings
+from include.spec import Kafka, Table
+
+# A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
+SILENT_SECONDS = 20
+NEWEST_JOBS = 3
+
+
+@dataclass
+class Flow:
+    """order: what was wanted when it started. must_end: it is turned away before its next batch, and then `is_turned`.
+
+    error: what its batch function raised.
+    """
+
+    spark: SparkSession
+    table: Table
+    order: Order
+    query: StreamingQuery = field(init=False)
+    must_end: bool = False
+    is_turned: bool = False
+    error: Exception | None = None
+    batch: int | None = None
+    _tasks: tuple[Any, ...] = ()
+    _shown: Any = None
+    _shown_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since it last showed a sign of life that was new."""
+        return time.monotonic() - self._shown_at
+
+    def gives_sign(self) -> bool:
+        """Whether it shows a sign of life that is new."""
+        progress = self.query.lastProgress
+        if self.silent_seconds > SILENT_SECONDS:
+            self._tasks = self._tasks_ended()
+        shown = (self.batch, progress and (progress.batchId, progress.timestamp), self._tasks)
+        if shown == self._shown:
+            return False
+        self._shown, self._shown_at = shown, time.monotonic()
+        return True
+
+    def end(self) -> None:
+        """End it before its next batch: at the gate, or here where it is idle. A batch in hand is finished first,
+        unless it has not moved for a while.
+        """
+        self.must_end = True
+        if not self.query.status["isTriggerActive"] or self.silent_seconds > SILENT_SECONDS:
+            self.is_turned = True
+            self.query.stop()
+
+    def _tasks_ended(self) -> tuple[Any, ...]:
+        """How far its newest jobs have come."""
+        tracker = self.spark.sparkContext.statusTracker()
+        jobs = sorted(tracker.getJobIdsForGroup(str(self.query.runId)))[-NEWEST_JOBS:]
+        stages = [stage for job in jobs if (info := tracker.getJobInfo(job)) for stage in info.stageIds]
+        return tuple((stage, info.numCompletedTasks) for stage in stages if (info := tracker.getStageInfo(stage)))
+
+
+def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, once: bool) -> Flow:
+    """Start the query. The caller holds the flow's lease."""
+    life = Life(table, claimed, keeper.epoch(table.name))
+    flow = Flow(spark, table, order)
+    topics = kafka.Topics(settings().kafka)
+
+    def write(rows: DataFrame, number: int) -> None:
+        flow.batch = number
+        if flow.must_end or not keeper.pass_gate(table.name, flow.order):
+            flow.is_turned = True
+            raise InterruptedError(f"{table.name} was asked to stop")
+        try:
+            _check_topic(table, claimed, topics)
+            batch.write(rows, number, life)
+        except Exception as error:
+            # Spark would wrap it in a page of text.
+            flow.error = error
+            raise
+
+    # Jobs of one flow share a pool, so that flows get the cores in turn.
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
+    writer = read.stream(spark, table).writeStream.queryName(table.name).foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(claimed.path))
+    trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
+    flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()
+    return flow
+
+
+def _check_topic(table: Table, claimed: Checkpoint, topics: kafka.Topics) -> None:
+    """Spark reads on in a topic that was deleted and created anew, where that holds more records than the old one."""
+    if not isinstance(table.source, Kafka):
+        return
+    with suppress(Unreachable):
+        topic = topics.identity(table.source.topic)
+        if topic.topic_id != claimed.source["topic_id"]:
+            raise Broken(
+                f"{table.name}: topic '{table.source.topic}' was deleted and created anew while it was read: "
+                f"action accept data loss begins at the start of the new one",
+                "TOPIC_REPLACED",
+            )

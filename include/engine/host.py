@@ -1,0 +1,179 @@
+"""The flows of one driver: started, watched and ended side by side, each on its own."""
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine
+
+from include import catalog
+from include.control import commands, database, lease, orders, resets
+from include.control.decide import Failure
+from include.control.keeper import Keeper
+from include.control.orders import Order, Orders
+from include.engine import checkpoint, failure, flow, storage
+from include.engine.checkpoint import Checkpoint
+from include.engine.flow import Flow
+from include.errors import LeaseHeld, SluiceError, Unreachable
+from include.spec import Table
+
+POLL_SECONDS = 1
+SIGN_SECONDS = 5
+
+
+class Host:
+    """Runs flows in one Spark session, under leases that `keeper` holds."""
+
+    def __init__(self, spark: SparkSession, engine: Engine, keeper: Keeper, driver: str) -> None:
+        self._spark = spark
+        self._engine = engine
+        self._keeper = keeper
+        self._driver = driver
+        self._flows: dict[str, Flow] = {}
+        self._orders = Orders({}, frozenset(), 0)
+        # What the control database was not there to be told.
+        self._untold: list[Callable[[], None]] = []
+
+    def run_once(self, tables: list[Table]) -> None:
+        """One flow after the other, each to the end of what its source holds now. Raises what ends the first."""
+        told = orders.read(self._engine, self._driver, [table.name for table in tables])
+        for table in tables:
+            orders.begin(self._engine, [table.name], by_hand=True)
+            error = self._attempt(table, told.of[table.name], once=True)
+            while error is None and self._flows[table.name].query.isActive:
+                self._show_signs()
+                threading.Event().wait(POLL_SECONDS)
+            error = error or self._end(table.name)
+            if error:
+                raise error
+
+    def run(self, tables: list[Table], is_supervised: bool) -> None:
+        """All flows side by side, until none is wanted, or until the driver is to make room for its successor.
+
+        A flow that fails leaves the others alone: it says why, and waits for the supervisor to start it again; without
+        a supervisor, what ended the first is raised.
+        """
+        names = [table.name for table in tables]
+        self._orders = orders.read(self._engine, self._driver, names)
+        print(f"sluice: driver '{self._driver}' hosts {', '.join(names)}", flush=True)
+        rounds = 0
+        while True:
+            leaves = is_supervised and self._keeper.epoch(lease.of_driver(self._driver)) <= self._orders.ends_epoch
+            for name in names:
+                error = self._tend(name, leaves)
+                if error and not is_supervised:
+                    raise error
+            wanted = [name for name in names if self._orders.of[name].state != "stopped"]
+            if not self._flows and not self._untold and (leaves or not wanted):
+                return
+            rounds += 1
+            if rounds % SIGN_SECONDS == 0:
+                self._show_signs()
+            threading.Event().wait(POLL_SECONDS)
+            self._tell()
+            self._read_orders(names)
+
+    def stop(self) -> None:
+        """Return when no query can write any more; Spark's own end would not wait for them."""
+        for one in self._flows.values():
+            one.query.stop()
+        self._spark.stop()
+
+    def _tend(self, name: str, leaves: bool) -> SluiceError | None:
+        """Start, end or leave alone; returns what ended the flow, if something did."""
+        order, running = self._orders.of[name], self._flows.get(name)
+        if running is None:
+            # What happened to it last must be known before it may be tried again.
+            may_start = not (leaves or self._untold) and name not in self._orders.failed
+            return self._try(name, order) if may_start and order.state != "stopped" else None
+        if not running.query.isActive:
+            return self._end(name)
+        if leaves or order != running.order:
+            running.end()
+        return None
+
+    def _try(self, name: str, order: Order) -> SluiceError | None:
+        try:
+            if not self._keeper.holds(name):
+                self._keeper.take([name])
+        except (LeaseHeld, Unreachable):
+            # Somebody else runs it, and the supervisor sees that.
+            return None
+        try:
+            # The table file as it is now: a restart deploys it.
+            table = catalog.reload().flow(name)
+        except SluiceError as error:
+            return self._give_up(name, error)
+        return self._attempt(table, order, once=order.state == "draining")
+
+    def _attempt(self, table: Table, order: Order, once: bool) -> SluiceError | None:
+        try:
+            self._start(table, order, once)
+        except Exception as error:
+            # A full disk or a damaged log of one flow is no reason to end the others.
+            return self._give_up(table.name, failure.of_exception(table.name, error))
+        return None
+
+    def _start(self, table: Table, order: Order, once: bool) -> None:
+        storage.create(self._spark, table)
+        reset = resets.asked(self._engine, table.name)
+        claimed = checkpoint.claim(self._spark, table, bool(reset), bool(reset and reset.accepts_loss))
+        if reset:
+            resets.done(self._engine, reset, claimed.generation, getattr(table.source, "topic", ""), claimed.lost)
+        self._record_deployment(table, claimed)
+        self._flows[table.name] = flow.start(self._spark, table, claimed, self._keeper, order, once)
+
+    def _record_deployment(self, table: Table, claimed: Checkpoint) -> None:
+        if claimed.deployed_from is None:
+            return
+        result = f"holds from batch {claimed.deployed_from} of generation {claimed.generation} on"
+
+        def record() -> None:
+            who = f"driver {self._driver}"
+            with database.transaction(self._engine) as connection:
+                commands.record(connection, who, "deploy", table.name, "its definition is new", result)
+
+        self._untold.append(record)
+
+    def _end(self, name: str) -> SluiceError | None:
+        """Close the books on a query that has ended."""
+        ended = self._flows.pop(name)
+        if ended.query.exception() is not None and not ended.is_turned:
+            print(ended.query.exception(), file=sys.stderr, flush=True)
+            return self._give_up(name, failure.of_query(name, ended.query, ended.error))
+        if ended.order.state == "draining" and not ended.is_turned:
+            self._untold.append(lambda: orders.end_drain(self._engine, name))
+        self._release(name)
+        return None
+
+    def _give_up(self, name: str, error: SluiceError) -> SluiceError:
+        print(f"sluice: {error}", file=sys.stderr, flush=True)
+        why = Failure(str(error), getattr(error, "error", type(error).__name__), error.needs_person)
+        self._untold.append(lambda: orders.fail(self._engine, [name], why))
+        self._release(name)
+        return error
+
+    def _release(self, name: str) -> None:
+        checkpoint.release(name)
+        self._tell()
+        with suppress(Unreachable):
+            self._keeper.give_back([name])
+
+    def _tell(self) -> None:
+        with suppress(Unreachable):
+            while self._untold:
+                self._untold[0]()
+                self._untold.pop(0)
+
+    def _show_signs(self) -> None:
+        batches = {name: one.batch for name, one in self._flows.items() if one.gives_sign()}
+        if batches:
+            with suppress(Unreachable):
+                orders.show_signs(self._engine, batches)
+
+    def _read_orders(self, names: list[str]) -> None:
+        """While the database is away, what was wanted before still holds."""
+        with suppress(Unreachable):
+            self._orders = orders.read(self._engine, self._driver, names)

@@ -1,0 +1,69 @@
+"""A topic with its flows, a driver in this process, and a person who gives orders."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import select
+
+from include import catalog
+from include.catalog import Catalog
+from include.control import commands, database
+from include.control.commands import Command
+from include.control.schema import losses
+from include.settings import settings
+from include.spec import Table
+from tests.flows import Chain, Driver
+from tests.streaming.conftest import append, name, run_once, stored  # noqa: F401
+from tests.topic import Topic
+
+
+@pytest.fixture
+def topic(broker: str) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def chain(name: str, topic: Topic) -> Chain:  # noqa: F811
+    return Chain(name, topic)
+
+
+@pytest.fixture
+def engine():
+    return database.connect(settings().control_url)
+
+
+@pytest.fixture
+def ask(engine) -> Callable[..., str]:
+    """What the on-call engineer asks for: `ask(Action.STOP, table)`."""
+    return lambda action, table: commands.obey(engine, Command(action, (table.name,), "test", "a fault test"))[0]
+
+
+@pytest.fixture
+def lost(engine) -> Callable[[Table], list[tuple]]:
+    """What was accepted as lost: partition, first offset, offset after the last, generation."""
+
+    def of(table: Table) -> list[tuple]:
+        columns = (losses.c.partition, losses.c.first, losses.c.after, losses.c.generation)
+        with database.transaction(engine) as connection:
+            found = connection.execute(select(*columns).where(losses.c.flow == table.name).order_by(losses.c.partition))
+            return [tuple(row) for row in found]
+
+    return of
+
+
+@pytest.fixture
+def driver(spark, name, monkeypatch) -> Callable[..., Iterator[Driver]]:  # noqa: F811
+    """Hosts tables until the end of the block: `with driver(table) as running:`."""
+
+    @contextmanager
+    def host(*tables: Table, is_supervised: bool = True) -> Iterator[Driver]:
+        made = Driver(spark, name, tables, is_supervised)
+        monkeypatch.setattr(catalog, "reload", lambda: Catalog(made.tables))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.end()
+
+    return host

@@ -1,0 +1,343 @@
+"""A checkpoint or a table that is lost, damaged, reset or somebody else's, and a disk that is full."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from include.control.commands import Action
+from include.engine import commit
+from include.errors import Broken, FlowFailed, LeaseHeld
+from include.settings import settings
+from include.spec import Delta, Table
+from tests.flows import only_in_full_runs, rows_of
+
+
+def directory(table: Table, generation: int = 1) -> Path:
+    return settings().checkpoints(table.name) / str(generation)
+
+
+@contextmanager
+def failing_commits(monkeypatch) -> Iterator[None]:
+    """Batches are planned, quarantined, and never written."""
+
+    def fail(*arguments, **named):
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
+        patched.setattr(commit, "commit", fail)
+        yield
+
+
+def forget_done(table: Table, batch: int, generation: int = 1) -> None:
+    """As a kill after the table's commit and before the checkpoint's leaves it."""
+    commits = directory(table, generation) / "commits"
+    for file in (commits / str(batch), commits / f".{batch}.crc"):
+        file.unlink(missing_ok=True)
+
+
+def test_a_checkpoint_that_is_gone_is_refused_and_begins_anew_where_the_table_ends(chain, topic, run_once, ask):
+    topic.create(2).send(*range(4), "x")
+    run_once(*chain.all)
+    topic.send(*range(60, 64), "y")
+    for table in chain.all:
+        shutil.rmtree(directory(table))
+        with pytest.raises(Broken, match=f"{table.name}: .*batch 0, .*action reset checkpoint") as refused:
+            run_once(table)
+        assert refused.value.error == "CHECKPOINT_LOST"
+        ask(Action.RESET_CHECKPOINT, table)
+        run_once(table)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_checkpoint_whose_newest_generation_is_gone_is_refused(chain, topic, run_once, ask):
+    topic.create().send(1)
+    run_once(chain.bronze)
+    for generation in (2, 3):
+        ask(Action.RESET_CHECKPOINT, chain.bronze)
+        topic.send(generation)
+        run_once(chain.bronze)
+    shutil.rmtree(directory(chain.bronze, 3))
+    with pytest.raises(Broken) as refused:
+        run_once(chain.bronze)
+    assert refused.value.error == "CHECKPOINT_LOST"
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+@only_in_full_runs
+def test_a_checkpoint_restored_from_an_old_backup_is_refused(chain, topic, run_once, ask, tmp_path):
+    topic.create().send(1)
+    run_once(chain.bronze)
+    shutil.copytree(directory(chain.bronze), tmp_path / "backup")
+    topic.send(2)
+    run_once(chain.bronze)
+    shutil.rmtree(directory(chain.bronze))
+    shutil.copytree(tmp_path / "backup", directory(chain.bronze))
+    with pytest.raises(Broken) as refused:
+        run_once(chain.bronze)
+    assert refused.value.error == "CHECKPOINT_LOST"
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(chain.bronze)
+    chain.assert_bronze_holds(topic.messages())
+
+
+def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, topic, run_once, ask):
+    topic.create(2).send(*range(4), "x")
+    run_once(*chain.all)
+    topic.send(*range(60, 64))
+    for table in reversed(chain.all):
+        shutil.rmtree(settings().table_path(table.name))
+        with pytest.raises(Broken, match=f"{table.name}: its checkpoint .*restore the table") as refused:
+            run_once(table)
+        assert refused.value.error == "TABLE_LOST"
+    for table in chain.all:
+        ask(Action.RESET_CHECKPOINT, table)
+        run_once(table)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed_too(chain, topic, run_once, ask):
+    topic.create().send(1)
+    run_once(chain.bronze)
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(chain.bronze)
+    shutil.rmtree(settings().table_path(chain.bronze.name))
+    with pytest.raises(Broken) as refused:
+        run_once(chain.bronze)
+    assert refused.value.error == "TABLE_LOST"
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topic, run_once, ask):
+    topic.create().send(1, "x")
+    run_once(*chain.all)
+    shutil.rmtree(settings().table_path(chain.bronze.name))
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    topic.send(2, "y")
+    run_once(chain.bronze)
+    with pytest.raises(Broken, match=f"{chain.silver.name}: .*move its table away and action reset") as refused:
+        run_once(chain.silver)
+    assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
+    for table in (chain.silver, chain.gold):
+        shutil.rmtree(settings().table_path(table.name))
+        ask(Action.RESET_CHECKPOINT, table)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_reset_is_not_misled_by_what_others_write_into_the_tables_history(chain, topic, run_once, ask, spark):
+    topic.create().send(1)
+    run_once(chain.bronze)
+    spark.conf.set(commit.USER_METADATA, "by hand")
+    spark.sql(f"ALTER TABLE {chain.bronze.name} SET TBLPROPERTIES ('by' = 'hand')")
+    spark.conf.unset(commit.USER_METADATA)
+    topic.send(2)
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+@pytest.mark.parametrize("is_planned", [False, True], ids=["idle", "planned"])
+def test_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypatch, is_planned):
+    topic.create(2).send(*range(4), "x")
+    run_once(*chain.all)
+    topic.send(*range(60, 64), "y")
+    if is_planned:
+        for table in chain.all:
+            with failing_commits(monkeypatch):
+                run_once(table)
+            run_once(*chain.all[: chain.all.index(table)])
+            ask(Action.RESET_CHECKPOINT, table)
+            run_once(table)
+    for table in chain.all:
+        ask(Action.RESET_CHECKPOINT, table)
+    topic.send(*range(120, 124), "z")
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_reset_before_the_first_commit_starts_from_the_beginning(chain, topic, run_once, ask, monkeypatch):
+    topic.create().send(1, "x")
+    run_once(chain.bronze)
+    with failing_commits(monkeypatch):
+        run_once(chain.silver)
+    ask(Action.RESET_CHECKPOINT, chain.silver)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+@pytest.mark.parametrize(
+    "files", [pytest.param(1, marks=only_in_full_runs), 2, pytest.param(3, marks=only_in_full_runs)]
+)
+def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
+    append, run_once, ask, name, spark, monkeypatch, files
+):
+    """The first run ends after so many of the four files that a version, or the source's first snapshot, is read in."""
+    path = settings().table_path(f"bronze.{name}")
+    for first in (0, 4):
+        frame = spark.range(first, first + 4, numPartitions=4).toDF("a")
+        frame.write.format("delta").mode("append").save(str(path))
+        table = Table(
+            name=f"silver.{name}",
+            comment="a copy",
+            source=Delta(f"bronze.{name}", max_files=1),
+            schema="a BIGINT",
+            transform=failing_after(files),
+        )
+        with pytest.raises(FlowFailed):
+            run_once(table)
+        ask(Action.RESET_CHECKPOINT, table)
+        run_once(replace(table, transform=None))
+        assert sorted(row["a"] for row in rows_of(table.name)) == list(range(first + 4))
+
+
+def failing_after(batches: int):
+    left = [None] * batches
+
+    def transform(rows):
+        if not left:
+            raise OSError("the disk is gone")
+        left.pop()
+        return rows
+
+    return transform
+
+
+DAMAGES = ("offsets/1", "commits/1", "metadata", "owner.json", "offsets/0")
+
+
+@pytest.mark.parametrize("is_gone", [False, pytest.param(True, marks=only_in_full_runs)], ids=["empty", "gone"])
+@pytest.mark.parametrize("file", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
+    chain, topic, run_once, ask, file, is_gone
+):
+    topic.create(2)
+    for start in (0, 60):
+        topic.send(*range(start, start + 4))
+        run_once(chain.bronze)
+    damaged = directory(chain.bronze) / file
+    # Its checksum is gone as well, or it would tell.
+    (damaged.parent / f".{damaged.name}.crc").unlink(missing_ok=True)
+    damaged.unlink() if is_gone else damaged.write_bytes(b"")
+    topic.send(*range(120, 124))
+    if (file, is_gone) != ("commits/1", True):
+        with pytest.raises(Broken, match="restore it from its backup.*action reset checkpoint") as refused:
+            run_once(chain.bronze)
+        assert refused.value.error == "CHECKPOINT_DAMAGED"
+        ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(chain.bronze)
+    chain.assert_bronze_holds(topic.messages())
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["unwritten", "written"])
+def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or_not(
+    chain, topic, run_once, ask, monkeypatch, is_written
+):
+    topic.create().send(1, "x")
+    run_once(chain.bronze, chain.silver)
+    topic.send(2, "y")
+    run_once(chain.bronze)
+    if is_written:
+        run_once(chain.silver)
+        forget_done(chain.silver, 1)
+    else:
+        with failing_commits(monkeypatch):
+            run_once(chain.silver)
+    (directory(chain.silver) / "offsets" / "1").write_bytes(b"")
+    with pytest.raises(Broken) as refused:
+        run_once(chain.silver)
+    assert refused.value.error == "CHECKPOINT_DAMAGED"
+    ask(Action.RESET_CHECKPOINT, chain.silver)
+    topic.send(3, "z")
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_batch_is_written(
+    chain, topic, run_once, ask
+):
+    topic.create(2).send(*range(4))
+    with pytest.raises(FlowFailed, match="the disk is gone"):
+        run_once(replace(chain.bronze, transform=failing_after(0)))
+    beginning = directory(chain.bronze) / "sources" / "0" / "0"
+    beginning.with_name(".0.crc").unlink(missing_ok=True)
+    beginning.write_bytes(b"")
+    with pytest.raises(Broken, match="action reset checkpoint") as refused:
+        run_once(chain.bronze)
+    assert refused.value.error == "CHECKPOINT_DAMAGED"
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_the_checkpoint_of_another_flow_is_refused(chain, topic, run_once):
+    topic.create().send(1)
+    run_once(chain.bronze)
+    other = replace(chain.bronze, name=f"{chain.bronze.name}_b")
+    shutil.copytree(directory(chain.bronze), directory(other))
+    with pytest.raises(Broken, match=f"{other.name}: its checkpoint .*a name of its own") as refused:
+        run_once(other)
+    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+
+
+def test_a_checkpoint_that_another_process_has_locked_is_left_alone(chain, topic, run_once):
+    topic.create().send(1)
+    home = settings().checkpoints(chain.bronze.name)
+    home.mkdir(parents=True)
+    with (home / "lock").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        with pytest.raises(LeaseHeld, match=f"the checkpoint of {chain.bronze.name} is locked.*end it"):
+            run_once(chain.bronze)
+        assert list(home.iterdir()) == [home / "lock"]
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+@pytest.fixture
+def small_disk() -> Iterator:
+    """Makes a directory a disk of its own, of some size: `small_disk(path, "3m")`; again with another size it grows."""
+    mounted = []
+
+    def mount(path: Path, size: str) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        options = f"size={size}" + (",remount" if path in mounted else "")
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True
+        )
+        if made.returncode:
+            pytest.skip(f"a disk that is full needs the right to mount one: {made.stderr.strip()}")
+        mounted.append(path)
+
+    yield mount
+    for path in set(mounted):
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.mark.parametrize("part", ["table", "checkpoint"])
+def test_a_flow_whose_disk_is_full_goes_on_once_there_is_room(chain, topic, run_once, small_disk, part):
+    home = settings().table_path(chain.bronze.name) if part == "table" else settings().checkpoints(chain.bronze.name)
+    topic.create(2).send(*range(4))
+    small_disk(home, "400k")
+    run_once(chain.bronze)
+    topic.send(*[os.urandom(50_000) for _ in range(20)])
+    if part == "checkpoint":
+        with (home / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(1024))
+    for _ in range(2):
+        with pytest.raises(FlowFailed) as failed:
+            run_once(chain.bronze)
+        assert not failed.value.needs_person, failed.value.error
+    small_disk(home, "40m")
+    run_once(chain.bronze)
+    chain.assert_bronze_holds(topic.messages())

@@ -1,0 +1,70 @@
+"""A driver that is killed again and again at random moments while events flow.
+
+By default a few kills; `make faults` makes it ninety (the other ten go through Airflow: test_airflow.py).
+"""
+
+import os
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.pipeline import TABLES, Pipeline, part, wait_until
+
+KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 3
+SEED = int(os.environ.get("SLUICE_SEED", "4"))
+EVENTS_PER_PART = 250
+
+
+@contextmanager
+def events_flowing(pipeline: Pipeline) -> Iterator[None]:
+    """About 50 events a second until the end of the block."""
+    ends = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not ends.is_set():
+            pipeline.produce(part(number, count=EVENTS_PER_PART))
+            number += 1
+            ends.wait(EVENTS_PER_PART / 50)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        producer.join()
+
+
+@pytest.mark.parametrize("pipeline", [{"SLUICE_LEASE_SECONDS": "5"}], indirect=True)
+def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: Pipeline, capsys):
+    dice = random.Random(SEED)
+    recoveries: list[float] = []
+    driver = pipeline.submit()
+    with events_flowing(pipeline):
+        killed_at, before = time.monotonic(), 0
+        for number in range(KILLS):
+            if number % 5 != 4:
+                # Most kills hit a driver at work, one in five a driver on its way there.
+                wait_until(lambda seen=before: pipeline.commits() > seen, 180, pipeline.log.read_text)
+                if number:
+                    recoveries.append(time.monotonic() - killed_at)
+            threading.Event().wait(dice.uniform(0, 4))
+            pipeline.kill(driver, ("python", "jvm", "both")[number % 3])
+            killed_at, before = time.monotonic(), pipeline.commits()
+            driver = pipeline.submit()
+        wait_until(lambda: pipeline.commits() > before, 180, pipeline.log.read_text)
+        recoveries.append(time.monotonic() - killed_at)
+    pipeline.wait_until_gold_is_right(timeout_seconds=300)
+    assert driver.poll() is None
+    pipeline.assert_nothing_lost_or_doubled()
+    with capsys.disabled():
+        print(
+            f"\n{KILLS} kills (seed {SEED}), {pipeline.count(TABLES[0]):,} records: 0 lost, 0 doubled; "
+            f"from kill to the next commit {statistics.median(recoveries):.0f} s median, {max(recoveries):.0f} s worst"
+        )

@@ -1,0 +1,233 @@
+"""A source that changes, shrinks or goes away under its flow."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from include.control.commands import Action
+from include.errors import Broken, FlowFailed, Unreachable
+from include.settings import settings
+from include.spec import Delta, Table
+from tests.flows import only_in_full_runs, rows_of, wait_for_rows
+
+LARGE = 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize("records", [pytest.param(2, marks=only_in_full_runs), 9], ids=["fewer", "more"])
+def test_a_topic_that_was_created_anew_is_refused_until_its_loss_is_accepted(
+    chain, topic, run_once, ask, lost, records
+):
+    topic.create().send(*range(5))
+    run_once(*chain.all)
+    old = topic.messages()
+    topic.delete()
+    topic.create().send(*range(60, 60 + records))
+    with pytest.raises(Broken, match=f"{chain.bronze.name}: topic '{topic.name}' .*action accept data loss") as refused:
+        run_once(chain.bronze)
+    assert refused.value.error == "TOPIC_REPLACED"
+    ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(old + topic.messages())
+    assert lost(chain.bronze) == [(0, 5, None, 2)]
+    topic.send(*range(120, 123))
+    run_once(*chain.all)
+    chain.assert_holds(old + topic.messages())
+
+
+def test_a_topic_that_is_created_anew_while_it_is_read_is_noticed_before_the_next_batch(
+    chain, topic, driver, run_once, ask
+):
+    topic.create().send(*range(5))
+    with driver(chain.bronze, is_supervised=False) as running:
+        wait_for_rows(chain.bronze, 5)
+        old = topic.messages()
+        topic.delete()
+        topic.create().send(*range(9))
+        running.thread.join(240)
+        # Spark itself notices where the new one is shorter at the moment it looks.
+        assert running.error.error in ("TOPIC_REPLACED", "KAFKA_DATA_LOSS")
+        assert chain.bronze.name in str(running.error)
+    chain.assert_bronze_holds(old)
+    ask(Action.START, chain.bronze)
+    ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
+    run_once(chain.bronze)
+    chain.assert_bronze_holds(old + topic.messages())
+
+
+def test_records_that_retention_took_unread_are_named_and_skipped_only_when_somebody_says_so(
+    chain, topic, run_once, ask, lost
+):
+    topic.create(2).send(*range(6))
+    run_once(*chain.all)
+    read = topic.messages()
+    topic.send(*range(60, 72))
+    topic.delete_before(5)
+    for _ in range(2):
+        with pytest.raises(Broken, match=r"partition 0 from offset 3 to before 5.*action accept data loss") as refused:
+            run_once(chain.bronze)
+        assert refused.value.error == "KAFKA_DATA_LOSS"
+    chain.assert_bronze_holds(read)
+    ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(read + [one for one in topic.messages() if one.offset >= 3])
+    assert lost(chain.bronze) == [(0, 3, 5, 2)]
+
+
+def test_records_that_retention_takes_from_a_planned_batch_are_never_skipped_in_silence(
+    chain, topic, run_once, ask, lost
+):
+    topic.create().send(*range(4))
+
+    def retention_overtakes(rows):
+        topic.delete_before(2)
+        return rows
+
+    with pytest.raises(Broken) as refused:
+        run_once(replace(chain.bronze, transform=retention_overtakes))
+    assert refused.value.error.startswith("KAFKA_DATA_LOSS")
+    assert chain.bronze.name in str(refused.value)
+    with pytest.raises(Broken, match=f"{chain.bronze.name}.*action accept data loss") as refused:
+        run_once(chain.bronze)
+    assert refused.value.error.startswith("KAFKA_DATA_LOSS")
+    chain.assert_bronze_holds([])
+    ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+    assert lost(chain.bronze) == [(0, 0, 2, 2)]
+
+
+def test_what_a_producer_rolled_back_is_never_ingested_and_the_marks_of_transactions_upset_nothing(
+    chain, topic, run_once, ask
+):
+    topic.create().send_in_transactions((True, (1, 2)), (False, (3, 4)))
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+    topic.send_in_transactions((False, (5,)), (True, (6, b"x")), (False, (7,)))
+    run_once(*chain.all)
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    topic.send(8)
+    run_once(*chain.all)
+    assert [one.value for one in topic.messages()] == [b"1", b"2", b"6", b"x", b"8"]
+    chain.assert_holds(topic.messages())
+
+
+def test_partitions_that_are_added_are_read_from_their_first_record(chain, topic, run_once, ask):
+    topic.create().send(*range(4))
+    run_once(chain.bronze)
+    topic.add_partitions(3)
+    topic.send(*range(60, 66))
+    run_once(chain.bronze)
+    topic.add_partitions(4)
+    topic.send(*range(120, 128))
+    ask(Action.RESET_CHECKPOINT, chain.bronze)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_message_far_above_the_usual_limit_arrives_whole_and_the_ones_after_it_too(chain, topic, run_once):
+    topic.create(max_message_bytes=str(2 * LARGE))
+    topic.send(1, b"x" * LARGE, 2, b"y" * LARGE, 3, **{"message.max.bytes": 2 * LARGE})
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(chain, topic, run_once):
+    with pytest.raises(Unreachable, match=f"topic '{topic.name}' does not exist .*create it"):
+        run_once(chain.bronze)
+    topic.create().send(1)
+    run_once(*chain.all)
+    chain.assert_holds(topic.messages())
+
+
+ROW = "a INT"
+
+
+def copy(name: str, **values: object) -> Table:
+    values = {"schema": ROW, **values}
+    return Table(name=f"silver.{name}", comment="a copy", source=Delta(f"bronze.{name}"), **values)
+
+
+def held(table: Table) -> list:
+    return sorted(row["a"] for row in rows_of(table.name))
+
+
+def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark, name):
+    append(f"bronze.{name}", [{"a": 1}], ROW)
+    run_once(copy(name))
+    path = str(settings().table_path(f"bronze.{name}"))
+    spark.createDataFrame([{"a": 2}], ROW).write.format("delta").mode("overwrite").save(path)
+    with pytest.raises(Broken) as refused:
+        run_once(copy(name))
+    assert refused.value.error.startswith("DELTA_SOURCE_TABLE_IGNORE_CHANGES")
+    assert f"silver.{name}" in str(refused.value)
+    assert held(copy(name)) == [1]
+
+
+def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_once, name):
+    append(f"bronze.{name}", [{"a": 1}], ROW)
+    run_once(copy(name))
+    shutil.rmtree(settings().table_path(f"bronze.{name}"))
+    append(f"bronze.{name}", [{"a": 2}], ROW)
+    with pytest.raises(Broken) as refused:
+        run_once(copy(name))
+    assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
+    assert held(copy(name)) == [1]
+
+
+def test_a_data_file_of_the_source_that_is_gone_is_named(append, run_once, name):
+    append(f"bronze.{name}", [{"a": 1}], ROW)
+    for file in settings().table_path(f"bronze.{name}").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Broken, match=f"silver.{name}.*parquet") as refused:
+        run_once(copy(name))
+    assert refused.value.error == "FAILED_READ_FILE.FILE_NOT_EXIST"
+
+
+def test_a_column_the_source_gets_while_it_is_read_ends_the_query_and_the_next_one_goes_on(
+    append, driver, run_once, ask, spark, name
+):
+    append(f"bronze.{name}", [{"a": 1}], ROW)
+    table = copy(name, interval_seconds=0.5)
+    with driver(table, is_supervised=False) as running:
+        wait_for_rows(table, 1)
+        spark.sql(f"ALTER TABLE delta.`{settings().table_path(f'bronze.{name}')}` ADD COLUMNS (b INT)")
+        append(f"bronze.{name}", [{"a": 2, "b": 3}], "a INT, b INT")
+        running.thread.join(240)
+        assert isinstance(running.error, FlowFailed)
+        assert not running.error.needs_person, running.error.error
+    ask(Action.START, table)
+    run_once(table)
+    assert held(table) == [1, 2]
+
+
+def test_a_value_the_transform_cannot_cast_needs_a_person(append, run_once, name):
+    append(f"bronze.{name}", [{"t": "x"}], "t STRING")
+    table = copy(name, transform=lambda rows: rows.selectExpr("CAST(t AS INT) AS a"))
+    with pytest.raises(Broken, match=f"silver.{name}: .*CAST_INVALID_INPUT") as refused:
+        run_once(table)
+    assert refused.value.error == "CAST_INVALID_INPUT"
+    run_once(replace(table, transform=lambda rows: rows.selectExpr("try_cast(t AS INT) AS a")))
+    assert held(table) == [None]
+
+
+def test_a_row_that_breaks_a_constraint_of_the_table_needs_a_person(append, run_once, spark, name):
+    append(f"bronze.{name}", [{"a": 1}], ROW)
+    run_once(copy(name))
+    path = f"delta.`{settings().table_path(f'silver.{name}')}`"
+    spark.sql(f"ALTER TABLE {path} ADD CONSTRAINT small CHECK (a < 10)")
+    append(f"bronze.{name}", [{"a": 11}], ROW)
+    with pytest.raises(Broken) as refused:
+        run_once(copy(name))
+    assert refused.value.error.startswith("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
+    spark.sql(f"ALTER TABLE {path} DROP CONSTRAINT small")
+    run_once(copy(name))
+    assert held(copy(name)) == [1, 11]
+
+
+@only_in_full_runs
+def test_a_missing_value_where_the_schema_wants_one_needs_a_person(append, run_once, name):
+    append(f"bronze.{name}", [{"a": None}], ROW)
+    with pytest.raises(Broken) as refused:
+        run_once(copy(name, schema="a INT NOT NULL"))
+    assert refused.value.error == "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"
