@@ -80,7 +80,9 @@ class Broker:
         if (data / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ["format", "--standalone", "-t", cluster, "-c", str(self.directory / "server.properties")]
+        properties = self.directory / "server.properties"
+        # An id may begin with a dash.
+        arguments = ["format", "--standalone", f"--cluster-id={cluster}", "-c", str(properties)]
         done = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
         if done.returncode:
             raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{done.stderr}")

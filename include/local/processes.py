@@ -20,6 +20,7 @@ from include.errors import SetupError
 MARKER = "SLUICE_PLATFORM"
 # A process that is forked while the others are being stopped shows up in the next round.
 STOP_ROUNDS = 5
+ORPHAN_GRACE_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,8 @@ class Platform:
 
     def find(self, name: str) -> Process | None:
         """The process that was started under this name, where it still lives."""
-        try:
-            process = Process.from_json(self._record(name).read_text())
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-        return process if process.is_here and process.is_alive else None
+        process = self._recorded(name)
+        return process if process and process.is_alive else None
 
     def names(self) -> list[str]:
         """Everything that was started and not stopped since, alive or not."""
@@ -106,10 +104,24 @@ class Platform:
         raise SetupError(f"process {left[0].pid} ({left[0].name()}) cannot be stopped: end it by hand")
 
     def forget(self) -> None:
-        """Remove the records of what no longer runs."""
+        """Remove the records of what no longer runs, and end what that left behind."""
         for name in self.names():
             if not self.find(name):
+                _end(self._orphans(name), ORPHAN_GRACE_SECONDS)
                 self._record(name).unlink()
+
+    def _orphans(self, name: str) -> list[psutil.Process]:
+        """The rest of its session. Until that is gone, the kernel gives its number to nobody else."""
+        leader = self._recorded(name)
+        if not leader or not leader.is_here or psutil.pid_exists(leader.pid):
+            return []
+        return [process for process in self.processes() if _session(process) == leader.pid]
+
+    def _recorded(self, name: str) -> Process | None:
+        try:
+            return Process.from_json(self._record(name).read_text())
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
 
     def _record(self, name: str) -> Path:
         return self.home / "run" / f"{name}.json"
@@ -131,6 +143,13 @@ def _end(processes: list[psutil.Process], grace_seconds: float) -> None:
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         process.send_signal(number)
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -1,37 +1,46 @@
 """What the control database says about the streams, for whoever waits for them."""
 
-from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Engine, Row, select
+from sqlalchemy import Engine, select, update
 
 from include import catalog
-from include.control import database, lease
-from include.control.database import launches
+from include.control import database, lease, orders
 from include.control.process import Process
+from include.control.schema import drivers, runs
 
 
-def forget_ended(engine: Engine) -> None:
-    """Drop what is remembered of drivers that have ended: who calls `make up` wants them now, not after a back-off."""
+def forgive(engine: Engine) -> None:
+    """Who calls `make up` wants the streams now, not after a back-off."""
     with database.transaction(engine) as connection:
-        for driver in _ended(connection.execute(select(launches)).all()):
-            connection.execute(launches.delete().where(launches.c.driver == driver))
+        connection.execute(update(runs).values(attempts=0, intended_at=None, failure=None, needs_person=False))
 
 
-def ended(engine: Engine) -> dict[str, str]:
-    """By driver, why it ended, for those that were launched and are gone."""
+def failed(engine: Engine) -> dict[str, str]:
+    """By flow, the sentence it ended with, for those that wait for their next start or for a person."""
     with database.transaction(engine) as connection:
-        return _ended(connection.execute(select(launches)).all())
+        rows = connection.execute(select(runs.c.flow, runs.c.failure).where(runs.c.failure.is_not(None)))
+        return {row.flow: row.failure for row in rows}
 
 
 def missing(engine: Engine) -> list[str]:
     """The flows that are to run and that no living driver holds."""
     with database.transaction(engine) as connection:
-        held = [flow for flow, holder in lease.holders(connection).items() if not holder.is_known_dead]
-        tables = catalog.load().tables
-        return [flow for flow in tables if flow not in held and lease.wanted(connection, flow) == "running"]
+        held = lease.alive(connection)
+        names = catalog.load().tables
+        return [name for name in names if name not in held and orders.order(connection, name).state == "running"]
 
 
-def _ended(rows: Sequence[Row[Any]]) -> dict[str, str]:
-    gone = [row for row in rows if row.process and not Process.from_json(row.process).is_alive]
-    return {row.driver: row.failure or "it ended without a word" for row in gone}
+def launched(engine: Engine) -> dict[str, str]:
+    """By driver, the process that the supervisor launched last."""
+    with database.transaction(engine) as connection:
+        rows = connection.execute(select(drivers.c.driver, drivers.c.handle).where(drivers.c.handle.is_not(None)))
+        return {row.driver: row.handle for row in rows}
+
+
+def ended(engine: Engine, before: dict[str, str]) -> list[str]:
+    """The drivers that were launched since they were `launched(...) == before`, and have ended although some flow of
+    theirs is to run.
+    """
+    declared = catalog.load()
+    owners = {declared.flow(name).driver for name in missing(engine)}
+    now = {driver: handle for driver, handle in launched(engine).items() if handle != before.get(driver)}
+    return sorted(name for name in owners & now.keys() if not Process.from_json(now[name]).is_alive)

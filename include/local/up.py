@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from sqlalchemy import Engine
 
 from include import catalog
 from include.control import database
@@ -24,7 +25,7 @@ from include.settings import Settings, settings
 from include.spec import Kafka
 
 BROKER, PRODUCER = "kafka-broker", "event-producer"
-SUPERVISOR = "supervise"
+SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
 DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
 GOLD_SECONDS = 300
@@ -45,6 +46,9 @@ def main() -> None:
         kit = Airflow(where, platform, variables)
         broker = Broker(where.home / "kafka", where.jars, java_home, broker_port, broker_port + 1)
         _start(where, platform, kit, broker)
+        if not platform.find(WATCHDOG):
+            command = [str(install.venv() / "bin" / "python"), "-m", "include.orchestration.watchdog"]
+            platform.start(WATCHDOG, command, kit.variables)
         _wait_for_streams(where, platform, kit)
         # Streams do without it, and it starts faster once they have had the processors.
         kit.start(airflow.TRIGGERER)
@@ -79,16 +83,12 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
 
 def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
     engine = database.connect(where.control_url)
-    streams.forget_ended(engine)
+    streams.forgive(engine)
+    before = streams.launched(engine)
 
     def check() -> None:
         platform.require([BROKER, PRODUCER, *(name for name in airflow.COMMANDS if name in platform.names())])
-        for driver, reason in streams.ended(engine).items():
-            log = f"driver-{driver}"
-            raise SetupError(
-                f"the Spark driver '{driver}' ended ({reason}): read {platform.log(log)}, mend the cause, "
-                f"then `make up` again; it ended with\n{platform.last_lines(log)}"
-            )
+        _require_streams(engine, platform, before)
 
     kit.wait(ANSWER_SECONDS, check)
     _say(f"Airflow answers at {kit.url}")
@@ -110,6 +110,19 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
             )
         time.sleep(0.5)
     _say("every flow runs, and gold holds rows")
+
+
+def _require_streams(engine: Engine, platform: Platform, before: dict[str, str]) -> None:
+    """Raises SetupError where a flow says why it failed, or a driver ended without a word."""
+    ends = {name: f"driver '{name}' ended without a word" for name in streams.ended(engine, before)}
+    owner = catalog.load().flow
+    ends |= {owner(flow).driver: f"{flow} failed ({reason})" for flow, reason in streams.failed(engine).items()}
+    for driver, what in ends.items():
+        log = f"driver-{driver}"
+        raise SetupError(
+            f"{what}: read {platform.log(log)}, mend the cause, then `make up` again; "
+            f"it ends with\n{platform.last_lines(log)}"
+        )
 
 
 def _is_gold_missing(empty: list[str]) -> bool:

@@ -1,47 +1,71 @@
 """Starts Spark drivers that live on when the Airflow task that started them ends."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import json
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include.control.process import Process
 from include.errors import UsageError
-from include.settings import ROOT, settings
+from include.orchestration.cluster import Kubernetes, Yarn
+from include.orchestration.local import Local
+from include.orchestration.standalone import Standalone
 
 CONNECTION = "spark_default"
 
 
-def detached(driver: str) -> Process:
-    """spark-submit the flows of `driver`, out of reach of the task's process group; its output goes to its log.
+class Launcher(Protocol):
+    """One kind of place where drivers run. A handle is text by which any later process of this machine finds one."""
 
-    Raises UsageError where the Spark connection is missing: the provider would silently submit to YARN.
+    def launch(self, driver: str) -> str:
+        """Start `jobs/stream.py --driver <driver>` and return its handle at once."""
+
+    def is_alive(self, handle: str) -> bool:
+        """Whether it runs, or may still come to something."""
+
+    def kill(self, handle: str) -> None:
+        """End it. Harmless when it is gone."""
+
+    def log(self, driver: str, handle: str) -> str:
+        """Where its output is found, in words."""
+
+
+def launcher() -> Launcher:
+    """The one that the Airflow connection asks for, whose extra is spelled as the Spark provider spells it.
+
+    Raises UsageError where it asks for none that exists: the provider would silently submit to YARN.
     """
-    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", _master(), "--name", f"sluice {driver}"]
-    command += [str(ROOT / "jobs" / "stream.py"), "--driver", driver]
-    settings().logs.mkdir(parents=True, exist_ok=True)
-    with log(driver).open("ab") as output:
-        launched = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+    master, extra = _connection()
+    mode = extra.get("deploy-mode") or "client"
+    if mode == "client":
+        return Local(master, _options(extra))
+    if mode != "cluster":
+        raise UsageError(
+            f"the Airflow connection '{CONNECTION}' has deploy-mode '{mode}' in its extra: set it to client or cluster"
         )
-    return Process.of(launched.pid)
+    if master.startswith("spark://"):
+        scheme, port = extra.get("rest-scheme", "http"), extra.get("rest-port", 6066)
+        return Standalone(master, f"{scheme}://{urlsplit(master).hostname}:{port}")
+    if master.startswith("k8s://"):
+        return Kubernetes(master, extra.get("namespace"))
+    if master == "yarn":
+        return Yarn(extra.get("queue"))
+    raise UsageError(
+        f"the Airflow connection '{CONNECTION}' has deploy-mode cluster and the host '{master}', which is no cluster: "
+        "set the host to spark://..., k8s://... or yarn, or deploy-mode to client"
+    )
 
 
-def log(driver: str) -> Path:
-    """Where a driver writes."""
-    return settings().logs / f"driver-{driver}.log"
+def of(handle: str, today: Launcher) -> Launcher:
+    """The launcher that made the handle: the connection may name another kind of place since."""
+    if "pid" in (known := json.loads(handle)):
+        return Local("")
+    return Standalone("", known["rest"]) if "rest" in known else today
 
 
-def _master() -> str:
+def _connection() -> tuple[str, dict[str, Any]]:
+    """Master and extra. As with the Spark provider, a host without a scheme is a standalone one if it has a port."""
     try:
         connection = BaseHook.get_connection(CONNECTION)
     except AirflowNotFoundException as error:
@@ -53,4 +77,14 @@ def _master() -> str:
         raise UsageError(
             f"the Airflow connection '{CONNECTION}' has no host: set it to a Spark master, such as local[*]"
         )
-    return f"{connection.host}:{connection.port}" if connection.port else connection.host
+    scheme = "spark://" if connection.port and "://" not in connection.host else ""
+    port = f":{connection.port}" if connection.port else ""
+    return f"{scheme}{connection.host}{port}", connection.extra_dejson
+
+
+def _options(extra: dict[str, Any]) -> tuple[str, ...]:
+    namespace, queue = extra.get("namespace"), extra.get("queue")
+    return (
+        *(("--conf", f"spark.kubernetes.namespace={namespace}") if namespace else ()),
+        *(("--queue", queue) if queue else ()),
+    )

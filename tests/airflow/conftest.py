@@ -1,12 +1,15 @@
 """One Airflow database and one DagBag for the whole run."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.receiver import Receiver
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,14 @@ def dags(airflow_database):
     bag = DagBag(str(ROOT / "dags"))
     assert bag.import_errors == {}
     return bag.dags
+
+
+@pytest.fixture
+def receiver(monkeypatch) -> Iterator[Receiver]:
+    """Where the Airflow connection `sluice_alerts` leads."""
+    made = Receiver()
+    connection = {"conn_type": "http", "host": made.url, "password": "hush", "extra": {"X-Team": "streams"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps(connection))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield made
+    made.stop()

@@ -2,16 +2,18 @@
 
 import os
 import signal
-import subprocess
 
 import psutil
 import pytest
 
-from include.control import database, lease, supervision
-from include.control.process import Holder, Process
+from include.control import commands, database, lease, orders
+from include.control.commands import Action, Command
+from include.control.decide import Failure
+from include.control.process import Holder
+from include.control.schema import runs
 from include.ledger import status
 from include.local.broker import create_topic
-from include.orchestration import launch
+from include.orchestration import submit
 from include.settings import settings
 from tests.pipeline import TOPIC, wait_until
 
@@ -34,10 +36,9 @@ def drivers() -> list[int]:
 
 
 def let_it_last() -> None:
-    """As if every driver had been launched an hour ago."""
+    """As if every flow had been started an hour ago."""
     with database.transaction(database.connect(settings().control_url)) as connection:
-        earlier = database.launches.c.intended_at - 3_600
-        connection.execute(database.launches.update().values(intended_at=earlier))
+        connection.execute(runs.update().values(intended_at=runs.c.intended_at - 3_600))
 
 
 @pytest.fixture
@@ -60,41 +61,30 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
     assert len(drivers()) == 1
     assert supervise.test().state == "success"
     assert len(drivers()) == 1, "a driver that is still starting was started again"
-    wait_until(lambda: set(holders()) >= FLOWS, 120, launch.log("main").read_text)
-    wait_until(lambda: status.rows("gold.heart_rate_by_model") is not None, 120, launch.log("main").read_text)
+    wait_until(lambda: set(holders()) >= FLOWS, 120, submit.log("main").read_text)
+    wait_until(lambda: status.rows("gold.heart_rate_by_model") is not None, 120, submit.log("main").read_text)
     assert {holder.jvm.pid for flow, holder in holders().items() if flow in FLOWS} == set(drivers())
     let_it_last()
     assert supervise.test().state == "success"
     (first,) = drivers()
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not drivers(), 30)
-    assert supervise.test().state == "success"
+    # Red this once, so that no end goes unnoticed.
+    assert supervise.test().state == "failed"
     assert len(drivers()) == 1
     assert drivers() != [first]
 
 
-def test_a_missing_spark_connection_fails_the_run_instead_of_going_to_yarn(supervise, monkeypatch, capfd):
-    from include.errors import UsageError
-
-    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    with pytest.raises(UsageError, match="airflow connections add spark_default --conn-type spark"):
-        launch.detached("main")
-    assert drivers() == []
-
-
 def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
-    engine = database.connect(settings().control_url)
-    with database.transaction(engine) as connection:
-        connection.execute(database.leases.delete())
-        connection.execute(database.launches.delete())
-    supervision.settle(engine, "main", sorted(FLOWS))
-    gone = subprocess.Popen(["true"])
-    process = Process.of(gone.pid)
-    gone.wait()
-    supervision.record_launch(engine, "main", process)
-    supervision.record_failure(engine, "main", "silver.tracker_readings: the disk is full")
-    run = supervise.test()
+    engine, sick = database.connect(settings().control_url), "silver.tracker_readings"
+    others = tuple(FLOWS - {sick})
+    commands.obey(engine, Command(Action.STOP, others, "a test", "only one is to be sick"))
+    orders.fail(engine, [sick], Failure(f"{sick}: its checkpoint is gone", "CHECKPOINT_LOST", needs_person=True))
+    try:
+        run = supervise.test()
+    finally:
+        commands.obey(engine, Command(Action.START, tuple(FLOWS), "a test", "it is over"))
     assert run.state == "failed"
     red = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
-    assert red == FLOWS
+    assert red == {sick}
     assert drivers() == []

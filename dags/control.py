@@ -1,0 +1,80 @@
+"""What the on-call engineer asks of a stream. Fill in the form (Trigger), or paste, after `source var/env.sh`:
+
+    airflow dags trigger control.stream -c '{"flow": "silver.tracker_readings", "action": "restart", "reason": "stuck"}'
+    airflow dags trigger control.stream -c '{"driver": "main", "action": "restart", "reason": "new memory setting"}'
+
+| action | what happens |
+|---|---|
+| restart | ends after the batch in hand and starts anew, with the table file as it is now; for a driver: the process |
+| stop, start | stop ends after the batch in hand and lasts until start |
+| drain, catch up | reads what the source holds now, then stops; catch up is for a flow that is stopped |
+| accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
+| reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
+
+Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. The last two actions wait until
+somebody approves them (*Required Actions*), and are rejected after 24 hours. The table `audit` of the control database
+keeps it all. A red `now`: the command was noted, but `supervise` is paused, so nobody starts a stream.
+"""
+
+from datetime import timedelta
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import dag, task
+
+from include.control import database
+from include.control.commands import DESTRUCTIVE
+from include.control.supervision import NAME
+from include.orchestration import oncall
+from include.settings import settings
+
+
+@dag(
+    dag_id="control.stream",
+    schedule=None,
+    params=oncall.FORM,
+    # Those that wait for an approval must not hold up the others.
+    max_active_runs=100,
+    is_paused_upon_creation=False,
+    doc_md=__doc__,
+    tags=["sluice"],
+)
+def control():
+    @task.branch
+    def check(params, dag_run, ti) -> str:
+        asked = oncall.command(params, dag_run.triggering_user_name)
+        if asked.action not in DESTRUCTIVE:
+            return "obey"
+        ti.xcom_push("consequence", oncall.consequence(asked))
+        ti.xcom_push("generation", oncall.generation(params["flow"]))
+        return "approve"
+
+    # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
+    approve = HITLOperator(
+        task_id="approve",
+        subject="{{ params.flow }}: {{ params.action }}?",
+        body="{{ ti.xcom_pull('check', key='consequence') }}",
+        options=[oncall.APPROVE, oncall.REJECT],
+        defaults=oncall.REJECT,
+        response_timeout=timedelta(hours=24),
+        # Airflow fails what is answered within the second in which it began to wait: then it asks again.
+        retries=1,
+        retry_delay=timedelta(seconds=1),
+    )
+
+    @task(trigger_rule="none_failed_min_one_success")
+    def obey(params, dag_run, ti) -> list[str]:
+        asked = oncall.command(params, dag_run.triggering_user_name)
+        approved = ti.xcom_pull("check", key="generation"), ti.xcom_pull("approve")
+        said = oncall.obey(database.connect(settings().control_url), asked, *approved)
+        print("\n".join(said))
+        return said
+
+    # Starts a driver that does not live, which would else take up to a minute.
+    now = TriggerDagRunOperator(task_id="now", trigger_dag_id=NAME, logical_date=None, fail_when_dag_is_paused=True)
+    checked, obeyed = check(), obey()
+    checked >> approve >> obeyed >> now
+    checked >> obeyed
+
+
+control()

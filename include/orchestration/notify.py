@@ -1,0 +1,180 @@
+"""Tells people of an incident: one JSON POST through the Airflow connection `sluice_alerts`, as chat webhooks take it.
+
+The connection's host is the receiver's URL; its password, where it has one, goes into the header `Authorization:
+Bearer`, and each entry of its extra is a header of its own. By hand, or for the watchdog, which is no Airflow task:
+`python -m include.orchestration.notify` sends what nobody was told yet, `--trial` a message to try the connection.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import asdict
+from http.client import HTTPException
+from typing import Any
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from sqlalchemy import Engine
+
+from include.control import database, incidents, supervision
+from include.control.decide import State, remedy
+from include.control.incidents import Incident
+from include.errors import SluiceError, Unreachable, UsageError
+from include.orchestration.diagnose import DATABASE
+from include.settings import settings
+
+CONNECTION = "sluice_alerts"
+TIMEOUT_SECONDS = 5
+LEFT, NO_CONNECTION = 1, 2
+
+# For the supervisor, by the state the watchdog found it in.
+REMEDIES = {
+    "PAUSED": f"airflow dags unpause {supervision.NAME}",
+    "UNLOADABLE": "airflow dags list-import-errors",
+    "LATE": f"airflow dags list-runs {supervision.NAME}",
+}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirection would carry the token to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def notify(incident: Incident) -> None:
+    """Send one message. Raises UsageError for a missing or wrong connection, Unreachable where nobody takes it."""
+    _send(_connection(), incident)
+
+
+def tell_all(engine: Engine) -> int:
+    """Send what nobody was told yet. Never raises: says what went wrong, and returns LEFT or NO_CONNECTION, else 0.
+
+    Without the connection what is over counts as told, and what lasts is told once there is one.
+    """
+    try:
+        return _tell(engine, incidents.untold(engine))
+    except SluiceError as error:
+        print(error)
+        return LEFT
+
+
+def _tell(engine: Engine, waiting: list[Incident]) -> int:
+    if not waiting:
+        return 0
+    try:
+        connection = _connection()
+    except UsageError as error:
+        print(f"{len(waiting)} incidents were told to nobody: {error}")
+        for incident in waiting:
+            if incident.is_over:
+                incidents.tell(engine, incident.number)
+        return NO_CONNECTION
+    for incident in waiting:
+        _send(connection, incident)
+        incidents.tell(engine, incident.number)
+        print(f"told of {incident.target}: {incident.state}")
+    return 0
+
+
+def _send(connection: Connection, incident: Incident) -> None:
+    request = urllib.request.Request(_url(connection), json.dumps(message(incident)).encode(), method="POST")
+    try:
+        for name, value in {"Content-Type": "application/json", **_headers(connection)}.items():
+            request.add_header(name, value)
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS):
+            pass
+    except (OSError, HTTPException, ValueError) as error:
+        # Without what caused it, which may show a header.
+        raise Unreachable(
+            f"the receiver behind the Airflow connection '{CONNECTION}' did not take the message about "
+            f"{incident.target} ({_why(error)}): it is sent again with the next round"
+        ) from None
+
+
+def message(incident: Incident) -> dict[str, Any]:
+    """What is sent. number: the same where one incident arrives twice, because nobody confirmed its receipt."""
+    title = f"{incident.state} {incident.target}"
+    advice = f"Do: {command(incident)}\nRead: {runbook(incident)}"
+    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{advice}"
+    return {"text": text, **asdict(incident), "runbook": runbook(incident), "command": command(incident)}
+
+
+def runbook(incident: Incident) -> str:
+    """Its page, from the repository's root."""
+    is_own = incident.target in (supervision.NAME, DATABASE)
+    return f"docs/runbooks/{'supervisor' if is_own else incident.state.lower().replace(' ', '-')}.md"
+
+
+def command(incident: Incident) -> str:
+    """The line that helps, or that shows more."""
+    if incident.target in (supervision.NAME, DATABASE):
+        return REMEDIES.get(incident.state, "make up")
+    if incident.state == State.LAGGING:
+        return "make status"
+    form = {"flow": incident.target, "action": remedy(incident.error), "reason": f"incident {incident.number}"}
+    return f"airflow dags trigger control.stream -c {shlex.quote(json.dumps(form))}"
+
+
+def _connection() -> Connection:
+    try:
+        return BaseHook.get_connection(CONNECTION)
+    except AirflowNotFoundException:
+        raise UsageError(
+            f"there is no Airflow connection '{CONNECTION}': add it (airflow connections add {CONNECTION} "
+            f"--conn-type http --conn-host https://... --conn-password TOKEN), or set AIRFLOW_CONN_{CONNECTION.upper()}"
+        ) from None
+    except Exception as error:
+        raise Unreachable(f"Airflow does not show its connection '{CONNECTION}' ({type(error).__name__})") from None
+
+
+def _url(connection: Connection) -> str:
+    """The host, where it is a URL; else put together from the parts of a connection that was given as a URI."""
+    host = connection.host or ""
+    if host.startswith(("http://", "https://")):
+        return host
+    if connection.conn_type not in ("http", "https") or not host or "://" in host:
+        raise UsageError(f"the Airflow connection '{CONNECTION}' has no host that begins with http:// or https://")
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.conn_type}://{host}{port}/{connection.schema or ''}"
+
+
+def _headers(connection: Connection) -> dict[str, str]:
+    token = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
+    return token | {name: str(value) for name, value in connection.extra_dejson.items()}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}"
+    return str(error) if isinstance(error, OSError) else type(error).__name__
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m include.orchestration.notify")
+    parser.add_argument("--trial", action="store_true", help="send a message to try the connection")
+    parser.add_argument("--stdin", action="store_true", help="send these incidents, a JSON list, instead")
+    options = parser.parse_args()
+    # Lets Airflow look for connections in its database; `airflow connections get` does the same.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    more = [Incident(**one) for one in json.load(sys.stdin)] if options.stdin else []
+    if options.trial:
+        more.append(Incident(0, supervision.NAME, "TRIAL", "nothing is wrong, somebody tries the connection", True))
+    try:
+        for incident in more:
+            notify(incident)
+        return 0 if more else tell_all(database.connect(settings().control_url))
+    except UsageError as error:
+        print(error)
+        return NO_CONNECTION
+    except SluiceError as error:
+        print(error)
+        return LEFT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What the on-call engineer fills into the form of `control.stream`: checked, put into words, obeyed."""
+
+from typing import Any, NoReturn
+
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import Engine
+
+from include import catalog
+from include.control import commands, database
+from include.control.commands import DESTRUCTIVE, Action, Command
+from include.ledger import checkpoint
+from include.settings import settings
+from include.spec import Kafka
+
+APPROVE, REJECT = "Approve", "Reject"
+FLOWS, DRIVERS = list(catalog.load().tables), list(catalog.load().drivers())
+FORM = {
+    "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS], description="a flow, or else a driver"),
+    "driver": Param(None, type=["null", "string"], enum=[None, *DRIVERS], description="all flows of one Spark process"),
+    "action": Param(type="string", enum=[str(action) for action in Action]),
+    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+}
+
+
+def command(form: dict[str, Any], who: str | None) -> Command:
+    """Raises AirflowFailException for what cannot be asked for."""
+    flow, driver, action = form["flow"], form["driver"], Action(form["action"])
+    if (flow is None) == (driver is None):
+        raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")
+    if driver and action in DESTRUCTIVE:
+        raise AirflowFailException(f"driver is '{driver}', and action {action} is for one flow: name the flow instead")
+    if action is Action.ACCEPT_DATA_LOSS and not isinstance(catalog.load().flow(flow).source, Kafka):
+        raise AirflowFailException(
+            f"flow is '{flow}', which reads no Kafka topic, so none of its records can have expired: "
+            f"name the bronze flow that lost them, or take action reset checkpoint"
+        )
+    flows = (flow,) if flow else tuple(table.name for table in catalog.load().drivers()[driver])
+    return Command(action, flows, who or "unknown", form["reason"], driver)
+
+
+def generation(flow: str) -> int:
+    """Of its checkpoint; 0 before the first."""
+    return checkpoint.newest_generation(settings().checkpoints(flow)) or 0
+
+
+def consequence(asked: Command) -> str:
+    """What an approval brings about, in Markdown."""
+    (flow,) = asked.flows
+    now = generation(flow)
+    source = catalog.load().flow(flow).source
+    lines = [
+        f"**{flow}** ends after the batch in hand. Generation {now} of its checkpoint is kept and no longer used; "
+        f"generation {now + 1} begins where the last commit of its table ended. No row of the table is touched."
+    ]
+    if asked.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
+        lines.append(
+            f"**Records that topic `{source.topic}` no longer holds stay missing**, in {flow} and in every table that "
+            f"reads it, for good. The lost ranges are recorded in the control database. Where the topic was deleted "
+            f"and created anew, reading begins at its start."
+        )
+    lines.append(f"Asked for by {asked.who}: {asked.reason}")
+    return "\n\n".join(lines)
+
+
+def obey(engine: Engine, asked: Command, approved_generation: int | None, answer: dict[str, Any] | None) -> list[str]:
+    """Carry it out, and say what happened to each target. answer: of whoever was asked to approve it.
+
+    Raises AirflowSkipException, so that nothing follows, where it is not carried out.
+    """
+    if asked.action not in DESTRUCTIVE:
+        return commands.obey(engine, asked)
+    (flow,) = asked.flows
+    # No answer: somebody marked the question as a success instead of answering it.
+    by = answer and answer["responded_by_user"]
+    if not answer or not by:
+        _refuse(engine, asked, "nothing done, nobody approved it")
+    if answer["chosen_options"] != [APPROVE]:
+        _refuse(engine, asked, f"nothing done, rejected by {by['name']}")
+    if generation(flow) != approved_generation:
+        begun = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
+        _refuse(engine, asked, f"nothing done, {begun}")
+    who = f"{asked.who}, approved by {by['name']}"
+    return commands.obey(engine, Command(asked.action, asked.flows, who, asked.reason))
+
+
+def _refuse(engine: Engine, asked: Command, result: str) -> NoReturn:
+    (flow,) = asked.flows
+    with database.transaction(engine) as connection:
+        commands.record(connection, asked.who, asked.action, flow, asked.reason, result)
+    raise AirflowSkipException(f"{flow}: {result}")

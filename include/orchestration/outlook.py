@@ -1,0 +1,79 @@
+"""What is known of the sources of flows: whether they answer, how far behind the flows are, what is about to expire."""
+
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from sqlalchemy import Engine
+
+from include.control import backlog
+from include.control.supervision import Outlook
+from include.errors import SluiceError, Unreachable
+from include.ledger import checkpoint, retention
+from include.ledger.retention import Clock
+from include.settings import settings
+from include.spec import Kafka, Table
+
+# An alarm has to leave time to act: half of what Kafka keeps, or a day where only the size of the topic is limited.
+ALARM_SHARE = 0.5
+ALARM_SECONDS = 86_400
+
+
+def look(engine: Engine, tables: list[Table]) -> dict[str, Outlook]:
+    """By flow. Writes down how far each is behind. Raises Unreachable for the control database only."""
+    waits: dict[str, str] = {}
+    clocks: dict[str, Clock | None] = {}
+    behind: dict[str, int] = {}
+    for table in tables:
+        try:
+            if (position := _position(table)) is None:
+                continue
+            if isinstance(table.source, Kafka):
+                found = _clocks(table.source.topic, position, waits)
+                clocks[table.name] = retention.soonest(found)
+                behind[table.name] = sum(one.unread for one in found)
+            else:
+                version = DeltaTable(str(settings().table_path(table.source.table))).version()
+                behind[table.name] = version - checkpoint.read_version(position)
+        except Unreachable as error:
+            waits[table.name] = str(error)
+        except (SluiceError, DeltaError, OSError, ValueError) as error:
+            # Its start will name it: the checkpoint or the source table is damaged.
+            print(f"{table.name}: how far it is behind cannot be told: {error}")
+    backlog.remember(engine, behind)
+    growing = backlog.growing(engine)
+    return {
+        table.name: Outlook(waits.get(table.name), _grows(growing.get(table.name)), _expires(clocks.get(table.name)))
+        for table in tables
+    }
+
+
+def _position(table: Table) -> Any:
+    """Where the flow has come to, as in its checkpoint; None before it has read anything."""
+    home = settings().checkpoints(table.name)
+    generation = checkpoint.newest_generation(home)
+    committed = None if generation is None else checkpoint.last_committed(home / str(generation))
+    return None if committed is None else checkpoint.end_offset(home / str(generation), committed)
+
+
+def _clocks(topic: str, position: dict[str, Any], waits: dict[str, str]) -> list[Clock]:
+    if waits:
+        # One broker serves all topics, and asking again would cost another timeout.
+        raise Unreachable(next(iter(waits.values())))
+    read = {int(partition): offset for partition, offset in position.get(topic, {}).items()}
+    return retention.clock(settings().kafka, topic, read)
+
+
+def _grows(growth: tuple[int, int] | None) -> str | None:
+    minutes = backlog.TREND_SECONDS // 60
+    return growth and f"falls behind: {growth[0]:,} unread {minutes} minutes ago, {growth[1]:,} now"
+
+
+def _expires(clock: Clock | None) -> str | None:
+    if clock is None or clock.expires_in_seconds is None:
+        return None
+    alarm_seconds = ALARM_SHARE * clock.retention_seconds if clock.retention_seconds else ALARM_SECONDS
+    if clock.expires_in_seconds > alarm_seconds:
+        return None
+    hours = clock.expires_in_seconds / 3600
+    return f"Kafka deletes unread records of partition {clock.partition} in {hours:.1f} h: {clock.why}"

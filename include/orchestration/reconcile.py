@@ -1,0 +1,59 @@
+"""Brings what runs to what is wanted: one look at every driver, for a few seconds."""
+
+from sqlalchemy import Engine
+
+from include import catalog
+from include.control import database, supervision
+from include.control.supervision import Outlook
+from include.errors import SluiceError
+from include.orchestration import launch, notify, outlook
+from include.orchestration.launch import Launcher
+from include.settings import settings
+from include.spec import Table
+
+
+def reconcile_all() -> list[dict[str, str]]:
+    """Start, wait, back off or end, for each driver. Returns the sick flows, each with its reason in words.
+
+    A driver that cannot be launched leaves the others alone. Raises UsageError where the Spark connection is missing,
+    DeclarationError and Unreachable.
+    """
+    engine = database.connect(settings().control_url)
+    tables = catalog.load()
+    place = launch.launcher()
+    outlooks = outlook.look(engine, list(tables.tables.values()))
+    sick = []
+    for driver, flows in tables.drivers().items():
+        try:
+            sick += _settle(engine, place, driver, flows, outlooks)
+        except (SluiceError, OSError) as error:
+            print(f"driver '{driver}': {error}")
+            sick += [{"flow": table.name, "reason": f"its driver cannot be started: {error}"} for table in flows]
+    supervision.show_pulse(engine)
+    notify.tell_all(engine)
+    return sick
+
+
+def _settle(
+    engine: Engine, place: Launcher, driver: str, flows: list[Table], outlooks: dict[str, Outlook]
+) -> list[dict[str, str]]:
+    handle = supervision.handle(engine, driver)
+    dead = handle if handle and not launch.of(handle, place).is_alive(handle) else None
+    settled = supervision.settle(engine, driver, [table.name for table in flows], dead, outlooks)
+    if settled.kill:
+        if settled.holder:
+            settled.holder.fence()
+        if handle:
+            launch.of(handle, place).kill(handle)
+        print(f"driver '{driver}' did not end when it was asked to, and was ended by force")
+    if settled.launch_since:
+        handle = place.launch(driver)
+        supervision.record_launch(engine, driver, handle, settled.launch_since)
+        print(f"driver '{driver}' launched, it writes to {place.log(driver, handle)}")
+    sick = []
+    for flow, decision in settled.decisions.items():
+        print(f"{flow}: {decision.state}: {decision.reason}")
+        if decision.is_sick:
+            reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
+            sick.append({"flow": flow, "reason": reason})
+    return sick

@@ -1,0 +1,161 @@
+"""Notices, outside Airflow, that the supervisor is not at work; `make up` starts it.
+
+Airflow is only asked, and only loaded, by child processes, and only when there is something to say. For cron:
+`python -m include.orchestration.watchdog --once` looks once, and its exit code is 1 when the supervisor is late.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass, field, replace
+
+from sqlalchemy import Engine, select
+
+from include.control import database, incidents, supervision
+from include.control.incidents import Incident
+from include.control.schema import incidents as table
+from include.errors import Unreachable
+from include.orchestration import diagnose
+from include.settings import settings
+
+EVERY_SECONDS = 30
+# The supervisor works every minute, and a run may take one.
+LATE_SECONDS = 180
+TELL_TIMEOUT_SECONDS = 60
+# Exit code of include.orchestration.notify when only somebody who adds a connection can help.
+NO_CONNECTION = 2
+
+
+@dataclass
+class Watchdog:
+    """Times are of a clock that stands still while the machine sleeps, as the supervisor does.
+
+    late_seconds: how long it may be away.
+    well_at: when the supervisor was last at work, or watching began. answered_at: when the control database did.
+    again_seconds: from one try to reach people to the next.
+    away: the incident of a control database that does not answer. news: messages that stand in no database.
+    """
+
+    late_seconds: float
+    again_seconds: float
+    well_at: float
+    answered_at: float
+    away: Incident | None = None
+    news: list[Incident] = field(default_factory=list)
+    is_untold: bool = False
+    told_at: float = -math.inf
+
+    def look(self) -> bool:
+        """Whether all is well; an incident begins or ends where that has changed."""
+        try:
+            engine = database.connect(settings().control_url)
+            ago = supervision.pulse_seconds_ago(engine)
+            is_well = self._judge(engine, ago)
+        except Unreachable as error:
+            is_well = self._miss_database(str(error))
+        self._tell()
+        return is_well
+
+    def _judge(self, engine: Engine, ago: float | None) -> bool:
+        now = time.monotonic()
+        if self.away:
+            self.news.append(replace(self.away, is_over=True))
+            # Without the database the supervisor could not work either.
+            self.away, self.well_at = None, now
+        self.answered_at = now
+        if ago is not None:
+            self.well_at = max(self.well_at, now - max(ago, 0))
+        is_well = now - self.well_at <= self.late_seconds
+        held = _open(engine)
+        if is_well and held:
+            self._end(engine, *held)
+        elif not is_well and not held:
+            self._begin(engine, "it never was" if ago is None else f"it last was {ago:.0f} s ago")
+        return is_well
+
+    def _begin(self, engine: Engine, last: str) -> None:
+        state, cause = diagnose.supervisor()
+        reason = f"the supervisor is not at work, {last}, so nobody restarts a stream that ends: {cause}"
+        with database.transaction(engine) as connection:
+            incidents.begin(connection, supervision.NAME, state, reason)
+        self.is_untold = True
+        _say(f"{state}: {reason}")
+
+    def _end(self, engine: Engine, incident: Incident, was_told: bool) -> None:
+        with database.transaction(engine) as connection:
+            incidents.end(connection, supervision.NAME)
+        if was_told:
+            self.news.append(replace(incident, is_over=True))
+        self.is_untold = True
+        _say("the supervisor is at work again")
+
+    def _miss_database(self, reason: str) -> bool:
+        is_well = time.monotonic() - self.answered_at <= self.late_seconds
+        if not is_well and not self.away:
+            self.away = Incident(0, diagnose.DATABASE, "AWAY", f"no stream may write: {reason}")
+            self.news.append(self.away)
+            _say(reason)
+        return is_well
+
+    def _tell(self) -> None:
+        """A receiver that is away gets it later."""
+        if not (self.news or self.is_untold) or time.monotonic() - self.told_at < self.again_seconds:
+            return
+        self.told_at = time.monotonic()
+        if self.news and _notify("--stdin", news=self.news):
+            self.news = []
+        if self.is_untold and not self.away and _notify():
+            self.is_untold = False
+        if not (self.news or self.is_untold):
+            self.told_at = -math.inf
+
+
+def _open(engine: Engine) -> tuple[Incident, bool] | None:
+    """The supervisor's open incident, and whether anybody was told."""
+    is_open = (table.c.target == supervision.NAME) & table.c.ended_at.is_(None)
+    with database.transaction(engine) as connection:
+        row = connection.execute(select(table).where(is_open)).one_or_none()
+    return row and (Incident(row.number, row.target, row.state, row.reason), row.told_at is not None)
+
+
+def _notify(*options: str, news: list[Incident] | None = None) -> bool:
+    """Whether there is nothing more to do."""
+    command = [sys.executable, "-m", "include.orchestration.notify", *options]
+    document = json.dumps([asdict(incident) for incident in news or []])
+    try:
+        done = subprocess.run(command, input=document, text=True, timeout=TELL_TIMEOUT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _say(f"nobody could be told: {error}")
+        return False
+    return done.returncode in (0, NO_CONNECTION)
+
+
+def _say(what: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m include.orchestration.watchdog")
+    parser.add_argument("--once", action="store_true", help="look once; exit code 1 when the supervisor is late")
+    parser.add_argument("--every", type=float, default=EVERY_SECONDS, metavar="SECONDS")
+    parser.add_argument("--late", type=float, default=LATE_SECONDS, metavar="SECONDS")
+    options = parser.parse_args()
+    if options.once:
+        return 0 if Watchdog(options.late, 0, -math.inf, -math.inf).look() else 1
+    # What happened before it watched is not held against the supervisor, which may just have been started.
+    watchdog = Watchdog(options.late, 2 * options.every, time.monotonic(), time.monotonic())
+    while True:
+        try:
+            watchdog.look()
+        except Exception:
+            # It has to outlive whatever it watches, whatever that does.
+            traceback.print_exc()
+        time.sleep(options.every)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What the on-call engineer asks for is done once, and what cannot be undone only after somebody approved it."""
+
+import getpass
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import Engine, select
+
+from include.control import database, orders
+from include.control.schema import audits, resets
+from include.local import airflow, environment, java
+from include.local.airflow import Airflow
+from include.local.processes import Platform
+from include.orchestration import diagnose, oncall
+from include.settings import from_environment, settings
+from tests.conftest import free_port
+from tests.oncall import OnCall
+
+FLOW, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
+
+
+def form(**values) -> dict:
+    return {"flow": None, "driver": None, "reason": "a test", **values}
+
+
+def lines_of(engine: Engine, table) -> list:
+    with database.transaction(engine) as connection:
+        return list(connection.execute(select(table)).all())
+
+
+@pytest.fixture
+def control(dags):
+    """Asks as the form does, and returns the run with what it said."""
+    cli = str(Path(sys.executable).parent / "airflow")
+    known = subprocess.run([cli, "dags", "reserialize"], capture_output=True, text=True)
+    assert known.returncode == 0, known.stderr
+
+    def ask(**values):
+        run = dags["control.stream"].test(run_conf={"reason": "a test", **values})
+        return run, run.get_task_instance("obey").xcom_pull(task_ids="obey")
+
+    return ask
+
+
+def test_a_restart_is_obeyed_at_once_and_pasted_again_does_no_harm(control):
+    engine = database.connect(settings().control_url)
+    run, said = control(flow=FLOW, action="restart")
+    assert run.state == "success"
+    assert said == [f"{FLOW}: restarts after the batch in hand"]
+    assert run.get_task_instance("approve").state == "skipped"
+    assert run.get_task_instance("now").state == "success", "the supervisor is not asked to look at once"
+    _, again = control(flow=FLOW, action="restart")
+    assert again[0].startswith(f"{FLOW}: nothing done, that was asked for ")
+    with database.transaction(engine) as connection:
+        assert orders.order(connection, FLOW).turn == 1
+    audit = [(line.action, line.target, line.reason) for line in lines_of(engine, audits)]
+    assert audit[-2:] == [("restart", FLOW, "a test")] * 2
+
+
+def test_a_driver_stands_for_all_its_flows():
+    asked = oncall.command(form(driver="main", action="stop"), "ada")
+    assert asked.who == "ada"
+    assert {FLOW, BRONZE, "gold.heart_rate_by_model"} <= set(asked.flows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"action": "restart"}, "flow is None and driver is None: name exactly one of them"),
+        ({"action": "restart", "flow": FLOW, "driver": "main"}, "driver is 'main': name exactly one of them"),
+        ({"action": "reset checkpoint", "driver": "main"}, "is for one flow: name the flow instead"),
+        ({"action": "accept data loss", "flow": FLOW}, f"flow is '{FLOW}', which reads no Kafka topic"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong, sentence):
+    with pytest.raises(AirflowFailException, match=sentence):
+        oncall.command(form(**wrong), "ada")
+
+
+def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
+    reset = oncall.consequence(oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada"))
+    assert f"**{FLOW}** ends" in reset
+    assert "generation 1 begins where the last commit of its table ended" in reset
+    assert "Asked for by ada: a test" in reset
+    assert "missing" not in reset
+    loss = oncall.consequence(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
+    assert "Records that topic `tracker-events` no longer holds stay missing" in loss
+    assert "The lost ranges are recorded" in loss
+
+
+@pytest.mark.parametrize(
+    ("answer", "approved", "sentence"),
+    [
+        ({"chosen_options": ["Reject"], "responded_by_user": None}, 0, "nobody approved it"),
+        (None, 0, "nobody approved it"),
+        (
+            {"chosen_options": ["Approve"], "responded_by_user": {"id": "1", "name": "grace"}},
+            7,
+            "generation 0 of its checkpoint has begun since this was asked for",
+        ),
+    ],
+)
+def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(answer, approved, sentence):
+    engine = database.connect(settings().control_url)
+    asked = oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada")
+    with pytest.raises(AirflowSkipException, match=sentence):
+        oncall.obey(engine, asked, approved, answer)
+    assert lines_of(engine, resets) == []
+    assert sentence in lines_of(engine, audits)[-1].result
+
+
+@dataclass(frozen=True)
+class Running(OnCall):
+    """A real API server and scheduler, with a control database and DAGs of their own; `supervise` is paused."""
+
+    @property
+    def engine(self) -> Engine:
+        return database.connect(self.kit.where.control_url)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory) -> Iterator[Running]:
+    home = tmp_path_factory.mktemp("airflow")
+    where = from_environment({"SLUICE_HOME": str(home), "SLUICE_AIRFLOW_PORT": str(free_port())})
+    java_home = java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    platform = Platform(home)
+    made = Running(Airflow(where, platform, variables))
+    made.kit.end_migration(made.kit.begin_migration())
+    try:
+        made.kit.start(airflow.API)
+        made.cli("dags", "reserialize")
+        made.cli("dags", "pause", "supervise")
+        made.kit.start(airflow.SCHEDULER)
+        made.kit.wait(120, lambda: None)
+        yield made
+    finally:
+        platform.stop(5)
+
+
+def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pasted(running: Running):
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda run: running.ask(run, "reset checkpoint", flow=FLOW), ["first", "second"]))
+    for run in ("first", "second"):
+        running.wait_for_question(run)
+    assert lines_of(running.engine, resets) == [], "it did not wait for the approval"
+    assert running.question("first")["subject"] == f"{FLOW}: reset checkpoint?"
+    running.answer("first", "Approve")
+    running.wait("first", "obey", "success")
+    running.answer("second", "Approve")
+    running.wait("second", "obey", "success")
+    (reset,) = lines_of(running.engine, resets)
+    who = f"{getpass.getuser()}, approved by {environment.USER}"
+    assert (reset.flow, reset.accepts_loss, reset.who, reset.reason) == (FLOW, False, who, "a test")
+    assert [(line.target, line.who) for line in lines_of(running.engine, audits)] == [(FLOW, who)] * 2
+    # The command was noted, but nobody will start the stream.
+    running.wait("first", "now", "failed")
+
+
+def test_what_is_rejected_does_nothing_and_stands_in_the_audit(running: Running):
+    before = lines_of(running.engine, resets)
+    running.ask("third", "accept data loss", flow=BRONZE)
+    running.wait_for_question("third")
+    running.answer("third", "Reject")
+    running.wait("third", "obey", "skipped")
+    assert lines_of(running.engine, resets) == before
+    line = lines_of(running.engine, audits)[-1]
+    assert (line.target, line.action, line.who) == (BRONZE, "accept data loss", getpass.getuser())
+    assert line.result == f"nothing done, rejected by {environment.USER}"
+    running.wait("third", "now", "skipped")
+
+
+def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: Running, monkeypatch):
+    for name, value in running.kit.variables.items():
+        if name.startswith("AIRFLOW"):
+            monkeypatch.setenv(name, value)
+    assert diagnose.supervisor() == ("PAUSED", "the DAG 'supervise' is paused")

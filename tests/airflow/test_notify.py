@@ -1,0 +1,162 @@
+"""People are told of each incident once, whatever the receiver does in between."""
+
+import json
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from include.control import database, incidents
+from include.control.commands import DESTRUCTIVE
+from include.control.decide import REMEDIES, State
+from include.control.incidents import Incident
+from include.errors import Unreachable, UsageError
+from include.orchestration import notify
+from tests.conftest import ROOT, free_port
+
+FLOW = "silver.tracker_readings"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield made
+    made.dispose()
+
+
+def begin(engine: Engine, reason: str = "alive, and without a sign of progress for 130 s") -> None:
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, FLOW, State.STUCK, reason)
+
+
+def end(engine: Engine) -> None:
+    with database.transaction(engine) as connection:
+        incidents.end(connection, FLOW)
+
+
+def test_an_incident_is_one_message_however_often_it_is_seen_and_the_next_one_another(engine, receiver):
+    for _ in range(3):
+        begin(engine)
+        assert notify.tell_all(engine) == 0
+    assert len(receiver.messages) == 1
+    end(engine)
+    notify.tell_all(engine)
+    assert len(receiver.messages) == 1
+    begin(engine)
+    notify.tell_all(engine)
+    assert len(receiver.messages) == 2
+
+
+def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, receiver):
+    begin(engine)
+    notify.tell_all(engine)
+    (message,) = receiver.messages
+    command = message["command"]
+    assert message["text"] == (
+        f"STUCK {FLOW}: alive, and without a sign of progress for 130 s\nDo: {command}\nRead: docs/runbooks/stuck.md"
+    )
+    assert (message["target"], message["state"], message["runbook"]) == (FLOW, "STUCK", "docs/runbooks/stuck.md")
+    *start, form = shlex.split(command)
+    assert start == ["airflow", "dags", "trigger", "control.stream", "-c"]
+    assert json.loads(form) == {"flow": FLOW, "action": "restart", "reason": "incident 1"}
+    assert receiver.headers["Authorization"] == "Bearer hush"
+    assert receiver.headers["X-Team"] == "streams"
+
+
+@pytest.mark.parametrize(("error", "action"), sorted(REMEDIES.items()))
+def test_what_only_a_reset_cures_comes_with_that_command(error: str, action: str):
+    incident = Incident(7, FLOW, State.BROKEN, "the checkpoint does not fit", error=f"{error}.SOME_SUBCLASS")
+    assert action in {str(one) for one in DESTRUCTIVE}
+    assert f'"action": "{action}"' in notify.command(incident)
+
+
+def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
+    receiver.stop()
+    begin(engine)
+    assert notify.tell_all(engine) == notify.LEFT
+    receiver.start()
+    receiver.status = 503
+    assert notify.tell_all(engine) == notify.LEFT
+    receiver.status = 200
+    assert notify.tell_all(engine) == 0
+    assert [message["target"] for message in receiver.messages] == [FLOW]
+
+
+def test_what_was_over_before_anybody_could_be_told_says_so(engine, receiver):
+    begin(engine)
+    end(engine)
+    notify.tell_all(engine)
+    (message,) = receiver.messages
+    assert message["is_over"] is True
+    assert message["text"].startswith(f"OVER: STUCK {FLOW}: ")
+
+
+def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, capsys):
+    monkeypatch.setattr(notify, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    begin(engine)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": url}))
+        assert notify.tell_all(engine) == notify.LEFT
+    assert "did not take the message" in capsys.readouterr().out
+    assert incidents.untold(engine)
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirection_is_not_followed_because_it_would_carry_the_token_away(status, receiver):
+    receiver.status = status
+    with pytest.raises(Unreachable, match=f"HTTP {status}"):
+        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+    assert receiver.messages == []
+
+
+def test_no_token_and_no_url_gets_into_an_error(monkeypatch):
+    connection = {"conn_type": "http", "host": f"http://127.0.0.1:{free_port()}/hooks/s3cret", "password": "hush\nhush"}
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps(connection))
+    with pytest.raises(Unreachable) as refused:
+        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({**connection, "password": "hush"}))
+    with pytest.raises(Unreachable) as away:
+        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+    for error in (refused.value, away.value):
+        assert error.__suppress_context__
+        assert "hush" not in str(error)
+        assert "s3cret" not in str(error)
+
+
+def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgotten(
+    engine, receiver, monkeypatch, capsys
+):
+    with monkeypatch.context() as without:
+        without.delenv("AIRFLOW_CONN_SLUICE_ALERTS")
+        begin(engine, "the first")
+        end(engine)
+        begin(engine, "the second")
+        assert notify.tell_all(engine) == notify.NO_CONNECTION
+        said = capsys.readouterr().out
+        assert said.count("airflow connections add sluice_alerts") == 1
+    assert notify.tell_all(engine) == 0
+    assert ["the second" in message["text"] for message in receiver.messages] == [True]
+
+
+def test_a_connection_may_be_given_as_a_uri(receiver, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", receiver.url)
+    notify.notify(Incident(1, FLOW, "STUCK", "why"))
+    assert len(receiver.messages) == 1
+
+
+@pytest.mark.parametrize("host", ["", "ftp://127.0.0.1/x", "file:///etc/passwd"])
+def test_only_http_leaves_the_house(host, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": host}))
+    with pytest.raises(UsageError, match="has no host that begins with http:// or https://"):
+        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+
+
+def test_an_incident_of_every_sick_state_has_a_page():
+    for state in State:
+        page = notify.runbook(Incident(1, FLOW, state, "why"))
+        assert page == f"docs/runbooks/{state.lower().replace(' ', '-')}.md"
+    assert (ROOT / notify.runbook(Incident(1, "supervise", "PAUSED", "why"))).name == "supervisor.md"

@@ -1,0 +1,101 @@
+"""Whoever is woken at night finds a page for each alarm, and can trust every command on it."""
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from include import catalog
+from include.control.commands import Action
+from include.control.decide import SICK
+from include.local.broker import create_topic
+from tests.conftest import ROOT
+from tests.pipeline import TOPIC
+
+RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
+PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py"]
+LONGEST = 55
+
+
+def commands(start: str) -> list[tuple[str, str]]:
+    """Page and line, for every line that begins like that."""
+    lines = [(page, line.strip()) for page in PAGES for line in page.read_text().splitlines()]
+    return [(page.name, line) for page, line in lines if line.startswith(start)]
+
+
+@pytest.mark.parametrize("state", sorted(SICK))
+def test_every_sick_state_has_its_page(state):
+    page = ROOT / "docs" / "runbooks" / f"{state.lower().replace(' ', '-')}.md"
+    assert page.read_text().startswith(f"# {state}: ")
+
+
+@pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
+def test_a_page_is_short_and_says_whether_data_is_lost_and_when_to_wake_somebody(page: Path):
+    text = page.read_text()
+    assert len(text.splitlines()) <= LONGEST
+    assert "**Is data lost?**" in text
+    assert "\n## Wake somebody\n" in text
+
+
+@pytest.mark.parametrize(("page", "line"), commands("airflow dags trigger control.stream"))
+def test_every_command_names_a_flow_or_driver_and_an_action_that_exist(page, line):
+    *_, option, form = shlex.split(line)
+    asked = json.loads(form)
+    assert option == "-c"
+    assert asked.keys() in ({"flow", "action", "reason"}, {"driver", "action", "reason"})
+    assert asked.get("flow", "gold.heart_rate_by_model") in catalog.load().tables
+    assert asked.get("driver", "main") in catalog.load().drivers()
+    assert asked["action"] in list(Action)
+    assert asked["reason"]
+
+
+def test_every_module_that_a_page_runs_exists():
+    for page in PAGES:
+        for module in re.findall(r"python -m (include[\w.]*)", page.read_text()):
+            assert importlib.util.find_spec(module), f"{page.name}: {module}"
+
+
+def test_every_page_that_a_page_links_to_exists():
+    for page in RUNBOOKS:
+        for link in re.findall(r"\]\(([\w./-]+\.md)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_error_that_needs_a_person_has_its_section():
+    raised = {
+        call.args[1].value
+        for file in (ROOT / "include").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Broken" and len(call.args) > 1
+        if isinstance(call.args[1], ast.Constant)
+    }
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbooks" / "broken.md").read_text(), re.MULTILINE)
+    described = {name for heading in headings for name in heading.split(", ")}
+    assert len(raised) >= 6
+    assert raised - described == set()
+
+
+def test_every_state_of_the_supervisor_has_its_section():
+    text = (ROOT / "docs" / "runbooks" / "supervisor.md").read_text()
+    for state in ("PAUSED", "DEAD", "UNLOADABLE", "LATE", "AWAY"):
+        assert re.search(rf"^## {state}\b", text, re.MULTILINE), state
+
+
+def test_the_command_that_makes_kafka_keep_records_longer_does_that(broker):
+    create_topic(broker, TOPIC, 3)
+    [command] = [line for _, line in commands("python -c") if "retention.ms" in line]
+    environment = {**os.environ, "SLUICE_KAFKA": broker, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+    admin = AdminClient({"bootstrap.servers": broker})
+    [future] = admin.describe_configs([topic]).values()
+    assert future.result(30)["retention.ms"].value == "864000000"

@@ -1,0 +1,47 @@
+"""What stands in for a chat's webhook: a real HTTP server on loopback that keeps what it gets."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Receiver:
+    """messages: what came in. headers: of the newest. status: what it answers. port: stays when it starts anew."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}
+        self.status = 200
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if receiver.status == 200:
+                    receiver.messages.append(json.loads(body))
+                    receiver.headers = dict(self.headers)
+                self.send_response(receiver.status)
+                self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hooks/abc"
