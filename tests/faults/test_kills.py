@@ -54,6 +54,8 @@ def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: P
                 wait_until(lambda seen=before: pipeline.commits() > seen, 180, pipeline.log.read_text)
                 if number:
                     recoveries.append(time.monotonic() - killed_at)
+                    with capsys.disabled():
+                        print(f"\rkill {number} of {KILLS}: next commit after {recoveries[-1]:.0f} s", end="")
             threading.Event().wait(dice.uniform(0, 4))
             pipeline.kill(driver, ("python", "jvm", "both")[number % 3])
             killed_at, before = time.monotonic(), pipeline.commits()

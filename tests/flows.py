@@ -1,0 +1,157 @@
+"""Flows over a topic of a test's own, in the shared Spark session."""
+
+import os
+import threading
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import SparkSession
+
+from include.control import commands, database, lease, orders
+from include.control.commands import Action, Command
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
+from include.settings import settings
+from include.spec import Bucket, Delta, Expect, Kafka, Table, Upsert
+from tests.expected import Message
+from tests.pipeline import wait_until
+from tests.topic import Topic
+
+only_in_full_runs = pytest.mark.skipif(
+    os.environ.get("SLUICE_FAULTS") != "full", reason="much like another one: make faults runs it too"
+)
+
+
+def numbers(rows, *others: str):
+    """The value as a number, and the second of 1970 it stands for."""
+    rows = rows.selectExpr("try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset", *others)
+    return rows.selectExpr("*", "timestamp_seconds(number) AS time")
+
+
+def sums(rows):
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("minute").agg(F.count("*").alias("rows"), F.sum("number").alias("total"))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Bronze as it came, silver with the numbers (the rest quarantined), gold with their sum of each minute.
+
+    Nothing in it removes doubles, so a row that is written twice shows.
+    """
+
+    name: str
+    topic: Topic
+
+    @property
+    def bronze(self) -> Table:
+        return Table(name=f"bronze.{self.name}", comment="as it came", source=Kafka(self.topic.name))
+
+    @property
+    def silver(self) -> Table:
+        return Table(
+            name=f"silver.{self.name}",
+            comment="numbers",
+            source=Delta(f"bronze.{self.name}"),
+            schema="number INT, time TIMESTAMP, partition INT, offset BIGINT",
+            transform=numbers,
+            expect=(Expect("is_number", "number IS NOT NULL"),),
+        )
+
+    @property
+    def gold(self) -> Table:
+        return Table(
+            name=f"gold.{self.name}",
+            comment="sums",
+            source=Delta(f"silver.{self.name}"),
+            schema="minute TIMESTAMP, rows BIGINT, total BIGINT",
+            transform=sums,
+            write=Upsert(keys=("minute",), recompute=Bucket("minute", of="time", unit="minute")),
+        )
+
+    @property
+    def all(self) -> tuple[Table, Table, Table]:
+        return self.bronze, self.silver, self.gold
+
+    def assert_bronze_holds(self, messages: list[Message]) -> None:
+        held = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))
+        assert held == Counter((one.partition, one.offset, one.value) for one in messages)
+
+    def assert_silver_holds(self, messages: list[Message]) -> None:
+        good = Counter((row["partition"], row["offset"], row["number"]) for row in rows_of(f"silver.{self.name}"))
+        broken = Counter((row["partition"], row["offset"]) for row in rows_of(f"quarantine.silver_{self.name}"))
+        assert good == Counter((one.partition, one.offset, int(one.value)) for one in messages if one.value.isdigit())
+        assert broken == Counter((one.partition, one.offset) for one in messages if not one.value.isdigit())
+
+    def assert_holds(self, messages: list[Message]) -> None:
+        """Every table holds exactly what plain Python makes of these messages."""
+        self.assert_bronze_holds(messages)
+        self.assert_silver_holds(messages)
+        groups = defaultdict(list)
+        for number in [int(one.value) for one in messages if one.value.isdigit()]:
+            groups[datetime.fromtimestamp(number - number % 60, UTC)].append(number)
+        gold = {row["minute"]: (row["rows"], row["total"]) for row in rows_of(f"gold.{self.name}")}
+        assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
+
+
+def rows_of(table: str) -> list[dict]:
+    """All rows of a stored table, read without Spark."""
+    return DeltaTable(str(settings().table_path(table))).to_pyarrow_table().to_pylist()
+
+
+def wait_for_rows(table: Table, count: int) -> None:
+    def is_there() -> bool:
+        # TableNotFoundError: it is about to be created.
+        with suppress(TableNotFoundError):
+            return DeltaTable(str(settings().table_path(table.name))).count() == count
+        return False
+
+    wait_until(is_there, 180)
+
+
+class Driver:
+    """A driver in a thread of this process. tables: its table files, which a test may change while it runs."""
+
+    def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
+        self.name, self.tables = name, {table.name: table for table in tables}
+        self.engine = database.connect(settings().control_url)
+        self.keeper = Keeper(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
+        self.host = Host(spark, self.engine, self.keeper, name)
+        self.is_supervised = is_supervised
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self.keeper.take([lease.of_driver(self.name)])
+        self.keeper.start()
+        orders.begin(self.engine, list(self.tables), by_hand=not self.is_supervised)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.host.run(list(self.tables.values()), self.is_supervised)
+        except Exception as error:
+            self.error = error
+
+    def change(self, table: Table, **values: object) -> Table:
+        self.tables[table.name] = replace(table, **values)
+        return self.tables[table.name]
+
+    def query(self, table: Table):
+        """The flow's query, None while it does not run."""
+        running = self.host._flows.get(table.name)
+        return running and running.query
+
+    def end(self) -> None:
+        commands.obey(self.engine, Command(Action.STOP, tuple(self.tables), "test", "the test is over"))
+        self.thread.join(300)
+        self.keeper.stop()
+        assert not self.thread.is_alive()

@@ -1,0 +1,73 @@
+"""The on-call engineer, with Airflow's command line and REST API at hand."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from include.local import airflow, environment
+from include.local.airflow import Airflow
+from tests.pipeline import wait_until
+
+CONTROL = "control.stream"
+
+
+@dataclass(frozen=True)
+class OnCall:
+    """kit: the Airflow that runs."""
+
+    kit: Airflow
+
+    def cli(self, *arguments: str) -> str:
+        command = [str(Path(sys.executable).parent / "airflow"), *arguments]
+        done = subprocess.run(command, env=self.kit.variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ask(self, run: str, action: str, **target: str) -> None:
+        """Trigger `control.stream` for `flow=...` or `driver=...`."""
+        form = {"action": action, "reason": "a test", **target}
+        self.cli("dags", "trigger", CONTROL, "-r", run, "-c", json.dumps(form))
+
+    def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
+        """The answer of the REST API, for a path below its dags."""
+        login = {"username": environment.USER, "password": environment.password(self.kit.where)}
+        token = self._send("/auth/token", "POST", login, "")["access_token"]
+        return self._send(f"/api/v2/dags/{path}", method, body, token)
+
+    def tasks(self, run: str, dag: str = CONTROL) -> dict[str, str | None]:
+        found = self.rest(f"{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {one["task_id"]: one["state"] for one in found}
+
+    def wait(self, run: str, task: str, *states: str, timeout_seconds: float = 120) -> None:
+        wait_until(lambda: self.tasks(run)[task] in states, timeout_seconds, lambda: str(self.tasks(run)))
+
+    def wait_for_question(self, run: str) -> None:
+        """Until an answer counts: one that comes before the scheduler heard of the waiting fails the task."""
+        self.wait(run, "approve", "awaiting_input")
+        task = f"TaskInstanceKey(dag_id='{CONTROL}', task_id='approve', run_id='{run}'"
+        heard = f"Received executor event with state success for task instance {task}"
+        wait_until(lambda: heard in self.kit.platform.log(airflow.SCHEDULER).read_text(), 60)
+
+    def question(self, run: str) -> dict:
+        """What whoever approves is shown."""
+        return self.rest(_question(run))
+
+    def answer(self, run: str, option: str) -> None:
+        assert self.question(run)["responded_at"] is None
+        self.rest(_question(run), "PATCH", {"chosen_options": [option], "params_input": {}})
+
+    def _send(self, path: str, method: str, body: dict | None, token: str) -> Any:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.kit.url + path, data, headers, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=30) as answer:
+            return json.load(answer)
+
+
+def _question(run: str) -> str:
+    return f"{CONTROL}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
