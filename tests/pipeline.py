@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], object], timeout_seconds: float, why: Cal
 
 def part(number: int, count: int = 3_000) -> list[Event]:
     """A seeded share of a story: each part goes on about where the one before ended."""
-    start = datetime(2026, 3, 1, 12, number, tzinfo=UTC)
+    start = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(minutes=number)
     return list(events(seed=number, count=count, start=start, per_second=50))
 
 

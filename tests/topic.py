@@ -5,7 +5,14 @@ import uuid
 from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from include.errors import Unreachable
 from include.ledger import kafka
@@ -37,6 +44,14 @@ class Topic:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result()
         wait_until(lambda: self._is_known(partitions), 60)
         self.partitions = partitions
+
+    def configure(self, **config: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result()
 
     def send(self, *values: object, **settings: object) -> "Topic":
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, **settings})

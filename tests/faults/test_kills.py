@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -32,13 +33,13 @@ def events_flowing(pipeline: Pipeline) -> Iterator[None]:
             number += 1
             ends.wait(EVENTS_PER_PART / 50)
 
-    producer = threading.Thread(target=produce)
-    producer.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        producer.join()
+    with ThreadPoolExecutor() as pool:
+        producing = pool.submit(produce)
+        try:
+            yield
+        finally:
+            ends.set()
+        producing.result()
 
 
 @pytest.mark.parametrize("pipeline", [{"SLUICE_LEASE_SECONDS": "5"}], indirect=True)

@@ -1,0 +1,59 @@
+"""What the supervisor learns of a flow's source, before anything is lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from include.control import backlog
+from include.control.supervision import Outlook
+from include.orchestration import outlook
+from include.settings import settings
+from tests.pipeline import wait_until
+
+
+@pytest.mark.parametrize(
+    ("behind", "grows"),
+    [
+        ([100] * 8, False),
+        ([10, 20, 30, 40, 50, 60, 70, 80], True),
+        ([10, 90, 10, 90, 10, 90, 10, 90], False),
+        ([80, 70, 60, 50, 40, 30, 20, 10], False),
+        ([10, 20, 30, 40, 50, 60, 70], False),
+    ],
+    ids=["steady", "growing", "saw-tooth", "catching up", "too few to tell"],
+)
+def test_a_flow_falls_behind_when_its_backlog_grows_and_does_not_come_back(behind: list[int], grows: bool):
+    assert backlog.is_growing(behind) is grows
+
+
+def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, topic, run_once, engine):
+    topic.create(retention_ms="3600000").send(1, 2)
+    run_once(chain.bronze)
+    assert outlook.look(engine, [chain.bronze]) == {chain.bronze.name: Outlook()}
+    topic.send(3)
+    assert outlook.look(engine, [chain.bronze])[chain.bronze.name].expires is None
+    topic.configure(retention_ms="1000")
+
+    def expires() -> str:
+        return outlook.look(engine, [chain.bronze])[chain.bronze.name].expires or ""
+
+    wait_until(lambda: expires().startswith("Kafka deletes unread records of partition 0 in 0.0 h: "), 30)
+
+
+def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, topic, run_once, engine, monkeypatch):
+    topic.create().send(1, 2)
+    run_once(chain.bronze, chain.silver)
+    away = replace(settings(), kafka="127.0.0.1:1")
+    monkeypatch.setattr(outlook, "settings", lambda: away)
+    seen = outlook.look(engine, [chain.bronze, chain.silver])
+    assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
+    assert seen[chain.silver.name] == Outlook()
+
+
+def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_others(chain, topic, run_once, engine):
+    topic.create().send(1, 2)
+    run_once(chain.bronze)
+    [newest] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
+    newest.write_bytes(b"")
+    seen = outlook.look(engine, [chain.bronze, chain.silver])
+    assert set(seen.values()) == {Outlook()}
