@@ -103,6 +103,7 @@ def kill(process: Process | None) -> None:
     process.kill()
 
 
+@is_long
 def test_a_driver_that_sleeps_is_replaced_and_writes_no_more(live: Live):
     asleep = live.wait_for_driver()
     live.wait_for_commit()

@@ -118,6 +118,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topic, run_once, ask):
     topic.create().send(1, "x")
     run_once(*chain.all)

@@ -1,6 +1,5 @@
 """A PostgreSQL that is away from the whole platform while events flow. SQLite's case: test_lease_loss.py."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -8,12 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import free_port
+from tests.flows import only_in_full_runs
 from tests.live import Live, running
 from tests.pipeline import wait_until
 from tests.postgresql import Server
 
 LEASE_SECONDS = 15
-AWAY_SECONDS = 120 if os.environ.get("SLUICE_FAULTS") == "full" else LEASE_SECONDS + 5
+AWAY_SECONDS = 120
+# The short form of this is tests/unit/test_postgresql.py, on the server alone.
+pytestmark = only_in_full_runs
 
 
 @pytest.fixture(scope="module")
