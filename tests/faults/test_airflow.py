@@ -120,6 +120,7 @@ def test_a_driver_that_sleeps_is_replaced_and_writes_no_more(live: Live):
     live.assert_nothing_lost_or_doubled()
 
 
+@is_long
 def test_what_the_engineer_asks_for_is_done_and_the_other_flows_go_on(live: Live):
     driver = live.wait_for_driver()
     live.order("stop", flow=SILVER)
