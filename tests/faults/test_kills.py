@@ -16,7 +16,7 @@ import pytest
 
 from tests.pipeline import TABLES, Pipeline, part, wait_until
 
-KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 3
+KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 2
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 EVENTS_PER_PART = 250
 

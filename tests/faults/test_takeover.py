@@ -7,6 +7,7 @@ import subprocess
 
 import psutil
 
+from tests.flows import only_in_full_runs
 from tests.pipeline import Pipeline, part, wait_until
 
 BRONZE = "bronze.tracker_events"
@@ -53,6 +54,7 @@ def left(started: list[subprocess.Popen]) -> list[subprocess.Popen]:
     return [one for one in started if one.poll() is not None]
 
 
+@only_in_full_runs
 def test_a_flow_that_is_no_longer_wanted_stops_and_the_others_go_on(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()
