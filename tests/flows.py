@@ -25,7 +25,7 @@ from tests.pipeline import wait_until
 from tests.topic import Topic
 
 only_in_full_runs = pytest.mark.skipif(
-    os.environ.get("SLUICE_FAULTS") != "full", reason="much like another one: make faults runs it too"
+    os.environ.get("SLUICE_FAULTS") != "full", reason="left to make faults, for time"
 )
 
 
