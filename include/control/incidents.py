@@ -1,8 +1,9 @@
 """Incidents: one from the moment something is sick until it has been well for a while. Each is told once."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, Row, select, update
 
 from include.control import database
 from include.control.decide import State
@@ -42,15 +43,21 @@ def end(connection: Connection, target: str) -> None:
     connection.execute(update(incidents).where(is_open).values(ended_at=database.now(connection)))
 
 
+def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
+    """The target's open incident, and whether anybody was told of it. Raises Unreachable."""
+    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    with database.transaction(engine) as connection:
+        row = connection.execute(select(incidents).where(is_open)).one_or_none()
+    return (_incident(row), row.told_at is not None) if row else None
+
+
 def untold(engine: Engine) -> list[Incident]:
     """Those that nobody was notified of yet, oldest first. Raises Unreachable."""
     with database.transaction(engine) as connection:
         found = connection.execute(
             select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
         ).all()
-    return [
-        Incident(row.number, row.target, row.state, row.reason, row.ended_at is not None, row.error) for row in found
-    ]
+    return [_incident(row) for row in found]
 
 
 def tell(engine: Engine, number: int) -> None:
@@ -58,3 +65,7 @@ def tell(engine: Engine, number: int) -> None:
     with database.transaction(engine) as connection:
         told = {"told_at": database.now(connection)}
         connection.execute(update(incidents).where(incidents.c.number == number).values(told))
+
+
+def _incident(row: Row[Any]) -> Incident:
+    return Incident(row.number, row.target, row.state, row.reason, row.ended_at is not None, row.error)

@@ -71,13 +71,12 @@ def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
     return {found.flow: found for found in connection.execute(held)}
 
 
-def show_signs(engine: Engine, batches: dict[str, int | None]) -> None:
-    """Tell the supervisor that these flows live, and at which batch they are. Raises Unreachable."""
+def show_signs(engine: Engine, flows: list[str]) -> None:
+    """Tell the supervisor that these flows live. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        lock(connection, batches)
-        now = database.now(connection)
-        for flow, batch in batches.items():
-            connection.execute(update(runs).where(runs.c.flow == flow).values(sign_at=now, batch=batch))
+        lock(connection, flows)
+        signs = {"sign_at": database.now(connection)}
+        connection.execute(update(runs).where(runs.c.flow.in_(flows)).values(signs))
 
 
 def fail(engine: Engine, flows: list[str], failure: Failure) -> None:

@@ -36,7 +36,6 @@ runs = Table(
     Column("error", String, comment="the error class of that failure"),
     Column("needs_person", Boolean, nullable=False, comment="whether no retry cures that failure"),
     Column("sign_at", Float, comment="when its query last showed a sign of life"),
-    Column("batch", BigInteger, comment="the batch it last worked on"),
 )
 
 drivers = Table(

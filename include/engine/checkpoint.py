@@ -10,6 +10,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from include.control.resets import Reset
 from include.engine import generation
 from include.engine.commit import txn_app_id
 from include.engine.generation import OWNER, Beginning
@@ -41,11 +42,11 @@ class Checkpoint:
     lost: tuple[Lost, ...] = ()
 
 
-def claim(spark: SparkSession, table: Table, reset: bool = False, accepts_loss: bool = False) -> Checkpoint:
+def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     """The newest generation, locked by this JVM, its owner written or checked. The caller holds the flow's lease.
 
-    reset, accepts_loss: begin a new generation where the table's last commit ended; `accepts_loss` skips what Kafka no
-    longer holds. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
+    reset: begin a new generation where the table's last commit ended, and skip what Kafka no longer holds where it
+    accepts that. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
     source do not fit, and Unreachable.
     """
     owner = generation.identity(table)
@@ -54,8 +55,8 @@ def claim(spark: SparkSession, table: Table, reset: bool = False, accepts_loss: 
     _lock(spark, home / "lock", table.name)
     newest = ledger.newest_generation(home)
     beginning = Beginning()
-    if reset or accepts_loss:
-        beginning = generation.after_last_commit(table, accepts_loss)
+    if reset:
+        beginning = generation.after_last_commit(table, reset.accepts_loss)
         if newest is not None and beginning.after:
             _check_write(home / str(newest), owner, table)
         number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1

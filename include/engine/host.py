@@ -119,7 +119,7 @@ class Host:
     def _start(self, table: Table, order: Order, once: bool) -> None:
         storage.create(self._spark, table)
         reset = resets.asked(self._engine, table.name)
-        claimed = checkpoint.claim(self._spark, table, bool(reset), bool(reset and reset.accepts_loss))
+        claimed = checkpoint.claim(self._spark, table, reset)
         if reset:
             resets.done(self._engine, reset, claimed.generation, getattr(table.source, "topic", ""), claimed.lost)
         self._record_deployment(table, claimed)
@@ -168,10 +168,10 @@ class Host:
                 self._untold.pop(0)
 
     def _show_signs(self) -> None:
-        batches = {name: one.batch for name, one in self._flows.items() if one.gives_sign()}
-        if batches:
+        alive = [name for name, one in self._flows.items() if one.gives_sign()]
+        if alive:
             with suppress(Unreachable):
-                orders.show_signs(self._engine, batches)
+                orders.show_signs(self._engine, alive)
 
     def _read_orders(self, names: list[str]) -> None:
         """While the database is away, what was wanted before still holds."""

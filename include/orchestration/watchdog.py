@@ -13,11 +13,10 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field, replace
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
 from include.control import database, incidents, supervision
 from include.control.incidents import Incident
-from include.control.schema import incidents as table
 from include.errors import Unreachable
 from include.orchestration import diagnose
 from include.settings import settings
@@ -70,7 +69,7 @@ class Watchdog:
         if ago is not None:
             self.well_at = max(self.well_at, now - max(ago, 0))
         is_well = now - self.well_at <= self.late_seconds
-        held = _open(engine)
+        held = incidents.open_of(engine, supervision.NAME)
         if is_well and held:
             self._end(engine, *held)
         elif not is_well and not held:
@@ -112,14 +111,6 @@ class Watchdog:
             self.is_untold = False
         if not (self.news or self.is_untold):
             self.told_at = -math.inf
-
-
-def _open(engine: Engine) -> tuple[Incident, bool] | None:
-    """The supervisor's open incident, and whether anybody was told."""
-    is_open = (table.c.target == supervision.NAME) & table.c.ended_at.is_(None)
-    with database.transaction(engine) as connection:
-        row = connection.execute(select(table).where(is_open)).one_or_none()
-    return row and (Incident(row.number, row.target, row.state, row.reason), row.told_at is not None)
 
 
 def _notify(*options: str, news: list[Incident] | None = None) -> bool:

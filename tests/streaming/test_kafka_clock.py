@@ -4,19 +4,18 @@ import base64
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import psutil
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 
 from include.errors import Unreachable
 from include.ledger import kafka, retention
 from include.ledger.retention import Lost
 from include.local import broker as local_broker
+from tests import topic as topics
 from tests.conftest import free_port
 from tests.pipeline import wait_until
 
@@ -25,22 +24,8 @@ HOUR, DAY = 3600, 86400
 HASTY = "log.retention.check.interval.ms=200\nlog.initial.task.delay.ms=200\n"
 
 
-class Topic:
-    """A topic of the test's own."""
-
-    def __init__(self, servers: str) -> None:
-        self.servers, self.name = servers, f"t{uuid.uuid4().hex[:12]}"
-        self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-
-    def create(self, partitions: int = 1, **config: str) -> "Topic":
-        # KafkaException: it was deleted, and the broker is not done.
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        wait_until(lambda: self._created(NewTopic(self.name, partitions, 1, config=settings)), 20)
-        wait_until(self._known, 20)
-        return self
-
-    def delete(self) -> None:
-        self.admin.delete_topics([self.name])[self.name].result()
+class Topic(topics.Topic):
+    """A topic of the test's own, whose records have an age."""
 
     def send(
         self, *ages: float, partition: int = 0, value: bytes = b"x", key: bytes | None = None, **settings: str
@@ -61,26 +46,11 @@ class Topic:
         assert refused == []
         return self
 
-    def delete_before(self, offset: int) -> None:
-        where = TopicPartition(self.name, 0, offset)
-        self.admin.delete_records([where])[where].result()
-
     def clock(self, position: int = 0) -> retention.Clock:
         return retention.clock(self.servers, self.name, {0: position})[0]
 
     def lost(self, positions: dict[int, int]) -> list[Lost]:
         return retention.lost(self.servers, self.name, positions)
-
-    def _created(self, topic: NewTopic) -> bool:
-        with suppress(KafkaException):
-            self.admin.create_topics([topic])[self.name].result()
-            return True
-        return False
-
-    def _known(self) -> bool:
-        with suppress(Unreachable):
-            return bool(kafka.offsets(self.servers, self.name))
-        return False
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def works(engine: Engine, driver: Holder) -> Holder:
     launched(engine, settle(engine), driver.python.to_json())
     come_up(engine, driver)
     pass_time(engine, HEALTHY_SECONDS + 1)
-    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    orders.show_signs(engine, FLOWS)
     assert states(settle(engine)) == [State.HEALTHY] * 2
     return driver
 
@@ -208,11 +208,11 @@ def test_a_healthy_spell_makes_the_next_failure_the_first(engine, holder):
     pass_time(engine, START_SECONDS)
     assert launches(settle(engine))
     come_up(engine, holder("main"))
-    orders.show_signs(engine, dict.fromkeys(FLOWS))
+    orders.show_signs(engine, FLOWS)
     settle(engine)
     assert run(engine).attempts == 2, "it works, but has yet to show that it lasts"
     pass_time(engine, HEALTHY_SECONDS + 1)
-    orders.show_signs(engine, dict.fromkeys(FLOWS))
+    orders.show_signs(engine, FLOWS)
     settle(engine)
     assert run(engine).attempts == 0
 
@@ -356,7 +356,7 @@ def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_w
     hold_again(engine, holder("by hand"))
     assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
     pass_time(engine, 10_000)
-    orders.show_signs(engine, dict.fromkeys(FLOWS, 2))
+    orders.show_signs(engine, FLOWS)
     assert states(settle(engine)) == [State.HEALTHY] * 2
     give_back(engine, A)
     settlement = settle(engine)
@@ -372,7 +372,7 @@ def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_
     give_back(engine, A)
     ask(engine, Action.RESET_CHECKPOINT, A)
     pass_time(engine, 10_000)
-    orders.show_signs(engine, {B: 2})
+    orders.show_signs(engine, [B])
     assert states(settle(engine)) == [State.STOPPED, State.HEALTHY]
     ask(engine, Action.START, A)
     assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
@@ -405,11 +405,11 @@ def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(eng
     assert news(engine) == ["BACKING OFF"]
     assert states(settle(engine))[0] is State.STARTING
     hold_again(engine, driver)
-    orders.show_signs(engine, {A: 1})
+    orders.show_signs(engine, [A])
     settle(engine)
     assert open_incidents(engine) == ["BACKING OFF"], "it works, but has yet to show that it lasts"
     pass_time(engine, 10 * HEALTHY_SECONDS)
-    orders.show_signs(engine, {A: 1})
+    orders.show_signs(engine, [A])
     settle(engine)
     assert open_incidents(engine) == []
     assert news(engine) == []
@@ -446,7 +446,7 @@ def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(eng
         settle(engine)
         hold_again(engine, driver)
         pass_time(engine, 65)
-        orders.show_signs(engine, {A: None} if signs else {})
+        orders.show_signs(engine, [A] if signs else [])
         settle(engine)
         pass_time(engine, 5)
         fail(engine, A, CURABLE)
@@ -477,7 +477,7 @@ def test_a_flow_that_comes_back_too_far_behind_is_new_news(engine, holder):
     settle(engine)
     hold_again(engine, driver)
     pass_time(engine, 10 * HEALTHY_SECONDS)
-    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    orders.show_signs(engine, FLOWS)
     settle(engine, backlog="9 h behind, Kafka keeps 12 h")
     assert news(engine) == ["LAGGING"]
 
@@ -487,7 +487,7 @@ def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, hol
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(attempts=5))
     pass_time(engine, 10_000)
-    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    orders.show_signs(engine, FLOWS)
     settle(engine, backlog="9 h behind")
     assert run(engine).attempts == 0
 
@@ -543,7 +543,7 @@ def test_a_driver_that_came_up_after_its_restart_was_asked_for_is_left_alone(eng
     ask(engine, Action.RESTART, driver="main")
     come_up(engine, holder("main"), by_hand)
     pass_time(engine, FORCE_SECONDS + 1)
-    orders.show_signs(engine, dict.fromkeys(FLOWS, 1))
+    orders.show_signs(engine, FLOWS)
     assert not settle(engine).kill
 
 
