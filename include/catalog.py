@@ -1,20 +1,18 @@
 """Finds every table file, checks the whole graph, and refuses a wrong one before anything runs."""
 
 import importlib
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import pairwise
 
-from include import ddl
+from include import declaration
+from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
-from include.spec import ACTIONS, BUCKET_UNITS, LAYERS, Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert
+from include.spec import LAYERS, Delta, Table
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,15 @@ class Catalog:
     def flow(self, name: str) -> Table:
         """Raises UsageError for a flow nobody declared."""
         if name not in self.tables:
-            raise UsageError(f"there is no flow '{name}': {_suggest(name, list(self.tables))}")
+            raise UsageError(f"there is no flow '{name}': {suggest(name, list(self.tables))}")
         return self.tables[name]
 
     def drivers(self) -> dict[str, list[Table]]:
-        """The flows that share a Spark process, by driver name, in graph order."""
+        """The flows that share a Spark process, by driver name, in graph order; without those that run in windows."""
         shared: dict[str, list[Table]] = {}
         for table in self.tables.values():
-            shared.setdefault(table.driver, []).append(table)
+            if not table.merges_in_windows:
+                shared.setdefault(table.driver, []).append(table)
         return shared
 
 
@@ -51,15 +50,11 @@ def load(package: str = "include.tables") -> Catalog:
         table = _import(package, layer, name)
         expected = f"{layer}.{name}"
         if table.name != expected:
-            raise _mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        _check_kinds(table)
-        _check_schema(table)
+            raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
+        declaration.check_alone(table)
         found[expected] = table
     for table in found.values():
-        _check_source(table, found)
-        _check_write(table, found)
-        _check_bronze(table)
-        _check_rules(table)
+        declaration.check_among(table, found)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
 
 
@@ -105,137 +100,10 @@ def _import(package: str, layer: str, name: str) -> Table:
     return table
 
 
-def _check_kinds(table: Table) -> None:
-    """Python takes any value for any field; what follows relies on their kinds."""
-    _check_kind(table, "source", table.source, Kafka, Delta)
-    _check_kind(table, "write", table.write, Append, Upsert)
-    _check_kind(table, "schema", table.schema, str)
-    _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
-    _check_list(table, "expect", table.expect, Expect)
-    if table.parse is not None:
-        _check_kind(table, "parse", table.parse, Json)
-        _check_list(table, "into", table.parse.into, str)
-    if not (table.transform is None or callable(table.transform)):
-        raise _mistake(table, f"transform is {table.transform!r}: it has to be a function")
-    if isinstance(table.write, Append):
-        _check_list(table, "unique", table.write.unique, str)
-        _check_list(table, "first_by", table.write.first_by, str)
-    else:
-        _check_list(table, "keys", table.write.keys, str)
-        _check_kind(table, "recompute", table.write.recompute, Bucket)
-
-
-def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
-    if not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise _mistake(table, f"{what} is {value!r}: it has to be {wanted}")
-
-
-def _check_list(table: Table, what: str, values: object, kind: type) -> None:
-    if isinstance(values, kind):
-        raise _mistake(table, f"{what} is {values!r} and no tuple: write {what}=(...,) with the comma")
-    if not isinstance(values, (tuple, list)) or not all(isinstance(value, kind) for value in values):
-        raise _mistake(table, f"{what} is {values!r}: it has to be a tuple of {kind.__name__}")
-
-
-def _check_schema(table: Table) -> None:
-    columns = ddl.columns(table.schema)
-    if not any(columns):
-        raise _mistake(table, "schema is empty: name its columns")
-    if not all(columns):
-        before = next((f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning")
-        raise _mistake(table, f"schema has a comma too many {before}: take it out")
-    if table.parse:
-        for name in table.parse.into:
-            if name not in columns:
-                raise _mistake(table, f"into names '{name}', no column of its schema: {_suggest(name, columns)}")
-        if "_errors" not in columns:
-            raise _mistake(
-                table,
-                "parse without a column for what cannot be typed: "
-                "add `_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
-            )
-
-
-def _check_source(table: Table, tables: dict[str, Table]) -> None:
-    if not isinstance(table.source, Delta):
-        return
-    source = table.source.table
-    if source not in tables:
-        raise _mistake(table, f"source is '{source}', which no file declares: {_suggest(source, list(tables))}")
-    if isinstance(tables[source].write, Upsert):
-        raise _mistake(
-            table,
-            f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
-            f"read a table that is appended to",
-        )
-
-
-def _check_write(table: Table, tables: dict[str, Table]) -> None:
-    columns = ddl.columns(table.schema)
-    keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
-    for key in keys:
-        if key not in columns:
-            raise _mistake(table, f"key '{key}' is not a column of its schema: {_suggest(key, columns)}")
-    if isinstance(table.write, Upsert):
-        bucket = table.write.recompute
-        if not keys:
-            raise _mistake(table, "Upsert has no keys: name the columns that identify a row")
-        if bucket.unit not in BUCKET_UNITS:
-            raise _mistake(table, f"bucket unit is '{bucket.unit}': {_suggest(bucket.unit, list(BUCKET_UNITS))}")
-        if bucket.name not in keys:
-            raise _mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
-        if not isinstance(table.source, Delta):
-            raise _mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
-        options = ddl.columns(tables[table.source.table].schema)
-        if bucket.of not in options:
-            raise _mistake(table, f"bucket of '{bucket.of}', which its source has not: {_suggest(bucket.of, options)}")
-
-
-def _check_bronze(table: Table) -> None:
-    if not isinstance(table.source, Kafka):
-        return
-    if table.layer != "bronze":
-        raise _mistake(
-            table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table"
-        )
-    barred = "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
-    if barred:
-        raise _mistake(
-            table, f"{barred} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
-        )
-
-
-def _check_rules(table: Table) -> None:
-    names = [rule.name for rule in table.expect]
-    for rule in table.expect:
-        if rule.otherwise not in ACTIONS:
-            raise _mistake(
-                table,
-                f"rule '{rule.name}' says otherwise='{rule.otherwise}': {_suggest(rule.otherwise, list(ACTIONS))}",
-            )
-        if names.count(rule.name) > 1:
-            raise _mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
-    if table.expect and isinstance(table.write, Upsert):
-        raise _mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
-    if not 0 < table.interval_seconds < math.inf:
-        raise _mistake(table, f"interval_seconds is {table.interval_seconds}: set it to a number above 0")
-
-
 def _in_graph_order(tables: dict[str, Table]) -> list[str]:
     reads = {t.name: [t.source.table] if isinstance(t.source, Delta) else [] for t in tables.values()}
     try:
         return list(TopologicalSorter(reads).static_order())
     except CycleError as error:
         path = error.args[1]
-        raise _mistake(tables[path[0]], f"reads itself in a cycle ({' <- '.join(path)}): cut one of these") from error
-
-
-def _mistake(table: Table, sentence: str, path: str | None = None) -> DeclarationError:
-    layer, name = (path or table.name).split(".")
-    return DeclarationError(f"include/tables/{layer}/{name}.py: {sentence}")
-
-
-def _suggest(wrong: str, options: list[str]) -> str:
-    close = get_close_matches(wrong, options, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(options)}"
+        raise mistake(tables[path[0]], f"reads itself in a cycle ({' <- '.join(path)}): cut one of these") from error

@@ -36,6 +36,11 @@ class Settings:
         return self.home / "lake"
 
     @property
+    def store(self) -> str:
+        """The scheme of the file system that the lake lies on."""
+        return "file"
+
+    @property
     def logs(self) -> Path:
         return self.home / "log"
 

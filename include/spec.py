@@ -90,10 +90,12 @@ class Upsert:
     recompute: an aggregate that must be right after late rows. For every bucket a batch touches, `transform` sees all
     rows the source holds for that bucket as of the batch's end version, so a replay comes out the same. The bucket is
     one of the keys.
+    in_windows: no stream runs; what its source has gathered is merged whenever the table's window is open.
     """
 
     keys: tuple[str, ...]
     recompute: Bucket
+    in_windows: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,28 @@ class Expect:
     name: str
     condition: str
     otherwise: str = "quarantine"
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """How a table is kept in shape, in windows that no other writer shares.
+
+    schedule: cron expression, UTC, at which `maintain.<table>` looks whether there is something to do; None: by hand.
+    target_file_mb: the size compaction aims at.
+    most_rewritten_mb: how much one window rewrites at most.
+    time_travel_hours: for how long every version of the table stays readable.
+    every_batches: a table that a stream upserts is compacted by that stream, after so many batches.
+    most_held_hours: how long a stopped flow may keep VACUUM from its work before people are told.
+    longest_minutes: a window that is not over by then is ended by force; nor is one waited for any longer.
+    """
+
+    schedule: str | None = "23 * * * *"
+    target_file_mb: float = 128
+    most_rewritten_mb: float = 10_240
+    time_travel_hours: float = 168
+    every_batches: int = 200
+    longest_minutes: float = 60
+    most_held_hours: float = 720
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +154,7 @@ class Table:
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
     expect: tuple[Expect, ...] = ()
+    maintain: Maintenance = Maintenance()
     interval_seconds: float = 2.0
     driver: str = "main"
     properties: dict[str, str] = field(default_factory=dict)
@@ -142,3 +167,8 @@ class Table:
     def quarantine(self) -> str:
         """The table that gets the rows which break a rule."""
         return f"quarantine.{self.name.replace('.', '_')}"
+
+    @property
+    def merges_in_windows(self) -> bool:
+        """Whether its flow runs in its windows only."""
+        return isinstance(self.write, Upsert) and self.write.in_windows

@@ -19,12 +19,12 @@ from include.control.process import Holder
 from include.engine.driver import jvm_pid
 from include.engine.host import Host
 from include.settings import settings
-from include.spec import Bucket, Delta, Expect, Kafka, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.expected import Message
 from tests.pipeline import wait_until
 from tests.topic import Topic
 
-only_in_full_runs = pytest.mark.skipif(
+is_long = only_in_full_runs = pytest.mark.skipif(
     os.environ.get("SLUICE_FAULTS") != "full", reason="left to make faults, for time"
 )
 
@@ -80,6 +80,13 @@ class Chain:
     @property
     def all(self) -> tuple[Table, Table, Table]:
         return self.bronze, self.silver, self.gold
+
+    @property
+    def in_windows(self) -> tuple[Table, Table, Table]:
+        """The same, small as they are, with something to do for their windows; gold is merged there only."""
+        keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
+        bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
+        return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
     def assert_bronze_holds(self, messages: list[Message]) -> None:
         held = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))

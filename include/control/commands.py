@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, func, select, update
 
-from include.control import database, incidents, lease, orders, supervision
+from include.control import database, holds, incidents, lease, orders, supervision
 from include.control.schema import audits, desired, drivers, resets, runs
 
 # Whoever pastes a command again within this time means the same restart.
@@ -16,7 +16,7 @@ class Action(StrEnum):
     """restart: end after the batch in hand and start anew, with the table file as it is now.
     stop, start. drain: read what the source holds now, then stop. catch up: the same for a flow that is stopped.
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
-    the checkpoint where the table's last commit ended.
+    the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
     """
 
     RESTART = "restart"
@@ -26,10 +26,11 @@ class Action(StrEnum):
     CATCH_UP = "catch up"
     ACCEPT_DATA_LOSS = "accept data loss"
     RESET_CHECKPOINT = "reset checkpoint"
+    RELEASE = "release"
 
 
 # These need the approval of a person.
-DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT})
+DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE})
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
             _want(connection, command, flow, "draining")
             _forgive(connection, flow)
             return "reads what its source holds now, then stops"
+        case Action.RELEASE if state != "stopped":
+            return "nothing done, it runs: action stop first"
+        case Action.RELEASE:
+            holds.release(connection, flow, command.who, command.reason)
+            return "VACUUM no longer waits for it, and it has to be rebuilt"
         case _:
             return _reset(connection, command, flow)
 

@@ -61,9 +61,8 @@ def _parse(url: str) -> URL:
 
 
 def _create_tables(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        # Its CREATE TABLE IF NOT EXISTS still fails when two come at one moment.
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('sluice'))"))
+    # PostgreSQL's CREATE TABLE IF NOT EXISTS still fails when two come at one moment.
+    serialize(connection, "sluice")
     metadata.create_all(connection)
 
 
@@ -98,6 +97,13 @@ def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = (
     except (DBAPIError, TimeoutError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split())
         raise Unreachable(f"{what} does not answer ({reason}): {remedy}") from error
+
+
+def serialize(connection: Connection, name: str) -> None:
+    """From here to the end of the transaction, no other that says the same name is in progress."""
+    # SQLite's BEGIN IMMEDIATE lets in one at a time anyway.
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
 
 
 def insert(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":

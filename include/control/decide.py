@@ -47,6 +47,7 @@ class Failure:
 REMEDIES = {
     "CHECKPOINT_LOST": "reset checkpoint",
     "CHECKPOINT_DAMAGED": "reset checkpoint",
+    "RELEASED": "reset checkpoint",
     "TOPIC_REPLACED": "accept data loss",
     "KAFKA_DATA_LOSS": "accept data loss",
 }

@@ -4,14 +4,21 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from include.control import database, lease, orders
+from include.control import database, lease, lock, orders, windows
 from include.control.lease import Lease
+from include.control.lock import Entry, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
 from include.errors import LeaseLost, Unreachable
+
+# How soon a writer notices that its turn has come.
+GATE_SECONDS = 0.25
+T = TypeVar("T")
 
 
 class Keeper:
@@ -29,6 +36,7 @@ class Keeper:
         self._ttl_seconds = ttl_seconds
         self._halt = halt
         self._held: dict[str, Lease] = {}
+        self._leaving: set[str] = set()
         self._deadline = math.inf
         # A lease must not be given back in the middle of its renewal, which would find it lost.
         self._turn = threading.Lock()
@@ -72,34 +80,56 @@ class Keeper:
         with suppress(Unreachable):
             self.give_back(list(self._held))
 
-    def pass_gate(self, flow: str, since: Order) -> bool:
-        """The one check before a batch is written: True to write it, False where the flow is to stop.
+    def enter(self, entry: Entry, patience: Callable[[], bool], since: Order | None = None) -> bool:
+        """The one gate before a table is written: True once the lock is held, False where the writer is to stop.
 
-        since: what was wanted of the flow when it started; once something else is wanted, it stops. Renews the lease
-        and reads that in one short transaction. While the database is away it waits; if that lasts too long, `halt`
-        ends the wait.
+        patience: asked before every look; False ends the wait. since: what was wanted of the flow when it started; once
+        something else is wanted, it stops. Each look renews the leases in the same short transaction. While the
+        database is away it waits; if that lasts too long, `halt` ends the wait. `leave` follows, whatever came of it.
         """
-        while not self._stopped.is_set():
+        came: tuple[float, Obstacle] | None = None
+        while patience() and not self._stopped.is_set():
             try:
-                return self._renew(flow) == since
+                wanted, obstacle, now = self._renew_and(partial(_look, entry=entry, since=since, came=came))
+                if wanted != since:
+                    return False
+                if obstacle is None:
+                    return True
+                came = came or (now, obstacle)
+                if obstacle.is_gone:
+                    lock.remove(self._engine, obstacle)
+                else:
+                    self._stopped.wait(GATE_SECONDS)
             except Unreachable:
                 self._stopped.wait(self._ttl_seconds / 60)
         return False
 
-    def _renew(self, flow: str | None = None) -> Order | None:
-        """Renew all leases; returns what is wanted of `flow`."""
+    def leave(self, name: str) -> None:
+        """Let others write; while the database is away, as soon as it is back."""
+        self._leaving.add(name)
+        with suppress(Unreachable):
+            self._renew()
+
+    def _renew(self) -> None:
+        self._renew_and(lambda _: None)
+
+    def _renew_and(self, work: Callable[[Connection], T]) -> T:
+        """Renew all leases, and do this work in the same transaction."""
         with self._turn:
-            asked_at = database.boottime()
+            asked_at, leaving = database.boottime(), set(self._leaving)
             try:
                 with database.transaction(self._engine) as connection:
                     lease.renew(connection, list(self._held.values()), self._ttl_seconds)
-                    wanted = orders.order(connection, flow) if flow else None
+                    for name in leaving & self._held.keys():
+                        lock.leave(connection, name)
+                    done = work(connection)
             except LeaseLost as lost:
                 self._halt(str(lost))
                 raise
+            self._leaving -= leaving
             if self._held:
                 self._postpone(asked_at)
-            return wanted
+            return done
 
     def _postpone(self, asked_at: float) -> None:
         # A sixth early: halting a JVM takes a moment.
@@ -118,3 +148,17 @@ class Keeper:
         while not self._stopped.wait(self._ttl_seconds / 60):
             if database.boottime() > self._deadline:
                 self._halt(f"the control database did not answer for {self._ttl_seconds * 5 / 6:.0f} s")
+
+
+def _look(
+    connection: Connection, entry: Entry, since: Order | None, came: tuple[float, Obstacle] | None
+) -> tuple[Order | None, Obstacle | None, float]:
+    """What is wanted of the flow, who is in its way, and the time. came: since when it waits, and for whom."""
+    now = database.now(connection)
+    wanted = orders.order(connection, entry.name) if since else None
+    if wanted != since:
+        return wanted, None, now
+    obstacle = lock.enter(connection, entry)
+    if obstacle is None and came and came[1].name == lease.of_window(entry.table):
+        windows.record_pause(connection, entry, came[1].epoch, came[0], now)
+    return wanted, obstacle, now

@@ -67,6 +67,7 @@ def _compare_and_set(
 ) -> Lease:
     """Take the lease, unless somebody took, renewed or gave it back since it was found."""
     values = {"epoch": found.epoch + 1 if found else 1, "holder": holder.to_json(), "expires_at": expires_at}
+    values |= {"writes": None, "mode": None, "wanted_at": None}
     unchanged = (leases.c.epoch == found.epoch) & (leases.c.expires_at == found.expires_at) if found else false()
     statement = database.insert(connection, leases).values(flow=flow, **values)
     statement = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=unchanged)
@@ -101,6 +102,11 @@ def release(engine: Engine, held: list[Lease]) -> None:
 def of_driver(name: str) -> str:
     """The name of the lease that a supervised driver holds beside those of its flows, so that it is started once."""
     return f"driver {name}"
+
+
+def of_window(table: str) -> str:
+    """The name of the lease that the holder of a table's window has, or of its intent."""
+    return f"window {table}"
 
 
 def epoch(connection: Connection, name: str) -> int:

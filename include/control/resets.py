@@ -7,7 +7,7 @@ from typing import Protocol
 from sqlalchemy import Engine, select
 
 from include.control import commands, database
-from include.control.schema import losses, resets
+from include.control.schema import losses, releases, resets
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,4 @@ def done(engine: Engine, reset: Reset, generation: int, topic: str, lost: Iterab
         # Another one may have been asked for meanwhile.
         same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
         connection.execute(resets.delete().where(same))
+        connection.execute(releases.delete().where(releases.c.flow == reset.flow))

@@ -13,6 +13,38 @@ leases = Table(
     Column("epoch", BigInteger, nullable=False, comment="fencing token: one more at every acquisition, never less"),
     Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
     Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
+    Column("writes", String, index=True, comment="the table its holder writes now, or waits for; NULL: none"),
+    Column("mode", String, comment="how: shared, alone, or wants (to be alone)"),
+    Column("wanted_at", Float, comment="since when it wants to be alone, or has been"),
+)
+
+windows = Table(
+    "maintenance_window",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="the table"),
+    Column("state", String, nullable=False, comment="planned, asked, open, done, skipped or failed"),
+    Column("who", String, nullable=False, comment="who planned it"),
+    Column("why", String, nullable=False, comment="what is to be done, or why not, in words"),
+    Column("step", String, comment="what it does now, or did last"),
+    Column("epoch", BigInteger, comment="of the lease it holds; NULL before it was asked for"),
+    Column("planned_at", Float, nullable=False),
+    Column("asked_at", Float),
+    Column("opened_at", Float),
+    Column("closed_at", Float),
+    Column("before", String, comment="JSON of include.control.windows.Shape, when it was opened"),
+    Column("after", String, comment="the same, when it was closed"),
+)
+
+pauses = Table(
+    "pause",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False),
+    Column("target", String, nullable=False, comment="the table"),
+    Column("epoch", BigInteger, nullable=False, comment="of the lease that made it wait"),
+    Column("began_at", Float, nullable=False, comment="when the flow came to the gate with a batch"),
+    Column("ended_at", Float, nullable=False, comment="when it was let through"),
 )
 
 desired = Table(
@@ -54,6 +86,25 @@ resets = Table(
     metadata,
     Column("flow", String, primary_key=True),
     Column("accepts_loss", Boolean, nullable=False, comment="whether to skip what the topic no longer holds"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+readers = Table(
+    "reader",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("target", String, primary_key=True, comment="the table it reads"),
+    Column("version", BigInteger, nullable=False, comment="it needs this version and every later one"),
+    Column("since", Float, nullable=False),
+    Column("ends_at", Float, nullable=False, comment="until when it counts"),
+)
+
+releases = Table(
+    "release",
+    metadata,
+    Column("flow", String, primary_key=True, comment="VACUUM no longer waits for it; it has to be rebuilt"),
+    Column("at", Float, nullable=False),
     Column("who", String, nullable=False),
     Column("reason", String, nullable=False),
 )

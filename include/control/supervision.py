@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, Row, select, update
 from include.control import database, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
 from include.control.process import Holder
-from include.control.schema import desired, drivers, pulses, runs
+from include.control.schema import desired, drivers, leases, pulses, runs
 
 NAME = "supervise"
 
@@ -145,11 +145,20 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
         sign_seconds_ago=_ago(now, run.sign_at),
-        waits_for=outlook.waits_for,
+        waits_for=outlook.waits_for or _window(connection, run.flow, now),
         backlog=outlook.backlog,
         expires=outlook.expires,
         restart_seconds_ago=driver.restart_seconds_ago,
     )
+
+
+def _window(connection: Connection, table: str, now: float) -> str | None:
+    """The window that the table's flow waits for, in words."""
+    held = (leases.c.flow == lease.of_window(table)) & (leases.c.writes == table) & (leases.c.expires_at > now)
+    row = connection.execute(select(leases).where(held)).one_or_none()
+    if row is None:
+        return None
+    return f"a window has {table} to itself for {now - row.wanted_at:.0f} s ({Holder.from_json(row.holder)})"
 
 
 def _intend(connection: Connection, flow: str) -> None:

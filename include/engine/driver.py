@@ -46,12 +46,13 @@ def run(flows: list[Table], driver: str | None = None, once: bool = False) -> No
             host.run_once(flows) if once else host.run(flows, is_supervised=driver is not None)
         finally:
             # Before the leases go back: nothing of this driver may write after that.
-            _stop(host, jvm)
+            stop(host, jvm)
     finally:
         keeper.stop()
 
 
-def _stop(host: Host, jvm: int) -> None:
+def stop(host: Host, jvm: int) -> None:
+    """Return when nothing of this driver can write any more, or end it."""
     process = Process.of(jvm)
     try:
         host.stop()

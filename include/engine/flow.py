@@ -1,22 +1,28 @@
 """One flow in one process: its query, what it was told, and the signs of life it gives."""
 
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from include import catalog
+from include.control import database
 from include.control.keeper import Keeper
+from include.control.lock import Entry
 from include.control.orders import Order
-from include.engine import batch, read
+from include.engine import batch, maintain, read
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
-from include.errors import Broken, Unreachable
-from include.ledger import kafka
+from include.errors import Broken, SluiceError, Unreachable
+from include.ledger import kafka, policy, survey
+from include.ledger.policy import Place
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Kafka, Table, Upsert
 
 # A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
 SILENT_SECONDS = 20
@@ -38,6 +44,7 @@ class Flow:
     is_turned: bool = False
     error: Exception | None = None
     batch: int | None = None
+    _looks: int = 0
     _tasks: tuple[Any, ...] = ()
     _shown: Any = None
     _shown_at: float = field(default_factory=time.monotonic)
@@ -52,11 +59,16 @@ class Flow:
         progress = self.query.lastProgress
         if self.silent_seconds > SILENT_SECONDS:
             self._tasks = self._tasks_ended()
-        shown = (self.batch, progress and (progress.batchId, progress.timestamp), self._tasks)
+        shown = (self.batch, self._looks, progress and (progress.batchId, progress.timestamp), self._tasks)
         if shown == self._shown:
             return False
         self._shown, self._shown_at = shown, time.monotonic()
         return True
+
+    def waits(self) -> bool:
+        """Asked at each look at the gate: whether it goes on waiting, which is a sign of life."""
+        self._looks += 1
+        return not self.must_end
 
     def end(self) -> None:
         """End it before its next batch: at the gate, or here where it is idle. A batch in hand is finished first,
@@ -78,21 +90,25 @@ class Flow:
 def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, once: bool) -> Flow:
     """Start the query. The caller holds the flow's lease."""
     life = Life(table, claimed, keeper.epoch(table.name))
+    entry = Entry(table.name, table.name, alone=isinstance(table.write, Upsert))
     flow = Flow(spark, table, order)
     topics = kafka.Topics(settings().kafka)
 
     def write(rows: DataFrame, number: int) -> None:
         flow.batch = number
-        if flow.must_end or not keeper.pass_gate(table.name, flow.order):
-            flow.is_turned = True
-            raise InterruptedError(f"{table.name} was asked to stop")
         try:
+            if not keeper.enter(entry, flow.waits, flow.order):
+                flow.is_turned = True
+                raise InterruptedError(f"{table.name} was asked to stop")
             _check_topic(table, claimed, topics)
             batch.write(rows, number, life)
+            _compact(spark, table, number)
         except Exception as error:
             # Spark would wrap it in a page of text.
             flow.error = error
             raise
+        finally:
+            keeper.leave(table.name)
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
@@ -101,6 +117,22 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
     flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()
     return flow
+
+
+def _compact(spark: SparkSession, table: Table, number: int) -> None:
+    """Now and then, where the policy says that the flow does it; it has the table to itself."""
+    place, _ = policy.place_of_compaction(table, settings().store)
+    if place is not Place.INLINE or (number + 1) % table.maintain.every_batches:
+        return
+    try:
+        engine = database.connect(settings().control_url)
+        found = survey.look(engine, table, catalog.load())[0].compaction
+        if found.is_worth_it:
+            print(f"sluice: {table.name}: {found.why}", flush=True)
+            maintain.compact(spark, table.name, found, {"inline": table.name, "batch": number})
+    except (SluiceError, PySparkException) as error:
+        # The batch has happened, and is no worse for it.
+        print(f"sluice: {table.name} was not compacted after batch {number}: {error}", file=sys.stderr, flush=True)
 
 
 def _check_topic(table: Table, claimed: Checkpoint, topics: kafka.Topics) -> None:

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database, lease, orders, resets
+from include.control import commands, database, holds, lease, orders, resets
 from include.control.decide import Failure
 from include.control.keeper import Keeper
 from include.control.orders import Order, Orders
-from include.engine import checkpoint, failure, flow, storage
+from include.engine import checkpoint, failure, flow, generation, storage
 from include.engine.checkpoint import Checkpoint
 from include.engine.flow import Flow
 from include.errors import LeaseHeld, SluiceError, Unreachable
@@ -119,6 +119,8 @@ class Host:
     def _start(self, table: Table, order: Order, once: bool) -> None:
         storage.create(self._spark, table)
         reset = resets.asked(self._engine, table.name)
+        if reset is None or generation.last_stamp(table):
+            holds.require_unreleased(self._engine, table.name)
         claimed = checkpoint.claim(self._spark, table, reset)
         if reset:
             resets.done(self._engine, reset, claimed.generation, getattr(table.source, "topic", ""), claimed.lost)

@@ -1,5 +1,7 @@
 """Creates the Delta tables that the declarations describe."""
 
+import math
+
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -14,6 +16,9 @@ PROPERTIES = {
     "delta.enableExpiredLogCleanup": "false",
 }
 
+# Delta wants its log to be kept for at least as long as deleted files. Sluice cleans it itself, by what is needed.
+LOG_SECONDS = 30 * 86_400
+
 # What a quarantined row carries beside its own columns.
 QUARANTINE_SCHEMA = """
     _rules ARRAY<STRING> COMMENT 'the expectations it broke',
@@ -24,12 +29,21 @@ QUARANTINE_SCHEMA = """
 """
 
 
+def retention(seconds: float) -> dict[str, str]:
+    """The properties by which VACUUM keeps what was deleted in the last `seconds`; it obeys nothing else."""
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {math.ceil(seconds)} seconds",
+        "delta.logRetentionDuration": f"interval {max(math.ceil(seconds), LOG_SECONDS)} seconds",
+    }
+
+
 def create(spark: SparkSession, table: Table) -> None:
     """Create the table, and its quarantine where it has expectations; existing ones get the columns they lack.
 
     Raises Broken where what is stored cannot become what is declared.
     """
-    properties = dict(PROPERTIES)
+    common = PROPERTIES | retention(table.maintain.time_travel_hours * 3600)
+    properties = dict(common)
     if isinstance(table.source, Kafka):
         # So that the payload is not searched for its smallest and greatest value.
         properties["delta.dataSkippingStatsColumns"] = "timestamp,partition,offset"
@@ -40,7 +54,7 @@ def create(spark: SparkSession, table: Table) -> None:
     if table.expect:
         fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
         comment = f"Rows that broke an expectation of {table.name}"
-        _create(spark, table.quarantine, StructType(fields), comment, PROPERTIES)
+        _create(spark, table.quarantine, StructType(fields), comment, common)
 
 
 def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:

@@ -38,6 +38,9 @@ REMEDIES = {
     "LATE": f"airflow dags list-runs {supervision.NAME}",
 }
 
+# For the windows of a table, by the first word of the incident's target; the table is the second.
+WINDOW_COMMANDS = {"window": "airflow dags trigger maintain.", "vacuum": "python -m include.ledger plan "}
+
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirection would carry the token to another host."""
@@ -116,6 +119,9 @@ def command(incident: Incident) -> str:
         return REMEDIES.get(incident.state, "make up")
     if incident.state == State.LAGGING:
         return "make status"
+    kind, _, table = incident.target.partition(" ")
+    if table and kind in WINDOW_COMMANDS:
+        return f"{WINDOW_COMMANDS[kind]}{table}"
     form = {"flow": incident.target, "action": remedy(incident.error), "reason": f"incident {incident.number}"}
     return f"airflow dags trigger control.stream -c {shlex.quote(json.dumps(form))}"
 

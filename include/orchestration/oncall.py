@@ -11,7 +11,7 @@ from include.control import commands, database
 from include.control.commands import DESTRUCTIVE, Action, Command
 from include.ledger import checkpoint
 from include.settings import settings
-from include.spec import Kafka
+from include.spec import Delta, Kafka
 
 APPROVE, REJECT = "Approve", "Reject"
 FLOWS, DRIVERS = list(catalog.load().tables), list(catalog.load().drivers())
@@ -35,6 +35,10 @@ def command(form: dict[str, Any], who: str | None) -> Command:
             f"flow is '{flow}', which reads no Kafka topic, so none of its records can have expired: "
             f"name the bronze flow that lost them, or take action reset checkpoint"
         )
+    if action is Action.RELEASE and not isinstance(catalog.load().flow(flow).source, Delta):
+        raise AirflowFailException(
+            f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
+        )
     flows = (flow,) if flow else tuple(table.name for table in catalog.load().drivers()[driver])
     return Command(action, flows, who or "unknown", form["reason"], driver)
 
@@ -49,6 +53,8 @@ def consequence(asked: Command) -> str:
     (flow,) = asked.flows
     now = generation(flow)
     source = catalog.load().flow(flow).source
+    if asked.action is Action.RELEASE:
+        return _release(flow, source, asked)
     lines = [
         f"**{flow}** ends after the batch in hand. Generation {now} of its checkpoint is kept and no longer used; "
         f"generation {now + 1} begins where the last commit of its table ended. No row of the table is touched."
@@ -61,6 +67,15 @@ def consequence(asked: Command) -> str:
         )
     lines.append(f"Asked for by {asked.who}: {asked.reason}")
     return "\n\n".join(lines)
+
+
+def _release(flow: str, source: object, asked: Command) -> str:
+    what = source.table if isinstance(source, Delta) else "its source"
+    return (
+        f"VACUUM of **{what}** no longer waits for **{flow}**, and may delete what that flow has yet to read. The flow "
+        f"then cannot go on: its table has to be moved away, and built anew from what {what} holds by then.\n\n"
+        f"Asked for by {asked.who}: {asked.reason}"
+    )
 
 
 def obey(engine: Engine, asked: Command, approved_generation: int | None, answer: dict[str, Any] | None) -> list[str]:

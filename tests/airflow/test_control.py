@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine, select
 
 from include.control import database, orders
-from include.control.schema import audits, resets
+from include.control.schema import audits, releases, resets
 from include.local import airflow, environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
@@ -76,6 +76,8 @@ def test_a_driver_stands_for_all_its_flows():
         ({"action": "restart", "flow": FLOW, "driver": "main"}, "driver is 'main': name exactly one of them"),
         ({"action": "reset checkpoint", "driver": "main"}, "is for one flow: name the flow instead"),
         ({"action": "accept data loss", "flow": FLOW}, f"flow is '{FLOW}', which reads no Kafka topic"),
+        ({"action": "release", "flow": BRONZE}, f"flow is '{BRONZE}', which reads no table, so no VACUUM waits"),
+        ({"action": "release", "driver": "main"}, "is for one flow: name the flow instead"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong, sentence):
@@ -92,6 +94,10 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     loss = oncall.consequence(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records that topic `tracker-events` no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss
+    release = oncall.consequence(oncall.command(form(flow=FLOW, action="release"), "ada"))
+    assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release
+    assert "its table has to be moved away, and built anew" in release
+    assert release.endswith("Asked for by ada: a test")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,21 @@ def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(ans
         oncall.obey(engine, asked, approved, answer)
     assert lines_of(engine, resets) == []
     assert sentence in lines_of(engine, audits)[-1].result
+
+
+def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_path: Path):
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    asked = oncall.command(form(flow=FLOW, action="release"), "ada")
+    with pytest.raises(AirflowSkipException, match="nobody approved it"):
+        oncall.obey(engine, asked, oncall.generation(FLOW), None)
+    assert lines_of(engine, releases) == []
+    approval = {"chosen_options": [oncall.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
+    oncall.obey(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
+    assert oncall.obey(engine, asked, oncall.generation(FLOW), approval) == [
+        f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"
+    ]
+    (released,) = lines_of(engine, releases)
+    assert (released.flow, released.who, released.reason) == (FLOW, "ada, approved by grace", "a test")
 
 
 @dataclass(frozen=True)
@@ -163,17 +184,20 @@ def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pas
     running.wait("first", "now", "failed")
 
 
-def test_what_is_rejected_does_nothing_and_stands_in_the_audit(running: Running):
-    before = lines_of(running.engine, resets)
-    running.ask("third", "accept data loss", flow=BRONZE)
-    running.wait_for_question("third")
-    running.answer("third", "Reject")
-    running.wait("third", "obey", "skipped")
-    assert lines_of(running.engine, resets) == before
+@pytest.mark.parametrize(("action", "flow"), [("accept data loss", BRONZE), ("release", FLOW)])
+def test_what_is_rejected_does_nothing_and_stands_in_the_audit(running: Running, action: str, flow: str):
+    before = [lines_of(running.engine, table) for table in (resets, releases)]
+    run = f"rejected-{action.split()[0]}"
+    running.ask(run, action, flow=flow)
+    running.wait_for_question(run)
+    assert running.question(run)["subject"] == f"{flow}: {action}?"
+    running.answer(run, "Reject")
+    running.wait(run, "obey", "skipped")
+    assert [lines_of(running.engine, table) for table in (resets, releases)] == before
     line = lines_of(running.engine, audits)[-1]
-    assert (line.target, line.action, line.who) == (BRONZE, "accept data loss", getpass.getuser())
+    assert (line.target, line.action, line.who) == (flow, action, getpass.getuser())
     assert line.result == f"nothing done, rejected by {environment.USER}"
-    running.wait("third", "now", "skipped")
+    running.wait(run, "now", "skipped")
 
 
 def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: Running, monkeypatch):

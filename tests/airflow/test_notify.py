@@ -1,8 +1,11 @@
 """People are told of each incident once, whatever the receiver does in between."""
 
 import json
+import os
 import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,27 @@ def test_what_only_a_reset_cures_comes_with_that_command(error: str, action: str
     incident = Incident(7, FLOW, State.BROKEN, "the checkpoint does not fit", error=f"{error}.SOME_SUBCLASS")
     assert action in {str(one) for one in DESTRUCTIVE}
     assert f'"action": "{action}"' in notify.command(incident)
+
+
+def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
+    incident = Incident(7, f"window {FLOW}", "WINDOW FAILED", "its window did not finish: the disk is full")
+    *command, dag = shlex.split(notify.command(incident))
+    assert command == ["airflow", "dags", "trigger"]
+    assert dag in dags
+    assert notify.message(incident)["text"].endswith(
+        "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md"
+    )
+
+
+@pytest.mark.parametrize("table", [FLOW, "quarantine.silver_tracker_readings"])
+def test_whoever_holds_vacuum_back_is_found_by_the_command_that_comes_with_it(engine, table: str):
+    incident = Incident(7, f"vacuum {table}", "HELD BACK", "gold.heart_rate_by_model has needed version 4 for 800 h")
+    assert notify.runbook(incident) == "docs/runbooks/held-back.md"
+    python, *arguments = shlex.split(notify.command(incident))
+    environment = {**os.environ, "SLUICE_CONTROL_URL": str(engine.url)}
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert python == "python"
+    assert (done.returncode, done.stdout) == (0, f"{FLOW} is not stored yet\n"), done.stderr
 
 
 def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
@@ -160,3 +184,5 @@ def test_an_incident_of_every_sick_state_has_a_page():
         page = notify.runbook(Incident(1, FLOW, state, "why"))
         assert page == f"docs/runbooks/{state.lower().replace(' ', '-')}.md"
     assert (ROOT / notify.runbook(Incident(1, "supervise", "PAUSED", "why"))).name == "supervisor.md"
+    for state in ("WINDOW FAILED", "HELD BACK"):
+        assert (ROOT / notify.runbook(Incident(1, f"window {FLOW}", state, "why"))).is_file()

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from tests.pipeline import TOPIC
 
 RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
-PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py"]
+PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py", ROOT / "dags" / "maintain.py"]
 LONGEST = 55
 
 
@@ -31,7 +31,22 @@ def commands(start: str) -> list[tuple[str, str]]:
     return [(page.name, line) for page, line in lines if line.startswith(start)]
 
 
-@pytest.mark.parametrize("state", sorted(SICK))
+def calls(function: str) -> list[ast.Call]:
+    """Wherever the code calls it, by the name under which it is called."""
+    nodes = [node for file in (ROOT / "include").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    return [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
+
+
+def constants(function: str, argument: int) -> set[str]:
+    """What is written out as that argument, wherever the function is called."""
+    found = [call.args[argument] for call in calls(function) if len(call.args) > argument]
+    return {value.value for value in found if isinstance(value, ast.Constant)}
+
+
+ALARMS_OF_WINDOWS = constants("incidents.begin", 2)
+
+
+@pytest.mark.parametrize("state", sorted(SICK | ALARMS_OF_WINDOWS))
 def test_every_sick_state_has_its_page(state):
     page = ROOT / "docs" / "runbooks" / f"{state.lower().replace(' ', '-')}.md"
     assert page.read_text().startswith(f"# {state}: ")
@@ -57,6 +72,27 @@ def test_every_command_names_a_flow_or_driver_and_an_action_that_exist(page, lin
     assert asked["reason"]
 
 
+@pytest.mark.parametrize(("page", "line"), commands("airflow dags trigger maintain."))
+def test_every_window_that_a_page_asks_for_is_one_of_a_table(page, line):
+    dag, *options = line.removeprefix("airflow dags trigger maintain.").split(maxsplit=1)
+    assert dag in catalog.load().tables
+    assert options in ([], ["-c '{\"dry_run\": true}'"])
+
+
+@pytest.mark.parametrize(("page", "line"), commands("python -m include.ledger"))
+def test_every_look_at_the_ledger_is_one_that_it_takes(page, line, tmp_path: Path):
+    arguments = shlex.split(line)[1:]
+    environment = {**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": f"sqlite:///{tmp_path}/c.db"}
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    # An option or a table that does not exist would be 2.
+    is_not_stored = done.returncode == 4 and "holds no Delta log" in done.stderr
+    assert done.returncode == 0 or is_not_stored, done.stderr
+
+
+def test_the_alarms_of_windows_are_known():
+    assert ALARMS_OF_WINDOWS == {"WINDOW FAILED", "HELD BACK"}
+
+
 def test_every_module_that_a_page_runs_exists():
     for page in PAGES:
         for module in re.findall(r"python -m (include[\w.]*)", page.read_text()):
@@ -70,13 +106,7 @@ def test_every_page_that_a_page_links_to_exists():
 
 
 def test_every_error_that_needs_a_person_has_its_section():
-    raised = {
-        call.args[1].value
-        for file in (ROOT / "include").rglob("*.py")
-        for call in ast.walk(ast.parse(file.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Broken" and len(call.args) > 1
-        if isinstance(call.args[1], ast.Constant)
-    }
+    raised = constants("Broken", 1)
     headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbooks" / "broken.md").read_text(), re.MULTILINE)
     described = {name for heading in headings for name in heading.split(", ")}
     assert len(raised) >= 6

@@ -1,5 +1,6 @@
 """A topic with its flows, a driver in this process, and a person who gives orders."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,9 +9,14 @@ from sqlalchemy import select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, database
+from include.control import commands, database, windows
 from include.control.commands import Command
+from include.control.keeper import Keeper
+from include.control.process import Holder
 from include.control.schema import losses
+from include.engine import window
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
 from include.settings import settings
 from include.spec import Table
 from tests.flows import Chain, Driver
@@ -67,3 +73,25 @@ def driver(spark, name, monkeypatch) -> Callable[..., Iterator[Driver]]:  # noqa
             made.end()
 
     return host
+
+
+@pytest.fixture
+def maintain(spark, engine) -> Callable[..., windows.Window]:
+    """Opens a window of a table in this process and does its work, as `jobs/maintain.py` does; returns how it went."""
+
+    def work(table: Table, *others: Table) -> windows.Window:
+        tables = Catalog({one.name: one for one in (table, *others)})
+        number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
+        keeper = Keeper(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper.take(window.leases(table))
+        keeper.start()
+        try:
+            host = Host(spark, engine, keeper, "maintain")
+            window.Window(engine, keeper, host, spark, table, tables, number).run(lambda reason: os.abort())
+        finally:
+            keeper.stop()
+        found = windows.find(engine, number)
+        assert found
+        return found
+
+    return work

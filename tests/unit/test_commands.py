@@ -10,7 +10,7 @@ from include.control.commands import DESTRUCTIVE, REPEAT_SECONDS, Action, Comman
 from include.control.decide import Failure, State
 from include.control.lease import Lease
 from include.control.process import Holder
-from include.control.schema import audits, desired, drivers, resets, runs
+from include.control.schema import audits, desired, drivers, releases, resets, runs
 from tests.pipeline import wait_until
 
 FLOW = "silver.a"
@@ -18,6 +18,8 @@ INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=Tru
 RESET = "begins a new generation of its checkpoint at its next start"
 DRAIN = "reads what its source holds now, then stops"
 ENDS_ALREADY = "nothing done, it reads to the end already"
+RUNS = "nothing done, it runs: action stop first"
+RESETS = sorted(DESTRUCTIVE - {Action.RELEASE})
 
 # action, what was wanted: what is wanted after it, whether the flow starts anew, and what is answered.
 CASES = {
@@ -36,7 +38,10 @@ CASES = {
     (Action.CATCH_UP, "running"): ("running", 0, "nothing done, it runs and catches up by itself"),
     (Action.CATCH_UP, "draining"): ("draining", 0, ENDS_ALREADY),
     (Action.CATCH_UP, "stopped"): ("draining", 0, DRAIN),
-    **{(action, state): (state, 1, RESET) for action in DESTRUCTIVE for state in ("running", "draining", "stopped")},
+    **{(action, state): (state, 1, RESET) for action in RESETS for state in ("running", "draining", "stopped")},
+    (Action.RELEASE, "running"): ("running", 0, RUNS),
+    (Action.RELEASE, "draining"): ("draining", 0, RUNS),
+    (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
 
 
@@ -57,8 +62,8 @@ def rows(engine: Engine, table: Table) -> list:
 
 
 def asked_for(engine: Engine) -> list:
-    """All that drivers and supervisor act upon."""
-    acted_on = [desired.c, runs.c, drivers.c, resets.c]
+    """All that drivers, supervisor and VACUUM act upon."""
+    acted_on = [desired.c, runs.c, drivers.c, resets.c, releases.c]
     with database.transaction(engine) as connection:
         return [
             connection.execute(select(*(one for one in columns if one.name not in ("intended_at", "ends_at")))).all()
@@ -96,7 +101,8 @@ def test_each_action_from_each_state_does_what_it_says_and_no_harm_when_it_is_pa
     assert ask(engine, action) == [f"{FLOW}: {answer}"]
     order = orders.read(engine, "main", [FLOW]).of[FLOW]
     assert (order.state, order.turn) == (after, turns)
-    assert len(rows(engine, resets)) == (action in DESTRUCTIVE)
+    assert len(rows(engine, resets)) == (action in RESETS)
+    assert len(rows(engine, releases)) == ((action, state) == (Action.RELEASE, "stopped"))
     once = asked_for(engine)
     ask(engine, action)
     assert asked_for(engine) == once
@@ -111,7 +117,7 @@ def test_whatever_is_to_run_because_somebody_asked_for_it_runs_at_once_however_i
     want(engine, state)
     break_down(engine)
     [answer] = ask(engine, action)
-    does_nothing = "nothing done" in answer or action is Action.STOP
+    does_nothing = "nothing done" in answer or action in (Action.STOP, Action.RELEASE)
     assert is_forgiven(engine) is not does_nothing
     decision = supervision.settle(engine, "main", [FLOW]).decisions[FLOW]
     runs_after = CASES[action, state][0] != "stopped"
@@ -178,7 +184,15 @@ def test_any_other_action_on_a_driver_is_meant_for_each_of_its_flows(engine):
     assert rows(engine, drivers) == []
 
 
-@pytest.mark.parametrize("action", sorted(DESTRUCTIVE))
+def test_a_release_says_who_gave_the_flow_up_and_why_and_the_first_one_stands(engine):
+    want(engine, "stopped")
+    ask(engine, Action.RELEASE, reason="it is rebuilt on Monday")
+    ask(engine, Action.RELEASE, reason="another reason")
+    [row] = rows(engine, releases)
+    assert (row.flow, row.who, row.reason) == (FLOW, "ann", "it is rebuilt on Monday")
+
+
+@pytest.mark.parametrize("action", RESETS)
 def test_a_reset_says_who_asked_and_whether_the_loss_is_accepted(engine, action: Action):
     ask(engine, action, reason="the topic was shortened")
     [row] = rows(engine, resets)

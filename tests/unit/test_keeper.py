@@ -18,6 +18,7 @@ from sqlalchemy import Engine, select
 from include.control import database, lease
 from include.control.keeper import Keeper
 from include.control.lease import Lease
+from include.control.lock import Entry
 from include.control.orders import Order
 from include.control.patience import BUSY_TIMEOUT_SECONDS
 from include.control.process import Holder
@@ -40,6 +41,10 @@ def clock() -> float:
 def expires_at(engine: Engine) -> float:
     with database.transaction(engine) as connection:
         return connection.execute(select(leases.c.expires_at).where(leases.c.flow == FLOW)).scalar_one()
+
+
+def passes(keeper: Keeper, since: Order, flow: str = FLOW) -> bool:
+    return keeper.enter(Entry(flow, flow, alone=False), lambda: True, since)
 
 
 class Halts:
@@ -116,17 +121,18 @@ def test_the_gate_lets_a_wanted_flow_pass_and_renews_its_lease(engine, holder, k
     keeper = keep(holder(), 30)
     before = expires_at(engine)
     wait_until(lambda: clock() > before - 29.9, 10)
-    assert keeper.pass_gate(FLOW, Order()) is True
+    assert passes(keeper, Order()) is True
     assert expires_at(engine) > before
 
 
 def test_the_gate_turns_a_stopped_flow_away_and_lets_it_pass_when_it_is_wanted_again(engine, holder, keep, halts):
     keeper = keep(holder(), 30)
     want(engine, "stopped")
-    assert keeper.pass_gate(FLOW, Order()) is False
-    assert keeper.pass_gate("another flow", Order()) is True
+    assert passes(keeper, Order()) is False
+    keeper.take(["another flow"])
+    assert passes(keeper, Order(), "another flow") is True
     want(engine, "running")
-    assert keeper.pass_gate(FLOW, Order()) is True
+    assert passes(keeper, Order()) is True
     assert halts.reasons == []
 
 
@@ -134,18 +140,18 @@ def test_the_gate_turns_a_flow_away_that_is_to_start_anew_and_lets_its_next_run_
     keeper = keep(holder(), 30)
     with database.transaction(engine) as connection:
         connection.execute(runs.insert().values(flow=FLOW, turn=1, attempts=0, needs_person=False))
-    assert keeper.pass_gate(FLOW, Order()) is False
-    assert keeper.pass_gate(FLOW, Order(turn=1)) is True
+    assert passes(keeper, Order()) is False
+    assert passes(keeper, Order(turn=1)) is True
     want(engine, "draining")
-    assert keeper.pass_gate(FLOW, Order(turn=1)) is False
-    assert keeper.pass_gate(FLOW, Order("draining", 1)) is True
+    assert passes(keeper, Order(turn=1)) is False
+    assert passes(keeper, Order("draining", 1)) is True
     assert halts.reasons == []
 
 
 def test_the_gate_of_a_stopped_keeper_is_shut(holder, keep):
     keeper = keep(holder(), 30)
     keeper.stop()
-    assert keeper.pass_gate(FLOW, Order()) is False
+    assert passes(keeper, Order()) is False
 
 
 def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):
@@ -154,7 +160,7 @@ def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, h
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
     with pytest.raises(SystemExit):
-        keeper.pass_gate(FLOW, Order())
+        passes(keeper, Order())
     assert halts.reasons == [f"{FLOW} was taken over by another driver (this one held epoch 1)"]
 
 
@@ -166,7 +172,7 @@ def test_a_gate_whose_halt_comes_back_still_lets_nobody_pass(engine, holder):
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
     with pytest.raises(LeaseLost):
-        keeper.pass_gate(FLOW, Order())
+        passes(keeper, Order())
     assert len(reasons) == 1
 
 
@@ -185,7 +191,7 @@ def test_nobody_notices_a_database_that_is_away_for_less_than_half_a_ttl(engine,
     with database_away(engine):
         begin = clock()
         wait_until(lambda: clock() > begin + 1.3, 10)
-    assert keeper.pass_gate(FLOW, Order()) is True
+    assert passes(keeper, Order()) is True
     renewed = expires_at(engine)
     wait_until(lambda: expires_at(engine) > renewed, 20)
     assert halts.reasons == []
@@ -195,7 +201,7 @@ def test_a_gate_waits_while_the_database_is_away(engine, holder, keep, halts):
     keeper = keep(holder(), 20)
     passed: list[bool] = []
     with database_away(engine):
-        flow = threading.Thread(target=lambda: passed.append(keeper.pass_gate(FLOW, Order())), daemon=True)
+        flow = threading.Thread(target=lambda: passed.append(passes(keeper, Order())), daemon=True)
         flow.start()
         begin = clock()
         # Longer than SQLite waits for its lock, so that the first try has failed.
@@ -235,6 +241,7 @@ DRIVER = """
 import os, sys
 from include.control import database
 from include.control.keeper import Keeper
+from include.control.lock import Entry
 from include.control.orders import Order
 from include.control.process import Holder
 
@@ -245,7 +252,7 @@ keeper.take(["silver.readings"])
 keeper.start()
 print("kept", flush=True)
 for line in sys.stdin:
-    print(keeper.pass_gate("silver.readings", Order()), flush=True)
+    print(keeper.enter(Entry("silver.readings", "silver.readings", alone=False), lambda: True, Order()), flush=True)
 """
 
 

@@ -34,11 +34,13 @@ SENTENCES = {
     "layer_cannot_be_imported": "tests/mistakes/layer_cannot_be_imported/silver/__init__.py cannot be imported "
     "(ModuleNotFoundError: No module named 'not_there_at_all'): mend that line; pyspark is imported inside "
     "`transform` only",
+    "maintain_is_a_schedule": "include/tables/silver/readings.py: maintain is '0 3 * * *': it has to be Maintenance",
     "name_is_not_its_path": "include/tables/silver/readings.py: name is 'silver.reading', which is not its path: call "
     "it 'silver.readings'",
     "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it to a number above 0",
     "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
     "of the tables",
+    "no_time_travel": "include/tables/silver/readings.py: time_travel_hours is 0: set it to a number above 0",
     "one_rule_without_a_tuple": "include/tables/silver/readings.py: expect is Expect(name='known', condition='key IS "
     "NOT NULL', otherwise='quarantine') and no tuple: write expect=(...,) with the comma",
     "parsed_without_errors": "include/tables/silver/readings.py: parse without a column for what cannot be typed: add "
@@ -51,11 +53,14 @@ SENTENCES = {
     "arrived: put it on the silver table",
     "schema_ends_with_a_comma": "include/tables/silver/readings.py: schema has a comma too many after 'offset': take "
     "it out",
+    "schedule_is_no_cron": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
+    "cron: write '0 3 * * *'",
     "source_is_a_name": "include/tables/silver/readings.py: source is 'bronze.events': it has to be Kafka or Delta",
     "table_beside_the_layers": "tests/mistakes/table_beside_the_layers/readings.py lies in no layer, so it would be "
     "ignored: move it to one of bronze, silver, gold",
     "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "
     "add it, or move the file out of the tables",
+    "target_file_is_text": "include/tables/silver/readings.py: target_file_mb is '128 MB': set it to a number above 0",
     "two_rules_with_one_name": "include/tables/silver/readings.py: two rules are called 'known': give each a name of "
     "its own",
     "unique_as_one_string": "include/tables/silver/readings.py: unique is 'key' and no tuple: write unique=(...,) "

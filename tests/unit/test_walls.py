@@ -13,10 +13,18 @@ from tests.conftest import ROOT
 
 LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
 
-PLAIN = ("include.spec", "include.catalog", "include.ddl", "include.settings", "include.errors", "include.tables")
+PLAIN = (
+    "include.spec",
+    "include.catalog",
+    "include.declaration",
+    "include.ddl",
+    "include.settings",
+    "include.errors",
+    "include.tables",
+)
 # psutil is no part of the design's table, but telling processes apart needs it.
 CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
-LEDGER = (*CONTROL, "include.ledger", "deltalake", "confluent_kafka")
+LEDGER = (*CONTROL, "include.ledger", "deltalake", "pyarrow", "confluent_kafka")
 ENGINE = (*LEDGER, "include.engine", "pyspark", "py4j", "delta")
 ORCHESTRATION = (*LEDGER, "include.orchestration", "airflow")
 

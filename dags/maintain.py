@@ -1,0 +1,62 @@
+"""Keeps one table in shape: plan -> window -> verify, with one DAG for each table.
+
+`plan` reads the table's log and says what is worth doing, and why; mostly nothing is, and the rest is skipped. `window`
+is one spark-submit: the flows of the table wait at their gate, everything else goes on. `verify` looks whether the
+table is what was planned and its flows move again. With `dry_run`, `plan` only says what would be done.
+
+`python -m include.ledger windows` shows the calendar. A red `window` did not finish: its log says why, the next run
+does what is left.
+"""
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Param, dag, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from include import catalog
+from include.orchestration import launch, maintenance
+from include.settings import ROOT
+
+
+def maintain(table: str, schedule: str | None) -> None:
+    @dag(
+        dag_id=f"maintain.{table}",
+        schedule=schedule,
+        catchup=False,
+        max_active_runs=1,
+        params={"dry_run": Param(False, type="boolean", description="say what would be done, and do nothing")},
+        is_paused_upon_creation=False,
+        default_args={"retries": 0},
+        doc_md=__doc__,
+        tags=["sluice", "maintain"],
+    )
+    def pipeline():
+        @task
+        def plan(params, dag_run) -> int:
+            number = maintenance.plan(table, dag_run.triggering_user_name or "schedule", params["dry_run"])
+            if number is None:
+                raise AirflowSkipException("nothing to be done now")
+            return number
+
+        number = plan()
+        window = SparkSubmitOperator(
+            task_id="window",
+            conn_id=launch.CONNECTION,
+            application=str(ROOT / "jobs" / "maintain.py"),
+            application_args=["--table", table, "--window", "{{ ti.xcom_pull('plan') }}"],
+            name=f"sluice maintain {table}",
+            # True would find the driver of an earlier try and go green without running anything.
+            durable=False,
+        )
+
+        # Also after a window that failed, so that it is told.
+        @task(trigger_rule="none_skipped")
+        def verify(number: int) -> None:
+            maintenance.verify(table, number)
+
+        number >> window >> verify(number)
+
+    pipeline()
+
+
+for one in catalog.load().tables.values():
+    maintain(one.name, one.maintain.schedule)

@@ -1,0 +1,162 @@
+"""What a table file may say: each rule that can be known without Spark, and the sentence that refuses it."""
+
+import math
+from dataclasses import asdict
+from difflib import get_close_matches
+from itertools import pairwise
+
+from include import ddl
+from include.errors import DeclarationError
+from include.spec import ACTIONS, BUCKET_UNITS, Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+
+
+def check_alone(table: Table) -> None:
+    """Raises DeclarationError for what is wrong by itself."""
+    _check_kinds(table)
+    _check_schema(table)
+
+
+def check_among(table: Table, tables: dict[str, Table]) -> None:
+    """Raises DeclarationError for what is wrong among the other tables, each of which is right by itself."""
+    _check_source(table, tables)
+    _check_write(table, tables)
+    _check_bronze(table)
+    _check_rules(table)
+    _check_maintenance(table)
+
+
+def _check_kinds(table: Table) -> None:
+    """Python takes any value for any field; what follows relies on their kinds."""
+    _check_kind(table, "source", table.source, Kafka, Delta)
+    _check_kind(table, "write", table.write, Append, Upsert)
+    _check_kind(table, "schema", table.schema, str)
+    _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
+    _check_kind(table, "maintain", table.maintain, Maintenance)
+    _check_list(table, "expect", table.expect, Expect)
+    if table.parse is not None:
+        _check_kind(table, "parse", table.parse, Json)
+        _check_list(table, "into", table.parse.into, str)
+    if not (table.transform is None or callable(table.transform)):
+        raise mistake(table, f"transform is {table.transform!r}: it has to be a function")
+    if isinstance(table.write, Append):
+        _check_list(table, "unique", table.write.unique, str)
+        _check_list(table, "first_by", table.write.first_by, str)
+    else:
+        _check_list(table, "keys", table.write.keys, str)
+        _check_kind(table, "recompute", table.write.recompute, Bucket)
+
+
+def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise mistake(table, f"{what} is {value!r}: it has to be {wanted}")
+
+
+def _check_list(table: Table, what: str, values: object, kind: type) -> None:
+    if isinstance(values, kind):
+        raise mistake(table, f"{what} is {values!r} and no tuple: write {what}=(...,) with the comma")
+    if not isinstance(values, (tuple, list)) or not all(isinstance(value, kind) for value in values):
+        raise mistake(table, f"{what} is {values!r}: it has to be a tuple of {kind.__name__}")
+
+
+def _check_schema(table: Table) -> None:
+    columns = ddl.columns(table.schema)
+    if not any(columns):
+        raise mistake(table, "schema is empty: name its columns")
+    if not all(columns):
+        before = next((f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning")
+        raise mistake(table, f"schema has a comma too many {before}: take it out")
+    if table.parse:
+        for name in table.parse.into:
+            if name not in columns:
+                raise mistake(table, f"into names '{name}', no column of its schema: {suggest(name, columns)}")
+        if "_errors" not in columns:
+            raise mistake(
+                table,
+                "parse without a column for what cannot be typed: "
+                "add `_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
+            )
+
+
+def _check_source(table: Table, tables: dict[str, Table]) -> None:
+    if not isinstance(table.source, Delta):
+        return
+    source = table.source.table
+    if source not in tables:
+        raise mistake(table, f"source is '{source}', which no file declares: {suggest(source, list(tables))}")
+    if isinstance(tables[source].write, Upsert):
+        raise mistake(
+            table,
+            f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
+            f"read a table that is appended to",
+        )
+
+
+def _check_write(table: Table, tables: dict[str, Table]) -> None:
+    columns = ddl.columns(table.schema)
+    keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
+    for key in keys:
+        if key not in columns:
+            raise mistake(table, f"key '{key}' is not a column of its schema: {suggest(key, columns)}")
+    if isinstance(table.write, Upsert):
+        bucket = table.write.recompute
+        if not keys:
+            raise mistake(table, "Upsert has no keys: name the columns that identify a row")
+        if bucket.unit not in BUCKET_UNITS:
+            raise mistake(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
+        if bucket.name not in keys:
+            raise mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
+        if not isinstance(table.source, Delta):
+            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
+        options = ddl.columns(tables[table.source.table].schema)
+        if bucket.of not in options:
+            raise mistake(table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}")
+
+
+def _check_bronze(table: Table) -> None:
+    if not isinstance(table.source, Kafka):
+        return
+    if table.layer != "bronze":
+        raise mistake(table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table")
+    barred = "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
+    if barred:
+        raise mistake(
+            table, f"{barred} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
+        )
+
+
+def _check_rules(table: Table) -> None:
+    names = [rule.name for rule in table.expect]
+    for rule in table.expect:
+        if rule.otherwise not in ACTIONS:
+            raise mistake(
+                table,
+                f"rule '{rule.name}' says otherwise='{rule.otherwise}': {suggest(rule.otherwise, list(ACTIONS))}",
+            )
+        if names.count(rule.name) > 1:
+            raise mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
+    if table.expect and isinstance(table.write, Upsert):
+        raise mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
+    if not 0 < table.interval_seconds < math.inf:
+        raise mistake(table, f"interval_seconds is {table.interval_seconds}: set it to a number above 0")
+
+
+def _check_maintenance(table: Table) -> None:
+    for name, value in asdict(table.maintain).items():
+        if name == "schedule":
+            if value is not None and len(str(value).split()) != 5:
+                raise mistake(table, f"schedule is {value!r}, which is not the five fields of cron: write '0 3 * * *'")
+        elif not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise mistake(table, f"{name} is {value!r}: set it to a number above 0")
+
+
+def mistake(table: Table, sentence: str, path: str | None = None) -> DeclarationError:
+    """path: the file's own name, where the table has another."""
+    layer, name = (path or table.name).split(".")
+    return DeclarationError(f"include/tables/{layer}/{name}.py: {sentence}")
+
+
+def suggest(wrong: str, options: list[str]) -> str:
+    """What was perhaps meant."""
+    close = get_close_matches(wrong, options, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(options)}"

@@ -1,0 +1,173 @@
+"""One window of one table: opened when its flows have stepped aside, and closed when the work is done."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import database, lease, windows
+from include.control.keeper import Keeper
+from include.control.lock import Entry
+from include.control.process import Holder
+from include.engine import driver, failure, maintain
+from include.engine.host import Host
+from include.engine.session import open_session
+from include.errors import FlowFailed, SluiceError
+from include.ledger import guard, policy, survey
+from include.ledger.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
+from include.ledger.policy import Place
+from include.ledger.survey import Survey
+from include.settings import settings
+from include.spec import Table
+
+NICE = 10
+
+
+def rehearse(table: Table, tables: Catalog) -> None:
+    """Say what a window would do now, and which files it would delete; nothing is touched."""
+    for found in survey.look(database.connect(settings().control_url), table, tables):
+        print("\n".join(found.lines()))
+        for file in found.would_delete(time.time()):
+            print(f"{found.name}: would delete {file.path} ({file.bytes:,} bytes)")
+
+
+def run(table: Table, tables: Catalog, number: int | None = None) -> None:
+    """Do what is worth doing, in a window. number: of a planned one in the calendar.
+
+    Raises LeaseHeld where the table has another window, Unreachable, and FlowFailed where a step fails.
+    """
+    engine = database.connect(settings().control_url)
+    surveys = survey.look(engine, table, tables)
+    print("\n".join(line for found in surveys for line in found.lines()), flush=True)
+    if number is None:
+        is_worth_it = survey.is_worth_it(table, surveys)
+        number = windows.plan(engine, table.name, "by hand", survey.why(surveys), is_worth_it)
+        if not is_worth_it:
+            return
+    jvm = driver.jvm_pid()
+    _make_way(jvm)
+    # First, as it takes longest, and nobody is to wait for it.
+    spark = open_session(f"sluice maintain {table.name}", tables)
+    _warm_up(spark, surveys)
+    name = f"maintain {table.name}"
+    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason))
+    host = Host(spark, engine, keeper, name)
+    try:
+        keeper.take(leases(table))
+    except SluiceError as error:
+        windows.end(engine, number, "skipped", str(error))
+        raise
+    keeper.start()
+    try:
+        try:
+            Window(engine, keeper, host, spark, table, tables, number).run(lambda why: driver.halt(jvm, why))
+        finally:
+            driver.stop(host, jvm)
+    finally:
+        keeper.stop()
+
+
+def leases(table: Table) -> list[str]:
+    """What the job of a window holds: the window's, and the flow's own where it runs in windows."""
+    return [lease.of_window(table.name), *([table.name] if table.merges_in_windows else [])]
+
+
+@dataclass(frozen=True)
+class Window:
+    """number: in the calendar. keeper: holds `leases(table)`. host: runs the table's flow, where that is merged."""
+
+    engine: Engine
+    keeper: Keeper
+    host: Host
+    spark: SparkSession
+    table: Table
+    tables: Catalog
+    number: int
+
+    def run(self, halt: Callable[[str], None]) -> None:
+        """Open it, do what is worth doing, and close it. halt: ends this process where that takes too long.
+
+        Raises FlowFailed and Unreachable.
+        """
+        with self._open(halt):
+            self._work()
+
+    @contextmanager
+    def _open(self, halt: Callable[[str], None]) -> Iterator[None]:
+        name = lease.of_window(self.table.name)
+        longest_seconds = self.table.maintain.longest_minutes * 60
+        windows.ask(self.engine, self.number, self.table.name, self.keeper.epoch(name))
+        deadline = time.monotonic() + longest_seconds
+        place, _ = policy.place_of_compaction(self.table, settings().store)
+        entry = Entry(name, self.table.name, alone=place is not Place.ONLINE)
+        overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
+        overdue.daemon = True
+        try:
+            if not self.keeper.enter(entry, lambda: time.monotonic() < deadline):
+                raise FlowFailed(
+                    f"{self.table.name}: its window did not open within {longest_seconds / 60:g} minutes, because a "
+                    f"batch was in hand all the time: see its driver's log, or raise longest_minutes"
+                )
+            overdue.start()
+            yield
+        except Exception as error:
+            named = failure.of_exception(self.table.name, error)
+            with suppress(SluiceError):
+                windows.end(self.engine, self.number, "failed", str(named))
+            raise named from error
+        finally:
+            overdue.cancel()
+            self.keeper.leave(name)
+
+    def _work(self) -> None:
+        # Anew, because the table has changed since it was planned.
+        surveys = self._look()
+        windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
+        if not surveys or surveys[0].plan.step(MERGE).is_worth_it:
+            self._begin(MERGE, self.table.name)
+            self.host.run_once([self.table])
+        for kind in (OPTIMIZE, VACUUM, CLEAN_LOG):
+            # What one step leaves behind is the next one's work.
+            for found in self._look():
+                self._do(kind, found)
+        windows.close(self.engine, self.number, self._look()[0].shape)
+
+    def _look(self) -> list[Survey]:
+        return survey.look(self.engine, self.table, self.tables)
+
+    def _do(self, kind: str, found: Survey) -> None:
+        step = found.plan.step(kind)
+        if not step.is_worth_it:
+            return
+        stamp = self._begin(kind, found.name)
+        if kind == OPTIMIZE:
+            maintain.compact(self.spark, found.name, step, stamp)
+        elif kind == VACUUM:
+            maintain.vacuum(self.spark, found.name, found.retention_seconds, stamp)
+        else:
+            guard.clean_log(found.log, found.log_needed_from)
+
+    def _begin(self, kind: str, name: str) -> dict[str, object]:
+        windows.begin_step(self.engine, self.number, f"{kind} {name}")
+        print(f"sluice: window {self.number}: {kind} {name}", flush=True)
+        return {"window": self.number, "step": kind}
+
+
+def _warm_up(spark: SparkSession, surveys: list[Survey]) -> None:
+    """Load what the first command of a session takes seconds to load, while the flows still write."""
+    for found in surveys:
+        spark.read.format("delta").load(str(settings().table_path(found.name))).limit(1).collect()
+
+
+def _make_way(jvm: int) -> None:
+    """Streams on the same processors come first."""
+    with suppress(OSError):
+        for thread in Path(f"/proc/{jvm}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), NICE)

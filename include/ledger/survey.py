@@ -1,0 +1,133 @@
+"""What there is to be done to a table now: its own plan, and that of its quarantine, from their logs."""
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import holds
+from include.control.windows import Shape
+from include.ledger import checkpoint, guard, policy
+from include.ledger import plan as planning
+from include.ledger.guard import Consumer
+from include.ledger.log import Log, Tombstone
+from include.ledger.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, Plan, Step
+from include.ledger.policy import Place
+from include.settings import settings
+from include.spec import Delta, Table
+
+# A hold that lasts longer than the promise is rounded up, so that it does not change with every window.
+ROUND_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One stored table. plan: of its windows. compaction: wherever that is done.
+
+    retention_seconds: what VACUUM has to be told. held: who keeps it from more. log_needed_from: the oldest version the
+    log has to hold.
+    """
+
+    name: str
+    log: Log
+    plan: Plan
+    compaction: Step
+    retention_seconds: float
+    held: Consumer
+    log_needed_from: int
+    shape: Shape
+
+    def lines(self) -> list[str]:
+        """For people: each step, whether it is worth it, and why; then who holds VACUUM back."""
+        steps = [f"{'' if step.is_worth_it else 'not '}worth it, {step.kind}: {step.why}" for step in self.plan.steps]
+        kept = f"VACUUM keeps what was deleted in the last {self.retention_seconds:,.0f} s"
+        held = f"the oldest version needed is {self.held.version}, by {self.held.name}"
+        return [f"{self.name}: {line}" for line in (*steps, f"{kept}; {held}")]
+
+    def would_delete(self, now: float) -> list[Tombstone]:
+        """The files a VACUUM would delete now."""
+        return guard.would_vacuum(self.log, self.retention_seconds, now)
+
+
+def look(engine: Engine, table: Table, tables: Catalog) -> list[Survey]:
+    """The table's, and its quarantine's where there is one; none before anything is stored. Raises Broken."""
+    stored = [name for name in (table.name, table.quarantine) if (settings().table_path(name) / "_delta_log").is_dir()]
+    return [_look(engine, table, tables, name, time.time()) for name in stored]
+
+
+def is_worth_it(table: Table, surveys: list[Survey]) -> bool:
+    """Whether a window has something to do."""
+    return any(found.plan.is_worth_it for found in surveys) or (not surveys and table.merges_in_windows)
+
+
+def why(surveys: list[Survey]) -> str:
+    """What is worth doing, or why nothing is, in one line for the calendar."""
+    steps = [(survey.name, step) for survey in surveys for step in survey.plan.steps]
+    worth = [f"{step.kind} {name}: {step.why}" for name, step in steps if step.is_worth_it]
+    if not surveys:
+        return "the table is not stored yet"
+    return "; ".join(worth) or "nothing is worth it: " + "; ".join(step.why for _, step in steps)
+
+
+def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) -> Survey:
+    log = Log(settings().table_path(name))
+    readers = guard.readers(tables, name)
+    registered = [Consumer(*one) for one in holds.registered(engine, name)]
+    promise = table.maintain.time_travel_hours
+    consumers = guard.consumers(name, log, readers, promise, now, registered, holds.released(engine))
+    kept_since = guard.files_kept_since(log, consumers, now)
+    retention_seconds = _retention(promise * 3600, kept_since, now)
+    held = guard.held_by(consumers)
+    assert held, "the promised time travel is one of them"
+    needed_from = guard.log_needed_from(log, consumers)
+    facts = Facts(
+        live=log.state.live,
+        dead=guard.dead_files(log),
+        now=now,
+        kept_since=now - retention_seconds,
+        held_by=held.name,
+        removable_log_files=len(guard.removable_log_files(log, needed_from)),
+        unread_versions=_unread(table) if name == table.name and table.merges_in_windows else 0,
+        seconds_since_compaction=_seconds_since_compaction(log, now),
+    )
+    plan = planning.plan(facts, table.maintain)
+    compaction = plan.step(OPTIMIZE)
+    place, reason = policy.place_of_compaction(table, settings().store)
+    if place is Place.INLINE and name == table.name:
+        elsewhere = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
+        plan = Plan(tuple(elsewhere if step is compaction else step for step in plan.steps))
+    good_bytes = GOOD_SHARE * table.maintain.target_file_mb * MB
+    return Survey(name, log, plan, compaction, retention_seconds, held, needed_from, shape(log, good_bytes))
+
+
+def shape(log: Log, good_bytes: float) -> Shape:
+    """The newest version in numbers."""
+    live = log.state.live
+    rows = sum(file.rows for file in live if file.rows is not None)
+    is_counted = all(file.rows is not None for file in live)
+    small = sum(file.bytes < good_bytes for file in live)
+    return Shape(log.newest, len(live), sum(file.bytes for file in live), small, rows if is_counted else None)
+
+
+def _retention(promise_seconds: float, kept_since: float | None, now: float) -> float:
+    if kept_since is None or now - kept_since <= promise_seconds:
+        return promise_seconds
+    return -(-(now - kept_since + 1) // ROUND_SECONDS) * ROUND_SECONDS
+
+
+def _unread(table: Table) -> int:
+    """Versions of its source that its flow has not merged yet."""
+    assert isinstance(table.source, Delta)
+    newest = Log(settings().table_path(table.source.table)).newest
+    checkpoints = settings().checkpoints(table.name)
+    generation = checkpoint.newest_generation(checkpoints)
+    done = None if generation is None else checkpoint.last_committed(checkpoints / str(generation))
+    if done is None:
+        return newest + 1
+    return newest - checkpoint.read_version(checkpoint.end_offset(checkpoints / str(generation), done))
+
+
+def _seconds_since_compaction(log: Log, now: float) -> float | None:
+    found = next((commit for commit in log.commits() if commit.operation == "OPTIMIZE"), None)
+    return None if found is None else now - found.timestamp

@@ -1,0 +1,107 @@
+"""What the DAGs `maintain.<table>` do besides their window: plan it before, look at it afterwards."""
+
+import time
+
+from airflow.sdk.exceptions import AirflowFailException
+from sqlalchemy import Engine, select
+
+from include import catalog
+from include.control import database, incidents, windows
+from include.control.schema import desired, runs
+from include.control.windows import Window
+from include.ledger import survey
+from include.ledger.log import Commit, Log
+from include.ledger.survey import Survey
+from include.orchestration import notify
+from include.settings import settings
+from include.spec import Table
+
+MOVING_SECONDS = 60
+
+
+def plan(name: str, who: str, dry_run: bool) -> int | None:
+    """The number of the window that is now planned; None where nothing is worth it, or nothing is to be done."""
+    engine = database.connect(settings().control_url)
+    table = catalog.load().flow(name)
+    surveys = survey.look(engine, table, catalog.load())
+    for found in surveys:
+        print("\n".join(found.lines()))
+    if dry_run:
+        for found in surveys:
+            for file in found.would_delete(time.time()):
+                print(f"would delete {found.name}/{file.path} ({file.bytes:,} bytes)")
+        return None
+    _tell_who_holds_back(engine, table, surveys)
+    is_worth_it = survey.is_worth_it(table, surveys)
+    number = windows.plan(engine, name, who, survey.why(surveys), is_worth_it)
+    return number if is_worth_it else None
+
+
+def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) -> None:
+    for found in surveys:
+        hours = (time.time() - (found.held.since or time.time())) / 3600
+        is_long = found.retention_seconds > table.maintain.time_travel_hours * 3600 > 0
+        is_too_long = is_long and hours > table.maintain.most_held_hours
+        sentence = (
+            f"{found.held.name} has needed version {found.held.version} for {hours:,.0f} h, longer than "
+            f"most_held_hours={table.maintain.most_held_hours:g}, so VACUUM keeps all that was deleted since"
+        )
+        with database.transaction(engine) as connection:
+            if is_too_long:
+                incidents.begin(connection, f"vacuum {found.name}", "HELD BACK", sentence, "")
+            else:
+                incidents.end(connection, f"vacuum {found.name}")
+
+
+def verify(name: str, number: int) -> None:
+    """Raises AirflowFailException, and tells people, where the window did not do what it should have."""
+    engine = database.connect(settings().control_url)
+    table = catalog.load().flow(name)
+    window = windows.find(engine, number)
+    target = f"window {name}"
+    wrong = _what_is_wrong(engine, table, window)
+    with database.transaction(engine) as connection:
+        if wrong:
+            incidents.begin(connection, target, "WINDOW FAILED", wrong, "")
+        else:
+            incidents.end(connection, target)
+    notify.tell_all(engine)
+    if wrong:
+        raise AirflowFailException(f"{name}: {wrong}")
+
+
+def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str | None:
+    if window is None or window.state != "done" or not window.after:
+        return f"its window did not finish: {window.why if window else 'nobody planned it'}"
+    if window.before is None:
+        return None
+    if not table.merges_in_windows and window.before.rows != window.after.rows:
+        return f"it held {window.before.rows:,} rows before its window and {window.after.rows:,} after it"
+    log = Log(settings().table_path(table.name))
+    inside = [log.commit(one) for one in log.versions if window.before.version < one <= window.after.version]
+    if strangers := [commit for commit in inside if not _is_own(commit, table, window)]:
+        what = ", ".join(f"version {commit.version} ({commit.operation})" for commit in strangers)
+        return f"somebody else wrote it during its window: {what}; keep that program from it"
+    return _stands_still(engine, table, window)
+
+
+def _is_own(commit: Commit, table: Table, window: Window) -> bool:
+    return commit.metadata.get("window") == window.number or commit.metadata.get("flow") == table.name
+
+
+def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
+    """Its flow shows a sign of life within a minute of the window's end, where it is to run."""
+    deadline = time.monotonic() + MOVING_SECONDS
+    while not _moves(engine, table, window):
+        if time.monotonic() > deadline:
+            return f"its flow has not moved for {MOVING_SECONDS} s since its window was closed"
+        time.sleep(1)
+    return None
+
+
+def _moves(engine: Engine, table: Table, window: Window) -> bool:
+    with database.transaction(engine) as connection:
+        state = connection.execute(select(desired.c.state).where(desired.c.flow == table.name)).scalar_one_or_none()
+        run = connection.execute(select(runs).where(runs.c.flow == table.name)).one_or_none()
+    is_meant_to = state in (None, "running") and run is not None and run.failure is None
+    return not is_meant_to or bool(run.sign_at and run.sign_at > (window.closed_at or 0))

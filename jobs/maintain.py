@@ -1,0 +1,33 @@
+"""Keep one table in shape, in a window: spark-submit jobs/maintain.py --table NAME [--window NUMBER] [--dry-run]
+
+Says what is worth doing and why, waits until the table's flows have stepped aside, then merges what was gathered for
+the table, compacts its small files, deletes the files and the log that nobody needs any more, and lets the flows on.
+With --dry-run it only says so, and lists what would be deleted. --window: a window that was planned already.
+
+Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 broker or database does not
+answer, 5 another window of the table is open or asked for, 6 the lease was lost, 8 the window failed.
+"""
+
+import argparse
+
+from include import catalog
+from include.engine import window
+from include.errors import report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="maintain.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--table", required=True, metavar="NAME", help="the table")
+    parser.add_argument("--window", type=int, metavar="NUMBER", help="a window of the calendar that is planned")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    arguments = parser.parse_args()
+    tables = catalog.load()
+    table = tables.flow(arguments.table)
+    if arguments.dry_run:
+        window.rehearse(table, tables)
+    else:
+        window.run(table, tables, arguments.window)
+
+
+if __name__ == "__main__":
+    report(main)

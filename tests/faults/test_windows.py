@@ -1,0 +1,283 @@
+"""Windows over real tables while their flows run: who steps aside, who dies, and that nothing is lost or doubled."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from include.control import database, lease, windows
+from include.control.keeper import Keeper
+from include.control.lock import Entry
+from include.control.process import Holder
+from include.ledger.log import Log
+from include.settings import from_environment, settings
+from include.spec import Table
+from tests.conftest import ROOT
+from tests.flows import Chain, is_long, numbers, wait_for_rows
+from tests.pipeline import Pipeline, part, wait_until
+
+SILVER = "silver.tracker_readings"
+
+
+def log(table: Table) -> Log:
+    return Log(settings().table_path(table.name))
+
+
+def send_in_batches(chain: Chain, count: int, begin: int = 0) -> None:
+    """Each value becomes a commit of bronze, and so a file."""
+    for number in range(begin, begin + count):
+        chain.topic.send(number)
+        wait_for_rows(chain.bronze, number + 1)
+
+
+def test_a_window_makes_few_files_of_many_while_the_flows_go_on(chain, driver, maintain):
+    chain.topic.create()
+    bronze, silver, _ = chain.in_windows
+    with driver(bronze, silver) as running:
+        send_in_batches(chain, 12)
+        query = running.query(bronze)
+        assert len(log(bronze).state.live) >= 12
+        found = maintain(bronze, silver)
+        assert (found.state, found.before.rows, found.after.rows) == ("done", 12, 12)
+        assert found.after.files < 6
+        send_in_batches(chain, 3, begin=12)
+        wait_for_rows(silver, 15)
+        assert running.query(bronze) is query, "its query never ended"
+    chain.assert_bronze_holds(chain.topic.messages())
+    chain.assert_silver_holds(chain.topic.messages())
+
+
+def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_window(chain, driver, engine, run_once):
+    chain.topic.create().send(1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(rows):
+        begun.set()
+        assert go_on.wait(60)
+        return numbers(rows)
+
+    run_once(chain.bronze)
+    silver = replace(chain.silver, transform=slow)
+    window = Entry(lease.of_window(silver.name), silver.name, alone=True)
+    keeper = Keeper(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
+    with driver(silver) as running:
+        assert begun.wait(60)
+        keeper.take([window.name])
+        keeper.start()
+        waits = iter([True, True, True, False])
+        assert keeper.enter(window, waits.__next__) is False, "the batch is in hand"
+        entered = threading.Thread(target=lambda: keeper.enter(window, lambda: True))
+        entered.start()
+        go_on.set()
+        entered.join(60)
+        wait_for_rows(silver, 1)
+        before = log(silver).newest
+        chain.topic.send(2)
+        run_once(chain.bronze)
+        shown = running.host._flows[silver.name]
+        wait_until(lambda: shown._looks > 5, 60)
+        assert log(silver).newest == before, "its batch is planned, and waits at the gate"
+        assert running.query(silver).isActive
+        keeper.leave(window.name)
+        wait_for_rows(silver, 2)
+    keeper.stop()
+
+
+def test_of_two_windows_the_second_names_the_first_and_is_skipped(chain, engine, run_once, job):
+    chain.topic.create()
+    bronze, _, _ = chain.in_windows
+    for number in range(8):
+        chain.topic.send(*range(1 + 20 * number))
+        run_once(bronze)
+    lease.acquire(engine, [lease.of_window(bronze.name)], Holder.here("first", os.getpid()), 60)
+    second = job(chain, bronze)
+    assert second.wait() == 5
+    assert f"window {bronze.name} is already written by driver 'first'" in second.log.read_text()
+    assert newest(engine, bronze).state == "skipped"
+    assert "OPTIMIZE" not in [commit.operation for commit in log(bronze).commits()]
+
+
+def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
+    chain.topic.create()
+    bronze, silver, gold = chain.in_windows
+    small = replace(gold.maintain, target_file_mb=0.005)
+    gold = replace(gold, write=replace(gold.write, in_windows=False), maintain=small)
+    with driver(bronze, silver, gold):
+        for number in range(9):
+            # Of another size each, as Delta cannot be told to take some of several files of one size.
+            chain.topic.send(*[60 * (10 * number + minute) for minute in range(number + 1)])
+            wait_for_rows(gold, sum(range(number + 2)))
+    operations = [commit.operation for commit in log(gold).commits()]
+    assert "OPTIMIZE" in operations
+    chain.assert_holds(chain.topic.messages())
+
+
+def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, maintain):
+    chain.topic.create().send(*range(5), 61)
+    bronze, silver, gold = chain.in_windows
+    run_once(bronze, silver)
+    assert maintain(gold, silver).state == "done"
+    chain.assert_holds(chain.topic.messages())
+    chain.topic.send(2, 62, 3_000)
+    run_once(bronze, silver)
+    assert maintain(gold, silver).state == "done"
+    newest = log(gold).newest
+    assert maintain(gold, silver).state == "done"
+    assert all(commit.operation != "MERGE" for commit in log(gold).commits() if commit.version > newest)
+    chain.assert_holds(chain.topic.messages())
+
+
+class Job:
+    """A window's job in processes of its own."""
+
+    def __init__(self, chain: Chain, table: Table, home) -> None:
+        command = [sys.executable, "-m", "tests.maintain_job", chain.name, chain.topic.name, table.name]
+        self.log = home / f"job-{table.name}-{os.urandom(3).hex()}.log"
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        self.table = table
+
+    def wait(self) -> int:
+        return self.process.wait(300)
+
+    def kill_when(self, condition: Callable[[], object], engine, which: str) -> None:
+        """SIGKILL to its JVM, its Python or both, at the moment at which the condition holds."""
+        deadline = threading.Event()
+        timer = threading.Timer(240, deadline.set)
+        timer.start()
+        # Not wait_until, which looks five times a second.
+        while not condition():
+            assert self.process.poll() is None, self.log.read_text()
+            assert not deadline.is_set(), self.log.read_text()
+        timer.cancel()
+        with database.transaction(engine) as connection:
+            holder = lease.holders(connection)[lease.of_window(self.table.name)]
+        for half in {"jvm": [holder.jvm], "python": [holder.python], "both": [holder.jvm, holder.python]}[which]:
+            with suppress(ProcessLookupError):
+                os.kill(half.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+
+@pytest.fixture
+def job(tmp_path) -> Callable[..., Job]:
+    return lambda chain, table: Job(chain, table, tmp_path)
+
+
+def newest(engine, table: Table) -> windows.Window | None:
+    return next(iter(windows.calendar(engine, table.name, 1)), None)
+
+
+def has_begun(engine, table: Table, step: str) -> Callable[[], bool]:
+    def look() -> bool:
+        found = newest(engine, table)
+        return found is not None and found.state == "open" and (found.step or "").startswith(step)
+
+    return look
+
+
+def has_committed(table: Table, operation: str) -> Callable[[], bool]:
+    def look() -> bool:
+        with suppress(Exception):
+            found = log(table)
+            return found.commit(found.newest).operation == operation
+        return False
+
+    return look
+
+
+def has_new_file(table: Table) -> Callable[[], bool]:
+    path = settings().table_path(table.name)
+    before = len(list(path.glob("*.parquet")))
+    return lambda: len(list(path.glob("*.parquet"))) > before
+
+
+def has_fewer_files(table: Table) -> Callable[[], bool]:
+    path = settings().table_path(table.name)
+    before = len(list(path.glob("*.parquet")))
+    return lambda: len(list(path.glob("*.parquet"))) < before
+
+
+# The table, the moment in its window, and what is killed.
+PHASES = {
+    "optimize-begins": (0, lambda engine, table: has_begun(engine, table, "optimize"), "both"),
+    "optimize-writes": (0, lambda engine, table: has_new_file(table), "jvm"),
+    "optimize-has-committed": (0, lambda engine, table: has_committed(table, "OPTIMIZE"), "both"),
+    "vacuum-begins": (0, lambda engine, table: has_begun(engine, table, "vacuum"), "python"),
+    "vacuum-is-announced": (0, lambda engine, table: has_committed(table, "VACUUM START"), "jvm"),
+    "vacuum-deletes": (0, lambda engine, table: has_fewer_files(table), "both"),
+    "vacuum-has-committed": (0, lambda engine, table: has_committed(table, "VACUUM END"), "both"),
+    "merge-begins": (2, lambda engine, table: has_begun(engine, table, "merge"), "both"),
+    "merge-writes": (2, lambda engine, table: has_new_file(table), "jvm"),
+    "merge-has-committed": (2, lambda engine, table: has_committed(table, "MERGE"), "python"),
+}
+SHORT = {"optimize-writes", "merge-has-committed"}
+
+
+@pytest.mark.parametrize("phase", [pytest.param(name, marks=[] if name in SHORT else [is_long]) for name in PHASES])
+def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_work(chain, driver, engine, job, phase):
+    which, moment, victim = PHASES[phase]
+    tables = chain.in_windows
+    bronze, silver, gold = tables
+    table = tables[which]
+    chain.topic.create()
+    with driver(bronze, silver) as running:
+        send_in_batches(chain, 12)
+        wait_for_rows(silver, 12)
+        killed = job(chain, table)
+        killed.kill_when(moment(engine, table), engine, victim)
+        # The flows go on, whatever the job has left behind, as soon as its end is noticed.
+        send_in_batches(chain, 2, begin=12)
+        wait_for_rows(silver, 14)
+        wait_until(lambda: newest(engine, table).state == "failed", 30)
+        second = job(chain, table)
+        assert second.wait() == 0, second.log.read_text()
+        assert newest(engine, table).state in ("done", "skipped")
+        if table is bronze:
+            third = job(chain, gold)
+            assert third.wait() == 0, third.log.read_text()
+        assert running.error is None
+    chain.assert_holds(chain.topic.messages())
+
+
+@contextmanager
+def window_of(pipeline: Pipeline, table: str) -> Iterator[None]:
+    """The table to oneself, by the control database of a pipeline."""
+    keeper = Keeper(pipeline.control, Holder.here("a test", os.getpid()), 10, lambda reason: os.abort())
+    entry = Entry(lease.of_window(table), table, alone=True)
+    keeper.take([entry.name])
+    keeper.start()
+    try:
+        assert keeper.enter(entry, lambda: True)
+        yield
+    finally:
+        keeper.leave(entry.name)
+        keeper.stop()
+
+
+def test_a_driver_that_is_killed_while_its_flow_waits_at_the_gate_loses_and_doubles_nothing(pipeline: Pipeline):
+    pipeline.produce(part(1, count=500))
+    driver = pipeline.submit()
+    pipeline.wait_until_gold_is_right()
+    with window_of(pipeline, SILVER):
+        before = pipeline.commits(SILVER)
+        pipeline.produce(part(2, count=500))
+        wait_until(lambda: pipeline.count("bronze.tracker_events") == 1_000, 60, pipeline.log.read_text)
+        planned = from_environment(pipeline.environment).checkpoints(SILVER) / "1" / "offsets"
+        done = from_environment(pipeline.environment).checkpoints(SILVER) / "1" / "commits"
+        wait_until(lambda: newest_number(planned) > newest_number(done), 60)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(10)
+        assert pipeline.commits(SILVER) == before
+    pipeline.submit()
+    pipeline.wait_until_gold_is_right()
+    pipeline.assert_nothing_lost_or_doubled()
+
+
+def newest_number(directory) -> int:
+    return max(int(entry.name) for entry in directory.iterdir() if entry.name.isdigit())

@@ -1,0 +1,11 @@
+"""A word where five fields belong."""
+
+from include.spec import Delta, Maintenance, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    maintain=Maintenance(schedule="nightly"),
+)
