@@ -10,10 +10,10 @@
 | drain, catch up | reads what the source holds now, then stops; catch up is for a flow that is stopped |
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
+| release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
 
-Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. The last two actions wait until
-somebody approves them (*Required Actions*), and are rejected after 24 hours. The table `audit` of the control database
-keeps it all. A red `now`: the command was noted, but `supervise` is paused, so nobody starts a stream.
+Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. The last three actions wait for an
+approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but `supervise` is paused: nobody starts it.
 """
 
 from datetime import timedelta

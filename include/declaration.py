@@ -1,6 +1,7 @@
 """What a table file may say: each rule that can be known without Spark, and the sentence that refuses it."""
 
 import math
+import re
 from dataclasses import asdict
 from difflib import get_close_matches
 from itertools import pairwise
@@ -8,6 +9,9 @@ from itertools import pairwise
 from include import ddl
 from include.errors import DeclarationError
 from include.spec import ACTIONS, BUCKET_UNITS, Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+
+# Minute, hour, day, month and day of the week.
+CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
 def check_alone(table: Table) -> None:
@@ -44,6 +48,7 @@ def _check_kinds(table: Table) -> None:
     else:
         _check_list(table, "keys", table.write.keys, str)
         _check_kind(table, "recompute", table.write.recompute, Bucket)
+        _check_kind(table, "in_windows", table.write.in_windows, bool)
 
 
 def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
@@ -144,10 +149,18 @@ def _check_rules(table: Table) -> None:
 def _check_maintenance(table: Table) -> None:
     for name, value in asdict(table.maintain).items():
         if name == "schedule":
-            if value is not None and len(str(value).split()) != 5:
+            if value is not None and not _is_cron(str(value)):
                 raise mistake(table, f"schedule is {value!r}, which is not the five fields of cron: write '0 3 * * *'")
         elif not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise mistake(table, f"{name} is {value!r}: set it to a number above 0")
+
+
+def _is_cron(text: str) -> bool:
+    fields = text.split()
+    return len(fields) == len(CRON) and all(
+        re.fullmatch(r"[*\d,/-]+", field) and all(least <= int(one) <= most for one in re.findall(r"\d+", field))
+        for field, (least, most) in zip(fields, CRON, strict=True)
+    )
 
 
 def mistake(table: Table, sentence: str, path: str | None = None) -> DeclarationError:

@@ -90,6 +90,8 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
             return "reads what its source holds now, then stops"
         case Action.RELEASE if state != "stopped":
             return "nothing done, it runs: action stop first"
+        case Action.RELEASE if flow in lease.alive(connection):
+            return "nothing done, it still ends the batch in hand: ask again in a moment"
         case Action.RELEASE:
             holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"

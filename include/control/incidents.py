@@ -15,8 +15,8 @@ NEWS = frozenset({State.BROKEN, State.LAGGING})
 
 @dataclass(frozen=True)
 class Incident:
-    """target: a flow, or the supervisor. state: its name, by which its runbook is called. error: the class of the error
-    that left it BROKEN.
+    """target: a flow, the supervisor, or "window" or "vacuum" and a table. state: its name, by which its runbook is
+    called. error: the class of the error that left it BROKEN.
     """
 
     number: int

@@ -136,7 +136,7 @@ incidents = Table(
     "incident",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("target", String, nullable=False, comment="a flow, or 'supervise'"),
+    Column("target", String, nullable=False, comment="a flow, 'supervise', or 'window' or 'vacuum' and a table"),
     Column("state", String, nullable=False),
     Column("reason", String, nullable=False),
     Column("error", String, nullable=False, comment="the error class of what is BROKEN, else empty"),

@@ -47,7 +47,7 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
     surveys = survey.look(engine, table, tables)
     print("\n".join(line for found in surveys for line in found.lines()), flush=True)
     if number is None:
-        is_worth_it = survey.is_worth_it(table, surveys)
+        is_worth_it = survey.is_worth_it(engine, table, surveys)
         number = windows.plan(engine, table.name, "by hand", survey.why(surveys), is_worth_it)
         if not is_worth_it:
             return

@@ -60,7 +60,7 @@ def consumers(
     found = [_flow(flow) for flow in flows if flow not in released]
     return [one for one in (*found, _own_flow(table, log)) if one] + [
         _time_travel(log, time_travel_hours, now),
-        *(one for one in registered if one.name not in released),
+        *registered,
     ]
 
 

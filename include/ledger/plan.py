@@ -31,6 +31,8 @@ UNKNOWN_SHRINKING = 0.75
 
 DEAD_SHARE = 0.2
 DEAD_BYTES = 1024 * MB
+MANY_DEAD = 1_000
+MANY_LOG_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class End:
 
 def plan(facts: Facts, wants: Maintenance) -> Plan:
     """What to do in the next window: merge, optimize, vacuum, clean the log."""
-    return Plan((_merge(facts), _optimize(facts, wants), _vacuum(facts), _clean_log(facts)))
+    return Plan((_merge(facts), _optimize(facts, wants), _vacuum(facts, wants), _clean_log(facts)))
 
 
 def _merge(facts: Facts) -> Step:
@@ -209,15 +211,16 @@ def _bytes_per_row(files: Sequence[LiveFile]) -> float:
     return sum(file.bytes for file in counted) / max(1, sum(file.rows or 0 for file in counted))
 
 
-def _vacuum(facts: Facts) -> Step:
+def _vacuum(facts: Facts, wants: Maintenance) -> Step:
     kept_since = float("inf") if facts.kept_since is None else facts.kept_since
     dead = sum(file.bytes or 0 for file in facts.dead)
     gone = [file for file in facts.dead if file.deleted_at < kept_since]
     deletable, live = sum(file.bytes or 0 for file in gone), sum(file.bytes for file in facts.live)
-    is_worth_it = deletable > DEAD_BYTES or deletable > DEAD_SHARE * live
+    least = GOOD_SHARE * wants.target_file_mb * MB
+    is_worth_it = deletable > DEAD_BYTES or len(gone) > MANY_DEAD or deletable > max(DEAD_SHARE * live, least)
     why = f"{_count(len(gone), 'file')} with {_size(deletable)} can be deleted, beside {_size(live)} in the table"
     if not is_worth_it:
-        why += f": worth it from {DEAD_SHARE:.0%} of that or {_size(DEAD_BYTES)} on"
+        why += f": worth it from {_size(min(DEAD_BYTES, max(DEAD_SHARE * live, least)))} or {MANY_DEAD:,} files on"
     if dead > deletable:
         why += f"; {_size(dead - deletable)} more are held back by {facts.held_by or 'a reader'}"
     numbers = {"dead_bytes": dead, "deletable_files": len(gone), "deletable_bytes": deletable, "live_bytes": live}
@@ -226,9 +229,9 @@ def _vacuum(facts: Facts) -> Step:
 
 def _clean_log(facts: Facts) -> Step:
     files = facts.removable_log_files
-    is_worth_it = files >= MANY_FILES
+    is_worth_it = files >= MANY_LOG_FILES
     why = f"nobody needs {_count(files, 'file')} of the log" + (
-        "" if is_worth_it else f": worth it from {MANY_FILES} on"
+        "" if is_worth_it else f": worth it from {MANY_LOG_FILES:,} on"
     )
     return Step(CLEAN_LOG, is_worth_it, why, {"removable_log_files": files})
 

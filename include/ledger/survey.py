@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import holds
+from include.control import database, holds, orders
 from include.control.windows import Shape
 from include.ledger import checkpoint, guard, policy
 from include.ledger import plan as planning
@@ -37,13 +37,14 @@ class Survey:
     held: Consumer
     log_needed_from: int
     shape: Shape
+    policy: str
 
     def lines(self) -> list[str]:
         """For people: each step, whether it is worth it, and why; then who holds VACUUM back."""
         steps = [f"{'' if step.is_worth_it else 'not '}worth it, {step.kind}: {step.why}" for step in self.plan.steps]
         kept = f"VACUUM keeps what was deleted in the last {self.retention_seconds:,.0f} s"
         held = f"the oldest version needed is {self.held.version}, by {self.held.name}"
-        return [f"{self.name}: {line}" for line in (*steps, f"{kept}; {held}")]
+        return [f"{self.name}: {line}" for line in (*steps, self.policy, f"{kept}; {held}")]
 
     def would_delete(self, now: float) -> list[Tombstone]:
         """The files a VACUUM would delete now."""
@@ -56,9 +57,9 @@ def look(engine: Engine, table: Table, tables: Catalog) -> list[Survey]:
     return [_look(engine, table, tables, name, time.time()) for name in stored]
 
 
-def is_worth_it(table: Table, surveys: list[Survey]) -> bool:
+def is_worth_it(engine: Engine, table: Table, surveys: list[Survey]) -> bool:
     """Whether a window has something to do."""
-    return any(found.plan.is_worth_it for found in surveys) or (not surveys and table.merges_in_windows)
+    return any(found.plan.is_worth_it for found in surveys) or (not surveys and _merges(engine, table))
 
 
 def why(surveys: list[Survey]) -> str:
@@ -88,7 +89,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
         kept_since=now - retention_seconds,
         held_by=held.name,
         removable_log_files=len(guard.removable_log_files(log, needed_from)),
-        unread_versions=_unread(table) if name == table.name and table.merges_in_windows else 0,
+        unread_versions=_unread(table) if name == table.name and _merges(engine, table) else 0,
         seconds_since_compaction=_seconds_since_compaction(log, now),
     )
     plan = planning.plan(facts, table.maintain)
@@ -98,7 +99,17 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
         elsewhere = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
         plan = Plan(tuple(elsewhere if step is compaction else step for step in plan.steps))
     good_bytes = GOOD_SHARE * table.maintain.target_file_mb * MB
-    return Survey(name, log, plan, compaction, retention_seconds, held, needed_from, shape(log, good_bytes))
+    return Survey(
+        name,
+        log,
+        plan,
+        compaction,
+        retention_seconds,
+        held,
+        needed_from,
+        shape(log, good_bytes),
+        f"compacted {place}: {reason}",
+    )
 
 
 def shape(log: Log, good_bytes: float) -> Shape:
@@ -114,6 +125,12 @@ def _retention(promise_seconds: float, kept_since: float | None, now: float) -> 
     if kept_since is None or now - kept_since <= promise_seconds:
         return promise_seconds
     return -(-(now - kept_since + 1) // ROUND_SECONDS) * ROUND_SECONDS
+
+
+def _merges(engine: Engine, table: Table) -> bool:
+    """Whether its windows merge, and nobody has stopped its flow."""
+    with database.transaction(engine) as connection:
+        return table.merges_in_windows and orders.order(connection, table.name).state != "stopped"
 
 
 def _unread(table: Table) -> int:

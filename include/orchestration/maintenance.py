@@ -6,9 +6,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import database, incidents, windows
-from include.control.schema import desired, runs
-from include.control.windows import Window
+from include.control import database, incidents, lease, windows
+from include.control.schema import runs
+from include.control.windows import Shape, Window
 from include.ledger import survey
 from include.ledger.log import Commit, Log
 from include.ledger.survey import Survey
@@ -32,14 +32,15 @@ def plan(name: str, who: str, dry_run: bool) -> int | None:
                 print(f"would delete {found.name}/{file.path} ({file.bytes:,} bytes)")
         return None
     _tell_who_holds_back(engine, table, surveys)
-    is_worth_it = survey.is_worth_it(table, surveys)
+    is_worth_it = survey.is_worth_it(engine, table, surveys)
     number = windows.plan(engine, name, who, survey.why(surveys), is_worth_it)
     return number if is_worth_it else None
 
 
 def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) -> None:
     for found in surveys:
-        hours = (time.time() - (found.held.since or time.time())) / 3600
+        # Who cannot say since when has stood there for too long.
+        hours = (time.time() - (found.held.since or 0)) / 3600
         is_long = found.retention_seconds > table.maintain.time_travel_hours * 3600 > 0
         is_too_long = is_long and hours > table.maintain.most_held_hours
         sentence = (
@@ -61,10 +62,10 @@ def verify(name: str, number: int) -> None:
     target = f"window {name}"
     wrong = _what_is_wrong(engine, table, window)
     with database.transaction(engine) as connection:
+        # Each failure is news: the next one may be another.
+        incidents.end(connection, target)
         if wrong:
-            incidents.begin(connection, target, "WINDOW FAILED", wrong, "")
-        else:
-            incidents.end(connection, target)
+            incidents.begin(connection, target, "WINDOW FAILED", wrong)
     notify.tell_all(engine)
     if wrong:
         raise AirflowFailException(f"{name}: {wrong}")
@@ -75,8 +76,8 @@ def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str |
         return f"its window did not finish: {window.why if window else 'nobody planned it'}"
     if window.before is None:
         return None
-    if not table.merges_in_windows and window.before.rows != window.after.rows:
-        return f"it held {window.before.rows:,} rows before its window and {window.after.rows:,} after it"
+    if not table.merges_in_windows and (wrong := _what_has_changed(window.before, window.after)):
+        return wrong
     log = Log(settings().table_path(table.name))
     inside = [log.commit(one) for one in log.versions if window.before.version < one <= window.after.version]
     if strangers := [commit for commit in inside if not _is_own(commit, table, window)]:
@@ -85,12 +86,21 @@ def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str |
     return _stands_still(engine, table, window)
 
 
+def _what_has_changed(before: Shape, after: Shape) -> str | None:
+    """A window without a merge leaves the rows as they were, and no more files."""
+    if before.rows is not None and after.rows is not None and before.rows != after.rows:
+        return f"it held {before.rows:,} rows before its window and {after.rows:,} after it"
+    if before.files < after.files:
+        return f"it had {before.files:,} files before its window and {after.files:,} after it"
+    return None
+
+
 def _is_own(commit: Commit, table: Table, window: Window) -> bool:
     return commit.metadata.get("window") == window.number or commit.metadata.get("flow") == table.name
 
 
 def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
-    """Its flow shows a sign of life within a minute of the window's end, where it is to run."""
+    """Its flow shows a sign of life within a minute of the window's end, where somebody runs it."""
     deadline = time.monotonic() + MOVING_SECONDS
     while not _moves(engine, table, window):
         if time.monotonic() > deadline:
@@ -101,7 +111,7 @@ def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
 
 def _moves(engine: Engine, table: Table, window: Window) -> bool:
     with database.transaction(engine) as connection:
-        state = connection.execute(select(desired.c.state).where(desired.c.flow == table.name)).scalar_one_or_none()
-        run = connection.execute(select(runs).where(runs.c.flow == table.name)).one_or_none()
-    is_meant_to = state in (None, "running") and run is not None and run.failure is None
-    return not is_meant_to or bool(run.sign_at and run.sign_at > (window.closed_at or 0))
+        is_held = table.name in lease.alive(connection)
+        sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == table.name)).scalar_one_or_none()
+    # One that nobody runs is the supervisor's business.
+    return not is_held or bool(sign_at and sign_at > (window.closed_at or 0))

@@ -90,7 +90,7 @@ def test_every_look_at_the_ledger_is_one_that_it_takes(page, line, tmp_path: Pat
 
 
 def test_the_alarms_of_windows_are_known():
-    assert ALARMS_OF_WINDOWS == {"WINDOW FAILED", "HELD BACK"}
+    assert {"WINDOW FAILED", "HELD BACK"} == ALARMS_OF_WINDOWS
 
 
 def test_every_module_that_a_page_runs_exists():

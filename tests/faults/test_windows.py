@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -243,6 +244,30 @@ def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_w
             assert third.wait() == 0, third.log.read_text()
         assert running.error is None
     chain.assert_holds(chain.topic.messages())
+
+
+@pytest.mark.parametrize(("seconds", "survives"), [(4, True), pytest.param(60, False, marks=is_long)])
+def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a_long_one(
+    chain, engine, run_once, job, seconds, survives
+):
+    chain.topic.create()
+    bronze, _, _ = chain.in_windows
+    for number in range(8):
+        chain.topic.send(*range(1 + 20 * number))
+        run_once(bronze)
+    begun = job(chain, bronze)
+    wait_until(has_begun(engine, bronze, ""), 120, begun.log.read_text)
+    with closing(sqlite3.connect(settings().home / "control.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        threading.Event().wait(seconds)
+        assert begun.process.poll() in ((None, 0) if survives else (6,)), begun.log.read_text()
+        connection.rollback()
+    assert begun.wait() == (0 if survives else 6), begun.log.read_text()
+    wait_until(lambda: newest(engine, bronze).state == ("done" if survives else "failed"), 30)
+    chain.topic.send(7)
+    run_once(bronze)
+    assert job(chain, bronze).wait() == 0
+    chain.assert_bronze_holds(chain.topic.messages())
 
 
 @contextmanager

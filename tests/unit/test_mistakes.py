@@ -55,6 +55,8 @@ SENTENCES = {
     "it out",
     "schedule_is_no_cron": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
     "cron: write '0 3 * * *'",
+    "schedule_is_out_of_range": "include/tables/silver/readings.py: schedule is '99 * * * *', which is not the five "
+    "fields of cron: write '0 3 * * *'",
     "source_is_a_name": "include/tables/silver/readings.py: source is 'bronze.events': it has to be Kafka or Delta",
     "table_beside_the_layers": "tests/mistakes/table_beside_the_layers/readings.py lies in no layer, so it would be "
     "ignored: move it to one of bronze, silver, gold",

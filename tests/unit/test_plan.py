@@ -208,12 +208,17 @@ def test_vacuum_is_worth_it_from_a_fifth_of_the_table_or_a_gigabyte_on(live_mb, 
     assert made.step(VACUUM).is_worth_it == is_worth_it
 
 
+def test_crumbs_are_vacuumed_only_once_there_are_many():
+    few, many = (looked_at(files(1_000), dead=dead(*[10_000] * count)).step(VACUUM) for count in (1_000, 1_001))
+    assert (few.is_worth_it, many.is_worth_it) == (False, True)
+
+
 def test_files_that_are_held_back_do_not_make_vacuum_worth_it_and_their_holder_is_named():
     made = looked_at(files(100 * MB), dead=dead(MB, 60 * MB, 60 * MB), kept_since=101.0, held_by="silver.x")
     step = made.step(VACUUM)
     assert not step.is_worth_it
     assert step.why == (
-        "1 file with 1 MB can be deleted, beside 100 MB in the table: worth it from 20% of that or 1.0 GB on; "
+        "1 file with 1 MB can be deleted, beside 100 MB in the table: worth it from 64 MB or 1,000 files on; "
         "120 MB more are held back by silver.x"
     )
 
@@ -230,6 +235,6 @@ def test_upserts_that_were_gathered_make_a_window_worth_it():
     assert step.why == "1 version of its source waits to be merged"
 
 
-@pytest.mark.parametrize(("removable", "is_worth_it"), [(99, False), (100, True)])
+@pytest.mark.parametrize(("removable", "is_worth_it"), [(999, False), (1_000, True)])
 def test_the_log_is_cleaned_where_it_is_worth_it(removable: int, is_worth_it: bool):
     assert looked_at([], removable_log_files=removable).step(CLEAN_LOG).is_worth_it == is_worth_it

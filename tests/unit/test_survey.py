@@ -92,15 +92,15 @@ def grow_older(name: str, seconds: float) -> None:
         os.utime(file, (then, then))
 
 
-def test_a_table_that_nobody_stored_has_nothing_to_be_done(look):
+def test_a_table_that_nobody_stored_has_nothing_to_be_done(look, engine: Engine):
     found = look(source())
     assert found == []
     assert survey.why(found) == "the table is not stored yet"
-    assert not survey.is_worth_it(source(), found)
+    assert not survey.is_worth_it(engine, source(), found)
 
 
-def test_the_first_window_of_a_table_that_is_merged_in_windows_makes_it(look):
-    assert survey.is_worth_it(reader(in_windows=True), look(reader(in_windows=True)))
+def test_the_first_window_of_a_table_that_is_merged_in_windows_makes_it(look, engine: Engine):
+    assert survey.is_worth_it(engine, reader(in_windows=True), look(reader(in_windows=True)))
 
 
 def test_the_quarantine_has_a_plan_of_its_own_beside_its_table(look):
@@ -123,6 +123,7 @@ def test_vacuum_waits_for_a_flow_that_stopped_long_ago_by_whole_hours(look):
     assert (found.held.name, found.held.version) == (READER, 2)
     assert found.retention_seconds == 6 * HOUR
     assert found.would_delete(time.time()) == []
+    assert found.plan.step(VACUUM).numbers["deletable_files"] == 0
     assert found.lines()[-1] == (
         f"{SOURCE}: VACUUM keeps what was deleted in the last 21,600 s; the oldest version needed is 2, by {READER}"
     )
@@ -143,7 +144,7 @@ def test_a_flow_that_has_read_on_holds_nothing_back(look):
     [found] = look(source(time_travel_hours=1), reader())
     assert found.retention_seconds == HOUR
     assert len(found.would_delete(time.time())) == 3
-    assert found.plan.step(VACUUM).is_worth_it
+    assert found.plan.step(VACUUM).numbers["deletable_files"] == 3
 
 
 def test_a_flow_that_was_released_holds_nothing_back(look, engine: Engine):
@@ -178,13 +179,13 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
     assert found.log_needed_from == 3
 
 
-def test_small_files_that_have_waited_for_a_day_are_worth_a_window(look):
+def test_small_files_that_have_waited_for_a_day_are_worth_a_window(look, engine: Engine):
     append(SOURCE, times=MANY)
     [found] = look(source())
-    assert not survey.is_worth_it(source(), [found])
+    assert not survey.is_worth_it(engine, source(), [found])
     grow_older(SOURCE, DAY)
     [found] = look(source())
-    assert survey.is_worth_it(source(), [found])
+    assert survey.is_worth_it(engine, source(), [found])
     assert survey.why([found]).startswith(f"optimize {SOURCE}: 20 of 20 files are smaller than 64 MB")
     assert found.plan.step(OPTIMIZE) == found.compaction
 
@@ -210,10 +211,13 @@ def test_a_table_that_is_upserted_all_the_time_is_left_to_its_stream_by_the_plan
     )
     assert [step.kind for step in found.plan.steps] == [MERGE, OPTIMIZE, VACUUM, CLEAN_LOG]
     assert survey.why([found]).startswith("nothing is worth it: ")
+    assert found.lines()[4].startswith(f"{READER}: compacted inline: a stream upserts it all the time")
 
 
 @pytest.mark.parametrize(("merged_up_to", "waiting"), [(None, 5), (2, 2), (4, 0)])
-def test_a_table_that_is_merged_in_windows_waits_for_what_its_source_has_gathered(look, merged_up_to, waiting: int):
+def test_a_table_that_is_merged_in_windows_waits_for_what_its_source_has_gathered(
+    look, merged_up_to, waiting: int, engine: Engine
+):
     append(SOURCE, times=5)
     append(READER)
     if merged_up_to is not None:
@@ -222,7 +226,7 @@ def test_a_table_that_is_merged_in_windows_waits_for_what_its_source_has_gathere
     [found] = look(table, source())
     step = found.plan.step(MERGE)
     assert step.numbers == {"unread_versions": waiting}
-    assert step.is_worth_it is survey.is_worth_it(table, [found]) is (waiting > 0)
+    assert step.is_worth_it is survey.is_worth_it(engine, table, [found]) is (waiting > 0)
 
 
 def test_nothing_waits_to_be_merged_where_a_stream_does_it(look):

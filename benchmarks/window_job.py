@@ -1,0 +1,24 @@
+"""`jobs/maintain.py` for the tables of benchmarks.windows, which no table file declares."""
+
+from include.catalog import Catalog
+from include.engine import window
+from include.errors import report
+from include.spec import Delta, Maintenance, Table
+
+SOURCE = "bronze.numbers"
+SCHEMA = "number BIGINT, time TIMESTAMP, value INT, payload BINARY"
+
+
+def _reader(name: str) -> Table:
+    # So small that every window finds something to do.
+    wants = Maintenance(target_file_mb=0.05, time_travel_hours=0.001)
+    return Table(
+        name=name, comment="as it came", source=Delta(SOURCE), schema=SCHEMA, interval_seconds=1, maintain=wants
+    )
+
+
+WATCHED, OTHER = _reader("silver.watched"), _reader("silver.other")
+CATALOG = Catalog({table.name: table for table in (WATCHED, OTHER)})
+
+if __name__ == "__main__":
+    report(lambda: window.run(WATCHED, CATALOG))

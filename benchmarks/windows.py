@@ -1,0 +1,241 @@
+"""What windows cost: python -m benchmarks.windows [--small] [--only PART], in a home of its own, without a broker.
+
+1. How long a flow stands at its gate beyond the work in the window, and what a window does to the batches of another
+   flow of the same driver. The window's job is a process of its own, as in production.
+2. CPU seconds per GB compacted: by plan, by plain OPTIMIZE, by delta-rs, over copies of one table in one session.
+3. A thousand small appends with windows in between: files against the fewest possible, bytes written again.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import psutil
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
+from include import catalog
+from include.control import database, lease, orders, windows
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.engine import driver, maintain
+from include.engine.host import Host
+from include.engine.session import open_session
+from include.errors import report
+from include.ledger import plan as planning
+from include.ledger.log import Log
+from include.ledger.plan import OPTIMIZE, Facts
+from include.local import java
+from include.settings import settings
+from include.spec import Maintenance
+
+MB = 2**20
+
+
+def rows(count: int, seed: int) -> pa.Table:
+    """About 100 bytes each, half of them noise."""
+    dice = numpy.random.default_rng(seed)
+    return pa.table(
+        {
+            "number": pa.array(range(count), pa.int64()),
+            "time": pa.array((seed * 1_000_000 + numpy.arange(count)).astype("datetime64[us]")),
+            "value": pa.array(dice.integers(0, 1_000, count), pa.int32()),
+            "payload": pa.array([dice.bytes(48) for _ in range(count)], pa.binary()),
+        }
+    )
+
+
+def pauses(spark: SparkSession, count: int) -> None:
+    """Two flows of one driver, a batch a second each; `count` windows on the table of one of them."""
+    append(rows(100, 0))
+    engine = database.connect(settings().control_url)
+    jvm = driver.jvm_pid()
+    keeper = Keeper(engine, Holder.here("main", jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
+    keeper.take([lease.of_driver("main")])
+    keeper.start()
+    orders.begin(engine, [WATCHED.name, OTHER.name], by_hand=False)
+    # These tables stand in no file.
+    catalog.reload = lambda: CATALOG
+    host = Host(spark, engine, keeper, "main")
+    hosted = threading.Thread(target=lambda: host.run([WATCHED, OTHER], is_supervised=True), daemon=True)
+    ends = threading.Event()
+    feeder = threading.Thread(target=feed, args=(ends,), daemon=True)
+    hosted.start()
+    feeder.start()
+    time.sleep(40)
+    spans = []
+    for _ in range(count):
+        spans.append(a_window(engine))
+        time.sleep(8)
+    ends.set()
+    feeder.join()
+    say_pauses(engine, host, spans)
+    for name in (WATCHED.name, OTHER.name):
+        host._flows[name].query.stop()
+
+
+def append(table: pa.Table) -> None:
+    write_deltalake(str(settings().table_path(SOURCE)), table, mode="append")
+
+
+def feed(ends: threading.Event) -> None:
+    seed = 1
+    while not ends.wait(1):
+        append(rows(200, seed))
+        seed += 1
+
+
+def a_window(engine: object) -> tuple[float, float]:
+    """Open one from a process of its own; returns when it was open, seconds since 1970."""
+    command = [sys.executable, "-m", "benchmarks.window_job"]
+    subprocess.run(command, check=True, capture_output=True)
+    newest = windows.calendar(engine, WATCHED.name, 1)[0]
+    return newest.opened_at or 0, newest.closed_at or 0
+
+
+def say_pauses(engine: object, host: Host, spans: list[tuple[float, float]]) -> None:
+    waited = [one for window in windows.calendar(engine, WATCHED.name) for one in window.pauses]
+    beyond = sorted(one.beyond_seconds for one in waited)
+    print(f"{len(spans)} windows, open for {statistics.median(b - a for a, b in spans):.1f} s (median)")
+    if beyond:
+        p95 = beyond[min(len(beyond) - 1, round(0.95 * len(beyond)))]
+        print(
+            f"pauses beyond the work in the window: {len(beyond)}, median {statistics.median(beyond):.2f} s, "
+            f"p95 {p95:.2f} s, longest {beyond[-1]:.2f} s"
+        )
+    during, else_ = [], []
+    for progress in host._flows[OTHER.name].query.recentProgress:
+        began = time.mktime(time.strptime(progress.timestamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+        ended = began + progress.batchDuration / 1000
+        if progress.numInputRows:
+            is_during = any(began < closed and ended > opened for opened, closed in spans)
+            (during if is_during else else_).append(progress.batchDuration)
+    if during and else_:
+        ratio = statistics.median(during) / statistics.median(else_)
+        print(f"batches of another flow: {ratio:.2f} times as long while a window is open ({len(during)} batches)")
+
+
+def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> None:
+    """CPU seconds per GB by three ways, in turn, over copies of one table."""
+    path = settings().table_path("bronze.scattered")
+    for seed in range(files):
+        write_deltalake(str(path), rows(rows_each + seed, seed), mode="append")
+    gigabytes = sum(file.bytes for file in Log(path).state.live) / 1e9
+    ways = {"by plan": by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            copy = settings().table_path(f"bronze.copy_{number}_{name.replace(' ', '_').replace('-', '_')}")
+            shutil.copytree(path, copy)
+            before = cpu_seconds()
+            way(spark, copy)
+            # The first round warms up.
+            spent[name] += [(cpu_seconds() - before) / gigabytes] if number else []
+            shutil.rmtree(copy)
+    medians = {name: statistics.median(values) for name, values in spent.items()}
+    best = min(medians["plain OPTIMIZE"], medians["delta-rs"])
+    print(f"compaction of {files} files, {gigabytes * 1000:.0f} MB, CPU seconds per GB, median of {rounds}:")
+    for name, value in medians.items():
+        print(f"  {name:<15}{value:6.1f}   {value / best:.2f} of the better of the other two")
+
+
+def by_plan(spark: SparkSession, path: Path) -> None:
+    compact_by_plan(spark, path, Maintenance(), waited_seconds=1e9)
+
+
+def by_optimize(spark: SparkSession, path: Path) -> None:
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+
+
+def by_delta_rs(_: SparkSession, path: Path) -> None:
+    DeltaTable(str(path)).optimize.compact(target_size=128 * MB)
+
+
+def compact_by_plan(spark: SparkSession, path: Path, wants: Maintenance, waited_seconds: float) -> int:
+    """Returns the bytes that were written again."""
+    live = Log(path).state.live
+    facts = Facts(live=live, dead=[], now=time.time(), seconds_since_compaction=waited_seconds)
+    step = planning.plan(facts, wants).step(OPTIMIZE)
+    if step.is_worth_it:
+        maintain.compact(spark, f"{path.parent.name}.{path.name}", step, {})
+    return step.numbers.get("bytes_rewritten", 0)
+
+
+def cpu_seconds() -> float:
+    """Of this process and its JVM."""
+    both = [psutil.Process(), psutil.Process(driver.jvm_pid())]
+    return sum(one.cpu_times().user + one.cpu_times().system for one in both)
+
+
+def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
+    path, wants = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
+    ingested = rewritten = 0
+    for number in range(triggers):
+        write_deltalake(str(path), rows(1_000 + number % 300, number), mode="append")
+        if number % every == every - 1:
+            rewritten += compact_by_plan(spark, path, wants, waited_seconds=3_600)
+    # A day later.
+    rewritten += compact_by_plan(spark, path, wants, waited_seconds=86_400)
+    log = Log(path)
+    ingested = sum(commit.bytes or 0 for commit in log.commits() if commit.operation == "WRITE") or sum(
+        action["add"]["size"]
+        for version in log.versions
+        if log.commit(version).operation == "WRITE"
+        for action in log.actions(version, b'"add"')
+        if "add" in action
+    )
+    live = sum(file.bytes for file in log.state.live)
+    ideal = -(-live // (8 * MB))
+    print(
+        f"{triggers:,} appends of {ingested / triggers / 1000:.0f} kB, a window every {every}: "
+        f"{len(log.state.live)} files, {len(log.state.live) / ideal:.2f} of the fewest possible ({ideal}); "
+        f"{rewritten / ingested:.2f} bytes written again for each byte that came"
+    )
+
+
+def timed(what: Callable[[], None]) -> None:
+    begin = time.monotonic()
+    what()
+    print(f"  ({time.monotonic() - begin:.0f} s)", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    parser.add_argument("--only", action="append", choices=["triggers", "compaction", "pauses"], help="a part of it")
+    arguments = parser.parse_args()
+    small, only = arguments.small, arguments.only
+    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        settings.cache_clear()
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
+        os.environ.pop("SLUICE_CONTROL_URL", None)
+        from include.local import environment
+
+        os.environ.update(environment.write(settings(), java.home()))
+        spark = open_session("sluice benchmark", CATALOG)
+        parts = {
+            "triggers": lambda: thousand_triggers(spark, 100 if small else 1_000, 25),
+            "compaction": lambda: compaction(
+                spark, 30 if small else 300, 1_000 if small else 10_000, 1 if small else 3
+            ),
+            "pauses": lambda: pauses(spark, 2 if small else 20),
+        }
+        for part in only or parts:
+            timed(parts[part])
+        spark.stop()
+
+
+if __name__ == "__main__":
+    report(main)
