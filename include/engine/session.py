@@ -57,5 +57,8 @@ def register(spark: SparkSession, name: str) -> None:
     """Let SQL find the stored table by its name; nothing happens while it is not stored."""
     path = settings().table_path(name)
     if (path / "_delta_log").is_dir():
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {name.split('.')[0]}")
+        layer = name.split(".")[0]
+        # IF NOT EXISTS alone warns each time that it does exist.
+        if not spark.catalog.databaseExists(layer):
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {layer}")
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{path}'")

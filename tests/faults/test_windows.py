@@ -217,7 +217,7 @@ PHASES = {
     "merge-writes": (2, lambda engine, table: has_new_file(table), "jvm"),
     "merge-has-committed": (2, lambda engine, table: has_committed(table, "MERGE"), "python"),
 }
-SHORT = {"optimize-writes", "merge-has-committed"}
+SHORT = {"optimize-writes"}
 
 
 @pytest.mark.parametrize("phase", [pytest.param(name, marks=[] if name in SHORT else [is_long]) for name in PHASES])
@@ -246,7 +246,8 @@ def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_w
     chain.assert_holds(chain.topic.messages())
 
 
-@pytest.mark.parametrize(("seconds", "survives"), [(4, True), pytest.param(60, False, marks=is_long)])
+@is_long
+@pytest.mark.parametrize(("seconds", "survives"), [(4, True), (60, False)])
 def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a_long_one(
     chain, engine, run_once, job, seconds, survives
 ):

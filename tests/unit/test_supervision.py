@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, database, incidents, lease, orders, resets, schema, supervision
+from include.control import commands, database, incidents, lease, lock, orders, resets, schema, supervision
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, START_SECONDS, Failure, State
 from include.control.lease import Lease
+from include.control.lock import Entry
 from include.control.process import Holder
 from include.control.schema import audits, drivers, leases, runs
 from include.control.supervision import Outlook, Settlement
@@ -575,3 +576,15 @@ def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_
         settling.result()
         failing.result()
     assert run(engine).failure == INCURABLE.sentence
+
+
+def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder):
+    works(engine, holder("main"))
+    job = holder("maintain")
+    lease.acquire(engine, [lease.of_window(A)], job, 60)
+    with database.transaction(engine) as connection:
+        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+    settlement = settle(engine)
+    assert states(settlement) == [State.WAITING, State.HEALTHY]
+    assert f"a window has {A} to itself for" in settlement.decisions[A].reason
+    assert news(engine) == []
