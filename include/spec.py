@@ -131,6 +131,14 @@ class Maintenance:
     longest_minutes: float = 60
     most_held_hours: float = 720
 
+    @property
+    def retention_seconds(self) -> float:
+        """For how long VACUUM keeps what was removed: the promise, and an hour, as a window dates its removals when it
+        begins and VACUUM looks at the clock when it deletes; no more than twice the promise.
+        """
+        promised_seconds = self.time_travel_hours * 3600
+        return promised_seconds + min(3600, promised_seconds)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:

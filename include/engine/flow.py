@@ -102,7 +102,8 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
                 raise InterruptedError(f"{table.name} was asked to stop")
             _check_topic(table, claimed, topics)
             batch.write(rows, number, life)
-            _compact(spark, table, number)
+            # In the query's own session: others of this driver may compact theirs at the same time.
+            _compact(rows.sparkSession, table, number)
         except Exception as error:
             # Spark would wrap it in a page of text.
             flow.error = error

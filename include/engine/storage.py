@@ -42,7 +42,7 @@ def create(spark: SparkSession, table: Table) -> None:
 
     Raises Broken where what is stored cannot become what is declared.
     """
-    common = PROPERTIES | retention(table.maintain.time_travel_hours * 3600)
+    common = PROPERTIES | retention(table.maintain.retention_seconds)
     properties = dict(common)
     if isinstance(table.source, Kafka):
         # So that the payload is not searched for its smallest and greatest value.

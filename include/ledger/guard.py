@@ -19,6 +19,7 @@ LOG_FILE = re.compile(
 RETENTION = "delta.deletedFileRetentionDuration"
 INTERVAL = re.compile(r"(?:interval\s+)?(\d+(?:\.\d+)?)\s+(second|minute|hour|day|week)s?")
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+PROMISE = "the promised time travel"
 # A window is over within an hour; what expires in it counts as expired.
 WINDOW_SECONDS = 3_600
 
@@ -175,7 +176,7 @@ def _own_flow(table: str, log: Log) -> Consumer | None:
 def _time_travel(log: Log, hours: float, now: float) -> Consumer:
     behind = bisect_right(log.versions, now - hours * 3_600, key=lambda version: log.commit(version).timestamp)
     version = log.versions[max(0, behind - 1)]
-    return Consumer(f"the promised time travel of {hours:g} hours", version, log.commit(version).timestamp)
+    return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp)
 
 
 def _seconds(interval: str) -> float:

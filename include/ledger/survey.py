@@ -1,5 +1,6 @@
 """What there is to be done to a table now: its own plan, and that of its quarantine, from their logs."""
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -77,8 +78,10 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
     registered = [Consumer(*one) for one in holds.registered(engine, name)]
     promise = table.maintain.time_travel_hours
     consumers = guard.consumers(name, log, readers, promise, now, registered, holds.released(engine))
-    kept_since = guard.files_kept_since(log, consumers, now)
-    retention_seconds = _retention(promise * 3600, kept_since, now)
+    # The promise itself is kept by the retention.
+    others = [one for one in consumers if not one.name.startswith(guard.PROMISE)]
+    kept_since = guard.files_kept_since(log, others, now)
+    retention_seconds = _retention(table.maintain.retention_seconds, kept_since, now)
     held = guard.held_by(consumers)
     assert held, "the promised time travel is one of them"
     needed_from = guard.log_needed_from(log, consumers)
@@ -93,23 +96,26 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
         seconds_since_compaction=_seconds_since_compaction(log, now),
     )
     plan = planning.plan(facts, table.maintain)
-    compaction = plan.step(OPTIMIZE)
     place, reason = policy.place_of_compaction(table, settings().store)
-    if place is Place.INLINE and name == table.name:
-        elsewhere = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
-        plan = Plan(tuple(elsewhere if step is compaction else step for step in plan.steps))
-    good_bytes = GOOD_SHARE * table.maintain.target_file_mb * MB
+    is_inline = place is Place.INLINE and name == table.name
     return Survey(
         name,
         log,
-        plan,
-        compaction,
-        retention_seconds,
-        held,
-        needed_from,
-        shape(log, good_bytes),
-        f"compacted {place}: {reason}",
+        plan=_without_compaction(plan, reason) if is_inline else plan,
+        compaction=plan.step(OPTIMIZE),
+        retention_seconds=retention_seconds,
+        held=held,
+        log_needed_from=needed_from,
+        shape=shape(log, GOOD_SHARE * table.maintain.target_file_mb * MB),
+        policy=f"compacted {place}: {reason}",
     )
+
+
+def _without_compaction(plan: Plan, reason: str) -> Plan:
+    """Of the windows, where somebody else compacts."""
+    compaction = plan.step(OPTIMIZE)
+    elsewhere = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
+    return Plan(tuple(elsewhere if step is compaction else step for step in plan.steps))
 
 
 def shape(log: Log, good_bytes: float) -> Shape:
@@ -121,10 +127,11 @@ def shape(log: Log, good_bytes: float) -> Shape:
     return Shape(log.newest, len(live), sum(file.bytes for file in live), small, rows if is_counted else None)
 
 
-def _retention(promise_seconds: float, kept_since: float | None, now: float) -> float:
-    if kept_since is None or now - kept_since <= promise_seconds:
-        return promise_seconds
-    return -(-(now - kept_since + 1) // ROUND_SECONDS) * ROUND_SECONDS
+def _retention(least_seconds: float, kept_since: float | None, now: float) -> float:
+    """kept_since: what was removed since then must not be deleted, also not if VACUUM runs some time after `now`."""
+    if kept_since is None or now + guard.WINDOW_SECONDS - kept_since <= least_seconds:
+        return least_seconds
+    return math.ceil((now + guard.WINDOW_SECONDS - kept_since) / ROUND_SECONDS) * ROUND_SECONDS
 
 
 def _merges(engine: Engine, table: Table) -> bool:

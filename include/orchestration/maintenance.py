@@ -9,7 +9,7 @@ from include import catalog
 from include.control import database, incidents, lease, windows
 from include.control.schema import runs
 from include.control.windows import Shape, Window
-from include.ledger import survey
+from include.ledger import guard, survey
 from include.ledger.log import Commit, Log
 from include.ledger.survey import Survey
 from include.orchestration import notify
@@ -41,8 +41,9 @@ def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) ->
     for found in surveys:
         # Who cannot say since when has stood there for too long.
         hours = (time.time() - (found.held.since or 0)) / 3600
-        is_long = found.retention_seconds > table.maintain.time_travel_hours * 3600 > 0
-        is_too_long = is_long and hours > table.maintain.most_held_hours
+        is_held = found.retention_seconds > table.maintain.retention_seconds
+        is_promise = found.held.name.startswith(guard.PROMISE)
+        is_too_long = is_held and not is_promise and hours > table.maintain.most_held_hours
         sentence = (
             f"{found.held.name} has needed version {found.held.version} for {hours:,.0f} h, longer than "
             f"most_held_hours={table.maintain.most_held_hours:g}, so VACUUM keeps all that was deleted since"

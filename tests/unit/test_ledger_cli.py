@@ -149,7 +149,7 @@ def test_the_plan_of_a_table_says_what_is_worth_it_and_who_holds_vacuum_back(led
         assert [line.partition(":")[0] for line in of_it[:4]] == [f"not worth it, {kind}" for kind in kinds]
         assert of_it[4].startswith("compacted in a window: ")
         assert of_it[-1] == (
-            "VACUUM keeps what was deleted in the last 604,800 s; "
+            "VACUUM keeps what was deleted in the last 608,400 s; "
             "the oldest version needed is 0, by the promised time travel of 168 hours"
         )
     assert lines == ledger("plan", QUARANTINE).splitlines(), "an alarm names the quarantine by its own name"
@@ -161,7 +161,7 @@ def test_the_plan_as_json_has_each_step_with_its_numbers(ledger, tmp_path: Path)
     assert found["table"] == TABLE
     assert [step["kind"] for step in found["steps"]] == ["merge", "optimize", "vacuum", "clean log"]
     assert found["steps"][1]["numbers"]["small_files"] == 3
-    assert found["retention_seconds"] == 604_800
+    assert found["retention_seconds"] == 608_400
     assert found["held_by"]["version"] == 0
 
 

@@ -121,11 +121,11 @@ def test_vacuum_waits_for_a_flow_that_stopped_long_ago_by_whole_hours(look):
     checkpoint(READER, planned=[2], committed=1)
     [found] = look(source(time_travel_hours=1), reader())
     assert (found.held.name, found.held.version) == (READER, 2)
-    assert found.retention_seconds == 6 * HOUR
+    assert found.retention_seconds == 7 * HOUR
     assert found.would_delete(time.time()) == []
     assert found.plan.step(VACUUM).numbers["deletable_files"] == 0
     assert found.lines()[-1] == (
-        f"{SOURCE}: VACUUM keeps what was deleted in the last 21,600 s; the oldest version needed is 2, by {READER}"
+        f"{SOURCE}: VACUUM keeps what was deleted in the last 25,200 s; the oldest version needed is 2, by {READER}"
     )
 
 
@@ -134,7 +134,15 @@ def test_the_promise_is_kept_where_it_reaches_further_back_than_anybody_else(loo
     grow_older(SOURCE, 5 * HOUR)
     checkpoint(READER, planned=[2], committed=1)
     [found] = look(source(), reader())
-    assert found.retention_seconds == WEEK
+    assert found.retention_seconds == WEEK + HOUR
+
+
+def test_what_is_held_is_still_held_when_vacuum_runs_a_while_after_the_look(look, engine: Engine):
+    compacted(SOURCE)
+    grow_older(SOURCE, 1.5 * HOUR)
+    holds.register(engine, "report", SOURCE, version=1, hours=48)
+    [found] = look(source(time_travel_hours=1))
+    assert found.would_delete(time.time() + 0.9 * HOUR) == []
 
 
 def test_a_flow_that_has_read_on_holds_nothing_back(look):
@@ -142,7 +150,7 @@ def test_a_flow_that_has_read_on_holds_nothing_back(look):
     grow_older(SOURCE, 5 * HOUR)
     checkpoint(READER, planned=[4], committed=1)
     [found] = look(source(time_travel_hours=1), reader())
-    assert found.retention_seconds == HOUR
+    assert found.retention_seconds == 2 * HOUR
     assert len(found.would_delete(time.time())) == 3
     assert found.plan.step(VACUUM).numbers["deletable_files"] == 3
 
@@ -154,7 +162,7 @@ def test_a_flow_that_was_released_holds_nothing_back(look, engine: Engine):
     with database.transaction(engine) as connection:
         holds.release(connection, READER, "ann", "it is rebuilt on Monday")
     [found] = look(source(time_travel_hours=1), reader())
-    assert found.retention_seconds == HOUR
+    assert found.retention_seconds == 2 * HOUR
     assert len(found.would_delete(time.time())) == 3
 
 
@@ -163,10 +171,10 @@ def test_a_reader_that_registered_itself_holds_vacuum_back_until_it_lets_go(look
     grow_older(SOURCE, 5 * HOUR)
     holds.register(engine, "report", SOURCE, version=1, hours=48)
     [found] = look(source(time_travel_hours=1))
-    assert (found.held.name, found.held.version, found.retention_seconds) == ("report", 1, 6 * HOUR)
+    assert (found.held.name, found.held.version, found.retention_seconds) == ("report", 1, 7 * HOUR)
     holds.unregister(engine, "report", SOURCE)
     [found] = look(source(time_travel_hours=1))
-    assert found.retention_seconds == HOUR
+    assert found.retention_seconds == 2 * HOUR
 
 
 def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engine: Engine):
