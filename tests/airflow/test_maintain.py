@@ -1,18 +1,27 @@
 """`maintain.<table>` as Airflow runs it, over a table with many small files: plan -> window -> verify."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from sqlalchemy import Engine, select
 
 from include import catalog
 from include.control import database, windows
+from include.control.schema import incidents
+from include.control.windows import Shape
 from include.ledger.log import Log
 from include.local import environment, java
-from include.settings import Settings, from_environment
+from include.orchestration import maintenance
+from include.settings import Settings, from_environment, settings
 
 BRONZE = "bronze.tracker_events"
 MANY = 110
@@ -52,3 +61,76 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
     assert len(Log(path).state.live) == 1
     assert DeltaTable(str(path)).count() == sum(range(MANY + 1))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch) -> Iterator[Engine]:
+    """A home of the test's own, with its control database."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_CONTROL_URL", raising=False)
+    settings.cache_clear()
+    yield database.connect(settings().control_url)
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def commit(said: dict[str, object]) -> None:
+    """One more version of the table, which says that of itself."""
+    rows, properties = (
+        pa.table({"offset": pa.array([1], pa.int64())}),
+        CommitProperties({"userMetadata": json.dumps(said)}),
+    )
+    write_deltalake(str(settings().table_path(BRONZE)), rows, mode="append", commit_properties=properties)
+
+
+def window(engine: Engine, after: Shape, *said: dict[str, object]) -> int:
+    """A window that was open while the table got these commits."""
+    commit({"flow": BRONZE})
+    number = windows.plan(engine, BRONZE, "a test", "many files", is_worth_it=True)
+    windows.ask(engine, number, BRONZE, 1)
+    windows.open_(engine, number, Shape(0, 2, 10, 2, 10))
+    for one in said:
+        commit(one | {"window": number} if "window" in one else one)
+    windows.close(engine, number, replace(after, version=len(said)))
+    return number
+
+
+AFTER = Shape(0, 1, 10, 0, 10)
+
+
+def told(engine: Engine) -> list[str]:
+    with database.transaction(engine) as connection:
+        lasting = select(incidents.c.state).where(incidents.c.ended_at.is_(None))
+        return list(connection.execute(lasting).scalars())
+
+
+def test_a_window_that_did_what_it_should_passes_and_ends_the_alarm_of_the_one_before(home: Engine):
+    with pytest.raises(AirflowFailException):
+        maintenance.verify(BRONZE, 17)
+    assert told(home) == ["WINDOW FAILED"]
+    maintenance.verify(BRONZE, window(home, AFTER, {"window": 0}))
+    assert told(home) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "said", "sentence"),
+    [
+        (replace(AFTER, rows=9), {"window": 0}, "it held 10 rows before its window and 9 after it"),
+        (replace(AFTER, files=3), {"window": 0}, "it had 2 files before its window and 3 after it"),
+        (AFTER, {"by": "spark-sql"}, r"somebody else wrote it during its window: version 1 \(WRITE\)"),
+    ],
+    ids=["rows", "files", "a stranger"],
+)
+def test_what_went_wrong_in_a_window_is_named_and_told(home: Engine, after, said, sentence):
+    number = window(home, after, said)
+    with pytest.raises(AirflowFailException, match=f"{BRONZE}: {sentence}"):
+        maintenance.verify(BRONZE, number)
+    assert told(home) == ["WINDOW FAILED"]
+
+
+def test_a_window_whose_job_died_is_named(home: Engine):
+    commit({"flow": BRONZE})
+    number = windows.plan(home, BRONZE, "a test", "many files", is_worth_it=True)
+    windows.ask(home, number, BRONZE, 1)
+    with pytest.raises(AirflowFailException, match="its window did not finish: many files; its job died"):
+        maintenance.verify(BRONZE, number)
