@@ -1,6 +1,6 @@
 """A driver that is killed again and again at random moments while events flow.
 
-By default a few kills; `make faults` makes it ninety (the other ten go through Airflow: test_airflow.py).
+By default one kill; `make faults` makes it ninety (the other ten go through Airflow: test_airflow.py).
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from tests.pipeline import TABLES, Pipeline, part, wait_until
 
-KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 2
+KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 EVENTS_PER_PART = 250
 

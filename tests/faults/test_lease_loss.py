@@ -1,10 +1,11 @@
-"""A driver whose control database is away."""
+"""A driver whose control database is away. The short form of this is tests/unit/test_keeper.py."""
 
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.flows import only_in_full_runs
 from tests.pipeline import Pipeline, part, wait_until
 
 
@@ -20,6 +21,7 @@ def database_away(pipeline: Pipeline) -> Iterator[float]:
         connection.close()
 
 
+@only_in_full_runs
 def test_a_short_absence_goes_unnoticed_and_a_long_one_ends_the_driver_before_its_lease(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()

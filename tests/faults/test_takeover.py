@@ -35,6 +35,7 @@ def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pip
     pipeline.assert_nothing_lost_or_doubled()
 
 
+@only_in_full_runs
 def test_of_drivers_started_by_hand_at_one_instant_one_runs_and_the_others_name_it(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     begun = [pipeline.submit("--flow", BRONZE) for _ in range(3)]

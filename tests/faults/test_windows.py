@@ -90,6 +90,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
     keeper.stop()
 
 
+@is_long
 def test_of_two_windows_the_second_names_the_first_and_is_skipped(chain, engine, run_once, job):
     chain.topic.create()
     bronze, _, _ = chain.in_windows
@@ -217,10 +218,10 @@ PHASES = {
     "merge-writes": (2, lambda engine, table: has_new_file(table), "jvm"),
     "merge-has-committed": (2, lambda engine, table: has_committed(table, "MERGE"), "python"),
 }
-SHORT = {"optimize-writes"}
 
 
-@pytest.mark.parametrize("phase", [pytest.param(name, marks=[] if name in SHORT else [is_long]) for name in PHASES])
+@is_long
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_work(chain, driver, engine, job, phase):
     which, moment, victim = PHASES[phase]
     tables = chain.in_windows
@@ -286,6 +287,7 @@ def window_of(pipeline: Pipeline, table: str) -> Iterator[None]:
         keeper.stop()
 
 
+@is_long
 def test_a_driver_that_is_killed_while_its_flow_waits_at_the_gate_loses_and_doubles_nothing(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()
