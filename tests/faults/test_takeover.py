@@ -11,6 +11,8 @@ from tests.flows import only_in_full_runs
 from tests.pipeline import Pipeline, part, wait_until
 
 BRONZE = "bronze.tracker_events"
+# The short form of this is tests/unit/test_lease.py and test_fence.py.
+pytestmark = only_in_full_runs
 
 
 def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pipeline: Pipeline):
@@ -35,7 +37,6 @@ def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pip
     pipeline.assert_nothing_lost_or_doubled()
 
 
-@only_in_full_runs
 def test_of_drivers_started_by_hand_at_one_instant_one_runs_and_the_others_name_it(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     begun = [pipeline.submit("--flow", BRONZE) for _ in range(3)]
@@ -55,7 +56,6 @@ def left(started: list[subprocess.Popen]) -> list[subprocess.Popen]:
     return [one for one in started if one.poll() is not None]
 
 
-@only_in_full_runs
 def test_a_flow_that_is_no_longer_wanted_stops_and_the_others_go_on(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()
