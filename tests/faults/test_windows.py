@@ -231,11 +231,16 @@ def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_w
     with driver(bronze, silver) as running:
         send_in_batches(chain, 12)
         wait_for_rows(silver, 12)
+        if phase.startswith("vacuum"):
+            # What a window removes is kept until the flows have read on; so it is the next one's to delete.
+            assert job(chain, table).wait() == 0
+        send_in_batches(chain, 1, begin=12)
+        wait_for_rows(silver, 13)
         killed = job(chain, table)
         killed.kill_when(moment(engine, table), engine, victim)
         # The flows go on, whatever the job has left behind, as soon as its end is noticed.
-        send_in_batches(chain, 2, begin=12)
-        wait_for_rows(silver, 14)
+        send_in_batches(chain, 2, begin=13)
+        wait_for_rows(silver, 15)
         wait_until(lambda: newest(engine, table).state == "failed", 30)
         second = job(chain, table)
         assert second.wait() == 0, second.log.read_text()
