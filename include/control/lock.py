@@ -34,14 +34,9 @@ class Obstacle:
 
     name: str
     epoch: int
-    mode: str
     holder: Holder
     expires_at: float
     is_gone: bool
-
-    def __str__(self) -> str:
-        does = {SHARED: "writes", ALONE: "has to itself", WANTS: "waits to have to itself"}[self.mode]
-        return f"{self.name}, which {does} the table ({self.holder})"
 
 
 def enter(connection: Connection, entry: Entry) -> Obstacle | None:
@@ -86,7 +81,7 @@ def _obstacle(connection: Connection, entry: Entry, since: float, now: float) ->
         if _is_in_the_way(connection, row, entry, since):
             holder = Holder.from_json(row.holder)
             is_gone = row.expires_at <= now or holder.is_known_dead
-            return Obstacle(row.flow, row.epoch, row.mode, holder, row.expires_at, is_gone)
+            return Obstacle(row.flow, row.epoch, holder, row.expires_at, is_gone)
     return None
 
 

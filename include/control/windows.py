@@ -10,8 +10,6 @@ from include.control import database, lease
 from include.control.lock import Entry
 from include.control.schema import leases, pauses, windows
 
-UNDER_WAY = ("planned", "asked", "open")
-
 
 @dataclass(frozen=True)
 class Shape:
