@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
@@ -44,7 +45,9 @@ class Host:
             error = self._attempt(table, told.of[table.name], once=True)
             while error is None and self._flows[table.name].query.isActive:
                 self._show_signs()
-                threading.Event().wait(POLL_SECONDS)
+                # What ended it is told by `_end`.
+                with suppress(StreamingQueryException):
+                    self._flows[table.name].query.awaitTermination(POLL_SECONDS)
             error = error or self._end(table.name)
             if error:
                 raise error

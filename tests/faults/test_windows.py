@@ -7,10 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from include.control import database, lease, windows
 from include.control.keeper import Keeper
@@ -20,7 +23,7 @@ from include.ledger.log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
-from tests.flows import Chain, is_long, numbers, wait_for_rows
+from tests.flows import Chain, is_long, numbers, rows_of, wait_for_rows
 from tests.pipeline import Pipeline, part, wait_until
 
 SILVER = "silver.tracker_readings"
@@ -133,6 +136,47 @@ def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, ma
     assert maintain(gold, silver).state == "done"
     assert all(commit.operation != "MERGE" for commit in log(gold).commits() if commit.version > newest)
     chain.assert_holds(chain.topic.messages())
+
+
+def test_an_optimize_by_hand_beside_a_live_upsert_ends_no_flow_and_costs_no_row(chain, driver, spark):
+    chain.topic.create()
+    bronze, silver, gold = (replace(table, interval_seconds=0.1) for table in chain.all)
+    over = threading.Event()
+
+    def optimize() -> int:
+        done, by_hand = 0, spark.newSession()
+        by_hand.conf.set("spark.databricks.delta.optimize.maxFileSize", "100000")
+        while not over.is_set():
+            # Whoever does it by hand may lose against the stream; the stream must not.
+            with suppress(PySparkException, Py4JJavaError):
+                by_hand.sql(f"OPTIMIZE delta.`{settings().table_path(gold.name)}`")
+                done += 1
+        return done
+
+    with ThreadPoolExecutor(1) as hand, driver(bronze, silver, gold, is_supervised=False) as running:
+        chain.topic.send(*range(0, 600, 30))
+        wait_for_rows(gold, 10)
+        optimizing = hand.submit(optimize)
+        try:
+            for number in range(8):
+                # All rows of gold change, and so do the files that are being compacted.
+                chain.topic.send(*range(number, 600, 60))
+                wait_for_rows(silver, 20 + 10 * (number + 1))
+            wait_until(lambda: running.error or total(gold) == total_of(chain), 120)
+        finally:
+            over.set()
+        assert optimizing.result() > 0
+        assert running.error is None
+    assert "OPTIMIZE" in [commit.operation for commit in log(gold).commits()]
+    chain.assert_holds(chain.topic.messages())
+
+
+def total(gold: Table) -> int:
+    return sum(row["rows"] for row in rows_of(gold.name))
+
+
+def total_of(chain: Chain) -> int:
+    return len(chain.topic.messages())
 
 
 class Job:

@@ -16,6 +16,7 @@ import pytest
 from include.orchestration.launch import launcher
 from tests import expected
 from tests.conftest import ROOT, free_port
+from tests.flows import is_long
 from tests.pipeline import TOPIC, Pipeline, part, wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
@@ -95,6 +96,7 @@ def launch(cluster: Cluster, pipeline: Pipeline, monkeypatch) -> Iterator:
         launcher().kill(handle)
 
 
+@is_long
 def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_goes_on(
     cluster: Cluster, pipeline: Pipeline, launch
 ):
