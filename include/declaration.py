@@ -22,16 +22,18 @@ def check_alone(table: Table) -> None:
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for what is wrong among the other tables, each of which is right by itself."""
-    _check_source(table, tables)
-    _check_write(table, tables)
-    _check_bronze(table)
+    for flow in table.flows:
+        _check_source(flow, tables)
+        _check_write(flow, tables)
+        _check_bronze(flow)
     _check_rules(table)
     _check_maintenance(table)
 
 
 def _check_kinds(table: Table) -> None:
     """Python takes any value for any field; what follows relies on their kinds."""
-    _check_kind(table, "source", table.source, Kafka, Delta)
+    for flow in table.flows:
+        _check_kind(table, "source", flow.source, Kafka, Delta)
     _check_kind(table, "write", table.write, Append, Upsert)
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)

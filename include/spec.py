@@ -3,8 +3,8 @@
 A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LAYERS = ("bronze", "silver", "gold")
@@ -140,11 +140,16 @@ class Maintenance:
         return promised_seconds + min(3600, promised_seconds)
 
 
+Source = Kafka | Delta
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table.
+    """A streaming table, or one of its flows: the same table with one source.
 
     name: `<layer>.<name>`, the same as the file's path.
+    source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
+        The branch "" is the flow that bears the table's name, as the only flow does.
     schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`.
     transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
         `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Without one, the columns of
@@ -152,10 +157,11 @@ class Table:
     interval_seconds: the shortest time from the start of one batch to the start of the next.
     driver: flows that name the same driver share one Spark process.
     properties: Delta table properties, over Sluice's own.
+    branch: of one of several flows; the catalog sets it.
     """
 
     name: str
-    source: Kafka | Delta
+    source: Source | Mapping[str, Source]
     comment: str
     schema: str = KAFKA_SCHEMA
     parse: Json | None = None
@@ -166,6 +172,19 @@ class Table:
     interval_seconds: float = 2.0
     driver: str = "main"
     properties: dict[str, str] = field(default_factory=dict)
+    branch: str | None = None
+
+    @property
+    def flow(self) -> str:
+        """The name of its flow: the table's, and that of the branch where it has one."""
+        return f"{self.name}.{self.branch}" if self.branch else self.name
+
+    @property
+    def flows(self) -> tuple["Table", ...]:
+        """Its flows, each with one source."""
+        if not isinstance(self.source, Mapping):
+            return (self,)
+        return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
 
     @property
     def layer(self) -> str:
@@ -180,3 +199,9 @@ class Table:
     def merges_in_windows(self) -> bool:
         """Whether its flow runs in its windows only."""
         return isinstance(self.write, Upsert) and self.write.in_windows
+
+
+def table_of(flow: str) -> str:
+    """The name of the table that the flow writes."""
+    layer, name, *_ = flow.split(".")
+    return f"{layer}.{name}"

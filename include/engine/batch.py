@@ -40,7 +40,7 @@ class Life:
         source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
         source_to = ledger.end_offset(self.checkpoint.path, batch)
         here = self.checkpoint
-        return Stamp(self.table.name, here.generation, batch, self.epoch, here.source, source_from, source_to)
+        return Stamp(self.table.flow, here.generation, batch, self.epoch, here.source, source_from, source_to)
 
     def may_have_been_tried(self, batch: int) -> bool:
         """Only the first batch of a life may have been begun by the life before."""

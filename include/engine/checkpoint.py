@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
-from include.engine import generation
+from include.engine import generation, siblings
 from include.engine.commit import txn_app_id
 from include.engine.generation import OWNER, Beginning
 from include.errors import Broken, LeaseHeld
@@ -50,10 +50,12 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     source do not fit, and Unreachable.
     """
     owner = generation.identity(table)
-    home = settings().checkpoints(table.name)
+    home = settings().checkpoints(table.flow)
     home.mkdir(parents=True, exist_ok=True)
-    _lock(spark, home / "lock", table.name)
+    _lock(spark, home / "lock", table.flow)
     newest = ledger.newest_generation(home)
+    if newest is None:
+        siblings.require_unread(table, owner["source"])
     beginning = Beginning()
     if reset:
         beginning = generation.after_last_commit(table, reset.accepts_loss)
@@ -95,7 +97,7 @@ _locked: dict[Path, Any] = {}
 def _require_no_commit(table: Table) -> None:
     stamp = generation.last_stamp(table)
     if stamp:
-        path = settings().checkpoints(table.name) / str(stamp["generation"])
+        path = settings().checkpoints(table.flow) / str(stamp["generation"])
         raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")
 
 
@@ -105,13 +107,13 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
     ledger.check(path)
     committed, planned = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
     stored = DeltaTable(str(settings().table_path(table.name)))
-    if stored.transaction_version(txn_app_id(table.name, number + 1)) is not None:
+    if stored.transaction_version(txn_app_id(table.flow, number + 1)) is not None:
         raise _lost_checkpoint(table, path.parent / str(number + 1), "batches of that generation")
     # What comes before the generation's first batch was written by the generation before.
     before = found["first"] - 1
-    written = max(_number(stored.transaction_version(txn_app_id(table.name, number))), before)
+    written = max(_number(stored.transaction_version(txn_app_id(table.flow, number))), before)
     after = tuple(found["after"]) if found["after"] else None
-    if after and _number(stored.transaction_version(txn_app_id(table.name, after[0]))) < after[1]:
+    if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
         raise _lost_table(table, path)
     _check_table(path, table, committed, planned, written)
     _check_topic(path, table, written)
@@ -143,7 +145,7 @@ def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table
     differs = {key for key in owner if was[key] != owner[key]}
     if isinstance(table.source, Kafka) and source.get("topic") == table.source.topic and differs == {"source"}:
         raise Broken(
-            f"{table.name}: topic '{table.source.topic}' was deleted and created anew since it was last read "
+            f"{table.flow}: topic '{table.source.topic}' was deleted and created anew since it was last read "
             f"({source} then, {owner['source']} now): action accept data loss begins at the start of the new one",
             "TOPIC_REPLACED",
         )
@@ -152,7 +154,7 @@ def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table
 
 def _another_definition(table: Table, path: Path, was: object, owner: object) -> Broken:
     return Broken(
-        f"{table.name}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
+        f"{table.flow}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
         f"go on from there: put the declaration back, or give the new one a name of its own",
         "CHECKPOINT_OF_ANOTHER_DEFINITION",
     )
@@ -179,7 +181,7 @@ def _check_table(path: Path, table: Table, committed: int, planned: int, written
 
 def _lost_table(table: Table, path: Path) -> Broken:
     return Broken(
-        f"{table.name}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
+        f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
         f"checkpoint)",
         "TABLE_LOST",
@@ -188,7 +190,7 @@ def _lost_table(table: Table, path: Path) -> Broken:
 
 def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
     return Broken(
-        f"{table.name}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
+        f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
         f"(action reset checkpoint)",
         "CHECKPOINT_LOST",
@@ -204,7 +206,7 @@ def _check_topic(path: Path, table: Table, written: int) -> None:
     if lost:
         gone = "; ".join(f"partition {one.partition} from offset {one.begin} to before {one.end}" for one in lost)
         raise Broken(
-            f"{table.name}: topic '{table.source.topic}' no longer holds what is unread ({gone}): "
+            f"{table.flow}: topic '{table.source.topic}' no longer holds what is unread ({gone}): "
             f"action accept data loss records that and goes on after it",
             "KAFKA_DATA_LOSS",
         )

@@ -22,7 +22,7 @@ from include.errors import Broken, SluiceError, Unreachable
 from include.ledger import kafka, policy, survey
 from include.ledger.policy import Place
 from include.settings import settings
-from include.spec import Kafka, Table, Upsert
+from include.spec import Kafka, Table
 
 # A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
 SILENT_SECONDS = 20
@@ -89,8 +89,8 @@ class Flow:
 
 def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, once: bool) -> Flow:
     """Start the query. The caller holds the flow's lease."""
-    life = Life(table, claimed, keeper.epoch(table.name))
-    entry = Entry(table.name, table.name, alone=isinstance(table.write, Upsert))
+    life = Life(table, claimed, keeper.epoch(table.flow))
+    entry = Entry(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
     flow = Flow(spark, table, order)
     topics = kafka.Topics(settings().kafka)
 
@@ -99,7 +99,7 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
         try:
             if not keeper.enter(entry, flow.waits, flow.order):
                 flow.is_turned = True
-                raise InterruptedError(f"{table.name} was asked to stop")
+                raise InterruptedError(f"{table.flow} was asked to stop")
             _check_topic(table, claimed, topics)
             batch.write(rows, number, life)
             # In the query's own session: others of this driver may compact theirs at the same time.
@@ -109,11 +109,11 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
             flow.error = error
             raise
         finally:
-            keeper.leave(table.name)
+            keeper.leave(table.flow)
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
-    writer = read.stream(spark, table).writeStream.queryName(table.name).foreachBatch(write)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
+    writer = read.stream(spark, table).writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claimed.path))
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
     flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()
@@ -144,7 +144,7 @@ def _check_topic(table: Table, claimed: Checkpoint, topics: kafka.Topics) -> Non
         topic = topics.identity(table.source.topic)
         if topic.topic_id != claimed.source["topic_id"]:
             raise Broken(
-                f"{table.name}: topic '{table.source.topic}' was deleted and created anew while it was read: "
+                f"{table.flow}: topic '{table.source.topic}' was deleted and created anew while it was read: "
                 f"action accept data loss begins at the start of the new one",
                 "TOPIC_REPLACED",
             )

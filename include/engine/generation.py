@@ -44,7 +44,7 @@ def identity(table: Table) -> dict[str, Any]:
     if isinstance(table.write, Upsert):
         bucket = table.write.recompute
         write |= {"keys": list(table.write.keys), "bucket": [bucket.name, bucket.of, bucket.unit]}
-    return {"flow": table.name, "source": source, "write": write}
+    return {"flow": table.flow, "source": source, "write": write}
 
 
 def last_stamp(table: Table) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def last_stamp(table: Table) -> dict[str, Any] | None:
     for limit in (RECENT_COMMITS, None):
         for commit in stored.history(limit):
             stamp = _stamp(commit.get("userMetadata") or "")
-            if stamp.get("flow") == table.name:
+            if stamp.get("flow") == table.flow:
                 return stamp
     return None
 
@@ -83,7 +83,7 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
 
 
 def _another_source(table: Table, was: dict[str, Any]) -> Broken:
-    what = f"{table.name}: its table ends in {was}, which is another source than today's {identity(table)['source']}"
+    what = f"{table.flow}: its table ends in {was}, which is another source than today's {identity(table)['source']}"
     if isinstance(table.source, Kafka):
         remedy = "action accept data loss begins at the start of the new topic"
         return Broken(f"{what}: {remedy}", "TOPIC_REPLACED")

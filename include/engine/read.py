@@ -14,7 +14,7 @@ def stream(spark: SparkSession, table: Table) -> DataFrame:
     source = table.source.table
     path = settings().table_path(source)
     if not (path / "_delta_log").is_dir():
-        raise Unreachable(f"{table.name} reads {source}, which is not stored yet: start the flow {source} first")
+        raise Unreachable(f"{table.flow} reads {source}, which is not stored yet: start the flow {source} first")
     return spark.readStream.format("delta").option("maxFilesPerTrigger", table.source.max_files).load(str(path))
 
 

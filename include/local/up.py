@@ -131,7 +131,7 @@ def _is_gold_missing(empty: list[str]) -> bool:
 
 
 def _topics() -> set[str]:
-    sources = [table.source for table in catalog.load().tables.values()]
+    sources = [flow.source for flow in catalog.load().flows.values()]
     return {TOPIC, *(source.topic for source in sources if isinstance(source, Kafka))}
 
 

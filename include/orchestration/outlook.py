@@ -30,27 +30,27 @@ def look(engine: Engine, tables: list[Table]) -> dict[str, Outlook]:
                 continue
             if isinstance(table.source, Kafka):
                 found = _clocks(table.source.topic, position, waits)
-                clocks[table.name] = retention.soonest(found)
-                behind[table.name] = sum(one.unread for one in found)
+                clocks[table.flow] = retention.soonest(found)
+                behind[table.flow] = sum(one.unread for one in found)
             else:
                 version = DeltaTable(str(settings().table_path(table.source.table))).version()
-                behind[table.name] = version - checkpoint.read_version(position)
+                behind[table.flow] = version - checkpoint.read_version(position)
         except Unreachable as error:
-            waits[table.name] = str(error)
+            waits[table.flow] = str(error)
         except (SluiceError, DeltaError, OSError, ValueError) as error:
             # Its start will name it: the checkpoint or the source table is damaged.
-            print(f"{table.name}: how far it is behind cannot be told: {error}")
+            print(f"{table.flow}: how far it is behind cannot be told: {error}")
     backlog.remember(engine, behind)
     growing = backlog.growing(engine)
     return {
-        table.name: Outlook(waits.get(table.name), _grows(growing.get(table.name)), _expires(clocks.get(table.name)))
+        table.flow: Outlook(waits.get(table.flow), _grows(growing.get(table.flow)), _expires(clocks.get(table.flow)))
         for table in tables
     }
 
 
 def _position(table: Table) -> Any:
     """Where the flow has come to, as in its checkpoint; None before it has read anything."""
-    home = settings().checkpoints(table.name)
+    home = settings().checkpoints(table.flow)
     generation = checkpoint.newest_generation(home)
     committed = None if generation is None else checkpoint.last_committed(home / str(generation))
     return None if committed is None else checkpoint.end_offset(home / str(generation), committed)

@@ -15,6 +15,13 @@ SENTENCES = {
     "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
     "stream of appends would stop at the first changed row: read a table that is appended to",
     "bad_bucket_unit": "include/tables/gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
+    "branch_is_a_name": "include/tables/bronze/events.py: source is 'events-us': it has to be Kafka or Delta",
+    "branch_is_no_word": "include/tables/bronze/events.py: branch 'EU west' is no plain word: use small letters, "
+    "digits and _",
+    "branch_of_an_unknown_table": "include/tables/bronze/events.py: source is 'bronze.event', which no file declares: "
+    "did you mean 'bronze.events'?",
+    "branches_read_one_topic": "include/tables/bronze/events.py: flows 'bronze.events.eu' and 'bronze.events.us' both "
+    "read topic 'events', so its rows would come twice: take one of them out",
     "bucket_is_no_key": "include/tables/gold/by_minute.py: bucket 'minute' is not one of its keys: add it to ('key',)",
     "bucket_of_unknown_column": "include/tables/gold/by_minute.py: bucket of 'timestmap', which its source has not: "
     "did you mean 'timestamp'?",
@@ -37,6 +44,7 @@ SENTENCES = {
     "maintain_is_a_schedule": "include/tables/silver/readings.py: maintain is '0 3 * * *': it has to be Maintenance",
     "name_is_not_its_path": "include/tables/silver/readings.py: name is 'silver.reading', which is not its path: call "
     "it 'silver.readings'",
+    "no_branch": "include/tables/bronze/events.py: source has no branch: name at least one, or give it one source",
     "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it to a number above 0",
     "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
     "of the tables",
@@ -79,6 +87,8 @@ SENTENCES = {
     "mean 'bronze.events'?",
     "unknown_source_like_nothing": "include/tables/silver/readings.py: source is 'zzz', which no file declares: there "
     "are bronze.events, silver.readings",
+    "upsert_of_branches": "include/tables/gold/by_minute.py: Upsert has several sources, and the rows of one would "
+    "overwrite those of another: append the branches to a table of their own, and upsert from that",
     "upsert_without_keys": "include/tables/gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
     "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert",
     "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
