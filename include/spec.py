@@ -22,17 +22,42 @@ KAFKA_SCHEMA = """
     timestamp TIMESTAMP COMMENT 'when Kafka got it, or when it was made: see timestampType',
     timestampType INT COMMENT '0: set by the producer, 1: set by the broker'
 """
+# The same, of values that begin with a schema registry's header.
+KAFKA_SCHEMA_WITH_IDS = f"""{KAFKA_SCHEMA.rstrip()},
+    schema_id INT COMMENT 'of the schema its value was written with; NULL where the value has no such header'
+"""
 
 
 @dataclass(frozen=True)
 class Kafka:
-    """Every record of `topic` from its first one on, as `KAFKA_SCHEMA`.
+    """Every record of one or several topics from their first one on, as `KAFKA_SCHEMA`.
 
-    max_offsets: records a batch takes at most.
+    pattern: instead of topics, a regular expression for whole names. A topic that is added later, or matches later, is
+    read from its beginning. Of what Java and Python each know, the pattern uses what both do.
+    max_offsets: records a batch takes at most, of all topics together.
+    schema_ids: values begin with a schema registry's header (byte 0, then the id of their schema in four bytes), and
+    the id has a column of its own beside the untouched value: `KAFKA_SCHEMA_WITH_IDS`.
     """
 
-    topic: str
+    topics: str | tuple[str, ...] = ()
+    pattern: str | None = None
     max_offsets: int = 200_000
+    schema_ids: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics it names; none where it has a pattern."""
+        return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+
+    @property
+    def schema(self) -> str:
+        """The columns it delivers."""
+        return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics like '{self.pattern}'"
+        return f"topic{'s' if len(self.names) > 1 else ''} " + ", ".join(f"'{name}'" for name in self.names)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
 from include.errors import DeclarationError, report
-from include.spec import KAFKA_SCHEMA, Bucket, Delta, Expect, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Table, Upsert
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -65,7 +65,7 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
     source = table.source
-    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else KAFKA_SCHEMA
+    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else source.schema
     return spark.createDataFrame([], StructType.fromDDL(ddl))
 
 

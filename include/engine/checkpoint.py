@@ -11,12 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
-from include.engine import generation, siblings
+from include.engine import generation, siblings, topics
 from include.engine.commit import txn_app_id
 from include.engine.generation import OWNER, Beginning
 from include.errors import Broken, LeaseHeld
 from include.ledger import checkpoint as ledger
-from include.ledger import retention
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -116,10 +115,13 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
     if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
         raise _lost_table(table, path)
     _check_table(path, table, committed, planned, written)
-    _check_topic(path, table, written)
-    return Checkpoint(
-        path, number, committed, written, (number, written) if written > before else after, owner["source"]
+    if isinstance(table.source, Kafka) and written >= 0:
+        topics.require_unread(table, ledger.end_offset(path, written), owner["source"])
+    opened = Checkpoint(
+        path, number, committed, written, (number, written) if written > before else after, found["source"]
     )
+    new = topics.added(found["source"], owner["source"]) if isinstance(table.source, Kafka) else {}
+    return add_topics(opened, table, new) if new else opened
 
 
 def _number(batch: int | None) -> int:
@@ -141,14 +143,10 @@ def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table
     was = {key: found.get(key) for key in owner}
     if was == owner:
         return
-    source = was["source"] or {}
-    differs = {key for key in owner if was[key] != owner[key]}
-    if isinstance(table.source, Kafka) and source.get("topic") == table.source.topic and differs == {"source"}:
-        raise Broken(
-            f"{table.flow}: topic '{table.source.topic}' was deleted and created anew since it was last read "
-            f"({source} then, {owner['source']} now): action accept data loss begins at the start of the new one",
-            "TOPIC_REPLACED",
-        )
+    if isinstance(table.source, Kafka) and was == {**owner, "source": was["source"]}:
+        topics.require_same(table, was["source"] or {}, owner["source"])
+        if topics.goes_on(was["source"] or {}, owner["source"]):
+            return
     raise _another_definition(table, path, was, owner)
 
 
@@ -197,33 +195,31 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
     )
 
 
-def _check_topic(path: Path, table: Table, written: int) -> None:
-    if not isinstance(table.source, Kafka) or written < 0:
-        return
-    read = (ledger.end_offset(path, written) or {}).get(table.source.topic, {})
-    positions = {int(partition): position for partition, position in read.items()}
-    lost = retention.lost(settings().kafka, table.source.topic, positions)
-    if lost:
-        gone = "; ".join(f"partition {one.partition} from offset {one.begin} to before {one.end}" for one in lost)
-        raise Broken(
-            f"{table.flow}: topic '{table.source.topic}' no longer holds what is unread ({gone}): "
-            f"action accept data loss records that and goes on after it",
-            "KAFKA_DATA_LOSS",
-        )
-
-
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    owner = _owner(found.path)
-    definitions, today = owner["definitions"], fingerprint(table)
+    definitions, today = _owner(found.path)["definitions"], fingerprint(table)
     if definitions and definitions[-1]["sha256"] == today:
         return found
     # What is planned and not written is made by today's code too.
-    definitions.append({"sha256": today, "from_batch": found.written + 1})
-    # A rename, so that a kill leaves it whole.
-    (found.path / f"{OWNER}.new").write_text(json.dumps(owner))
-    (found.path / f"{OWNER}.new").rename(found.path / OWNER)
+    _write_owner(found.path, definitions=[*definitions, {"sha256": today, "from_batch": found.written + 1}])
     return replace(found, deployed_from=found.written + 1)
+
+
+def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:
+    """From now on it reads these topics too; written down before their first record is written.
+
+    new: topic ids by name. Raises Broken where another flow of the table has read one of them.
+    """
+    siblings.require_unread(flow, {"topics": new})
+    source = {**found.source, "topics": {**found.source["topics"], **new}}
+    _write_owner(found.path, source=source)
+    return replace(found, source=source)
+
+
+def _write_owner(path: Path, **changed: Any) -> None:
+    # A rename, so that a kill leaves it whole.
+    (path / f"{OWNER}.new").write_text(json.dumps({**_owner(path), **changed}))
+    (path / f"{OWNER}.new").rename(path / OWNER)
 
 
 def fingerprint(table: Table) -> str:

@@ -123,7 +123,7 @@ class Host:
             holds.require_unreleased(self._engine, table.flow)
         claimed = checkpoint.claim(self._spark, table, reset)
         if reset:
-            resets.done(self._engine, reset, claimed.generation, getattr(table.source, "topic", ""), claimed.lost)
+            resets.done(self._engine, reset, claimed.generation, claimed.lost)
         self._record_deployment(table, claimed)
         self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
 

@@ -1,7 +1,9 @@
 """Source rows as a streaming frame."""
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from include.engine import registry
 from include.errors import Unreachable
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -19,10 +21,11 @@ def stream(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
-    return (
+    which = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
+    rows = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings().kafka)
-        .option("subscribe", source.topic)
+        .option(*which)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
@@ -31,3 +34,4 @@ def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
+    return rows.withColumn("schema_id", registry.schema_id(F.col("value"))) if source.schema_ids else rows

@@ -19,7 +19,7 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
     homes = settings().checkpoints(flow.name).parent
     others = [flow.name, *sorted(home.name for home in homes.glob(f"{flow.name}.*"))]
     for other in others:
-        if other != flow.flow and _source(other) == source:
+        if other != flow.flow and _overlap(_source(other), source):
             raise Broken(
                 f"{flow.flow}: flow {other} has read {source} into {flow.name} already, so its rows would come twice: "
                 f"give the branch its old name back ('' is that of the flow that bears the table's name)",
@@ -27,10 +27,17 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
             )
 
 
-def _source(flow: str) -> Any:
-    """What its newest checkpoint reads; None where that does not say."""
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether some row would come out of both."""
+    if "topics" in one and "topics" in other:
+        return not one["topics"].items().isdisjoint(other["topics"].items())
+    return one == other
+
+
+def _source(flow: str) -> dict[str, Any]:
+    """What its newest checkpoint reads; empty where that does not say."""
     home = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(home)
     with suppress(OSError, ValueError, KeyError):
-        return json.loads((home / str(generation) / OWNER).read_text())["source"]
-    return None
+        return dict(json.loads((home / str(generation) / OWNER).read_text())["source"])
+    return {}

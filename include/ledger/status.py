@@ -1,6 +1,7 @@
 """How many rows each table holds and how far its flow is behind, without a JVM."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -27,13 +28,19 @@ def lag(flow: Table) -> str:
         return "nothing read yet"
     offset = checkpoint.end_offset(checkpoints / str(generation), done)
     if isinstance(flow.source, Kafka):
-        ends = kafka.end_offsets(settings().kafka, flow.source.topic)
-        read = offset.get(flow.source.topic, {})
-        behind = sum(end - read.get(str(partition), 0) for partition, end in ends.items())
-        return f"{behind:,} records"
+        return f"{_unread(flow.source, offset):,} records"
     assert isinstance(flow.source, Delta)
     source = _open(flow.source.table)
     return "source is gone" if source is None else f"{source.version() - checkpoint.read_version(offset):,} versions"
+
+
+def _unread(source: Kafka, offset: dict[str, Any]) -> int:
+    topics = kafka.Topics(settings().kafka)
+    behind = 0
+    for topic in topics.names(source):
+        read = checkpoint.positions(offset, topic)
+        behind += sum(end - read.get(partition, begin) for partition, (begin, end) in topics.offsets(topic).items())
+    return behind
 
 
 def summary() -> str:

@@ -61,9 +61,9 @@ def consequence(asked: Command) -> str:
     ]
     if asked.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
         lines.append(
-            f"**Records that topic `{source.topic}` no longer holds stay missing**, in {flow} and in every table that "
-            f"reads it, for good. The lost ranges are recorded in the control database. Where the topic was deleted "
-            f"and created anew, reading begins at its start."
+            f"**Records of {source} that Kafka no longer holds stay missing**, in {flow} and in every table that reads "
+            f"it, for good. The lost ranges are recorded in the control database. Where a topic was deleted and "
+            f"created anew, reading begins at its start."
         )
     lines.append(f"Asked for by {asked.who}: {asked.reason}")
     return "\n\n".join(lines)

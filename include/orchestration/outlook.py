@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include.control import backlog
 from include.control.supervision import Outlook
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, retention
+from include.ledger import checkpoint, kafka, retention
 from include.ledger.retention import Clock
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -29,7 +29,7 @@ def look(engine: Engine, tables: list[Table]) -> dict[str, Outlook]:
             if (position := _position(table)) is None:
                 continue
             if isinstance(table.source, Kafka):
-                found = _clocks(table.source.topic, position, waits)
+                found = _clocks(table.source, position, waits)
                 clocks[table.flow] = retention.soonest(found)
                 behind[table.flow] = sum(one.unread for one in found)
             else:
@@ -56,12 +56,16 @@ def _position(table: Table) -> Any:
     return None if committed is None else checkpoint.end_offset(home / str(generation), committed)
 
 
-def _clocks(topic: str, position: dict[str, Any], waits: dict[str, str]) -> list[Clock]:
+def _clocks(source: Kafka, position: dict[str, Any], waits: dict[str, str]) -> list[Clock]:
     if waits:
         # One broker serves all topics, and asking again would cost another timeout.
         raise Unreachable(next(iter(waits.values())))
-    read = {int(partition): offset for partition, offset in position.get(topic, {}).items()}
-    return retention.clock(settings().kafka, topic, read)
+    servers = settings().kafka
+    return [
+        clock
+        for topic in kafka.Topics(servers).names(source)
+        for clock in retention.clock(servers, topic, checkpoint.positions(position, topic))
+    ]
 
 
 def _grows(growth: tuple[int, int] | None) -> str | None:
@@ -76,4 +80,5 @@ def _expires(clock: Clock | None) -> str | None:
     if clock.expires_in_seconds > alarm_seconds:
         return None
     hours = clock.expires_in_seconds / 3600
-    return f"Kafka deletes unread records of partition {clock.partition} in {hours:.1f} h: {clock.why}"
+    where = f"topic '{clock.topic}', partition {clock.partition},"
+    return f"Kafka deletes unread records of {where} in {hours:.1f} h: {clock.why}"

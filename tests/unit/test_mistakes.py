@@ -46,19 +46,27 @@ SENTENCES = {
     "it 'silver.readings'",
     "no_branch": "include/tables/bronze/events.py: source has no branch: name at least one, or give it one source",
     "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it to a number above 0",
+    "no_offsets": "include/tables/bronze/events.py: max_offsets is 0: set it to a number above 0",
     "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
     "of the tables",
     "no_time_travel": "include/tables/silver/readings.py: time_travel_hours is 0: set it to a number above 0",
+    "no_topic": "include/tables/bronze/events.py: Kafka has neither topics nor a pattern: give it one of them",
     "one_rule_without_a_tuple": "include/tables/silver/readings.py: expect is Expect(name='known', condition='key IS "
     "NOT NULL', otherwise='quarantine') and no tuple: write expect=(...,) with the comma",
     "parsed_without_errors": "include/tables/silver/readings.py: parse without a column for what cannot be typed: add "
     "`_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
+    "pattern_does_not_compile": "include/tables/bronze/events.py: pattern is 'events-[a-z', which is no regular "
+    "expression (unterminated character set at position 7): mend it",
+    "pattern_of_java_alone": "include/tables/bronze/events.py: pattern is 'events-[a-z&&[^q]]', in which Java and "
+    "Python read && in two ways: write it without",
     "reads_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- silver.readings): "
     "cut one of these",
     "rules_on_an_aggregate": "include/tables/gold/by_minute.py: expectations stand on a recomputed aggregate: put "
     "them on the table it reads",
     "rules_on_bronze": "include/tables/bronze/events.py: expect would drop messages, and bronze keeps each as it "
     "arrived: put it on the silver table",
+    "schema_ids_without_a_column": "include/tables/bronze/events.py: schema_ids without a column for them: write "
+    "schema=KAFKA_SCHEMA_WITH_IDS",
     "schema_ends_with_a_comma": "include/tables/silver/readings.py: schema has a comma too many after 'offset': take "
     "it out",
     "schedule_is_no_cron": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
@@ -71,6 +79,10 @@ SENTENCES = {
     "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "
     "add it, or move the file out of the tables",
     "target_file_is_text": "include/tables/silver/readings.py: target_file_mb is '128 MB': set it to a number above 0",
+    "topic_named_twice": "include/tables/bronze/events.py: topic 'events' is named twice: take one of them out",
+    "topics_and_pattern": "include/tables/bronze/events.py: Kafka has both topics and a pattern: give it one of them",
+    "topics_in_one_string": "include/tables/bronze/events.py: topic 'events,clicks' has a name that Kafka does not "
+    "allow: use letters, digits, . _ and -",
     "two_rules_with_one_name": "include/tables/silver/readings.py: two rules are called 'known': give each a name of "
     "its own",
     "unique_as_one_string": "include/tables/silver/readings.py: unique is 'key' and no tuple: write unique=(...,) "
