@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import declaration, sources
+from include import avro, declaration, sources
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, Table
@@ -66,6 +66,7 @@ def load(package: str = "include.tables") -> Catalog:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
         declaration.check_alone(table)
         sources.check(table)
+        avro.check(table)
         found[expected] = table
     for table in found.values():
         declaration.check_among(table, found)

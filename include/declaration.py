@@ -8,7 +8,20 @@ from itertools import pairwise
 
 from include import ddl
 from include.errors import DeclarationError
-from include.spec import ACTIONS, BUCKET_UNITS, Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+from include.spec import (
+    ACTIONS,
+    BUCKET_UNITS,
+    Append,
+    Avro,
+    Bucket,
+    Delta,
+    Expect,
+    Json,
+    Kafka,
+    Maintenance,
+    Table,
+    Upsert,
+)
 
 # Minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -40,7 +53,7 @@ def _check_kinds(table: Table) -> None:
     _check_kind(table, "maintain", table.maintain, Maintenance)
     _check_list(table, "expect", table.expect, Expect)
     if table.parse is not None:
-        _check_kind(table, "parse", table.parse, Json)
+        _check_kind(table, "parse", table.parse, Json, Avro)
         _check_list(table, "into", table.parse.into, str)
     if not (table.transform is None or callable(table.transform)):
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function")

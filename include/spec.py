@@ -78,10 +78,28 @@ class Json:
     into: names of JSON fields; each becomes a column of the type the table's schema gives it. A value that cannot be
     cast, and a payload that is no JSON object, become NULL plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
     The source's own columns stay beside them.
+    header: a schema registry's header in front of the object is skipped, where there is one.
     """
 
     column: str
     into: tuple[str, ...]
+    header: bool = False
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Typed columns out of an Avro record in `column`, as `Json` does; a cast that would lose something is an error.
+
+    schemas: by id, as Avro's JSON. Values begin with a schema registry's header, and each is read with the schema it
+    was written with; a field that this schema lacks is NULL.
+    schema: instead, the one of values without a header.
+    What is an error as a whole: an id nobody declared, a record that is cut off or goes on, one text of over 32 MB.
+    """
+
+    column: str
+    into: tuple[str, ...]
+    schemas: Mapping[int, str] = field(default_factory=dict)
+    schema: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +207,7 @@ class Table:
     source: Source | Mapping[str, Source]
     comment: str
     schema: str = KAFKA_SCHEMA
-    parse: Json | None = None
+    parse: Json | Avro | None = None
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
     expect: tuple[Expect, ...] = ()

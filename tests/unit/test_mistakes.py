@@ -14,6 +14,19 @@ SENTENCES = {
     "source is none: read one",
     "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
     "stream of appends would stop at the first changed row: read a table that is appended to",
+    "avro_field_is_misspelt": "include/tables/silver/readings.py: into names 'device', which no schema of its "
+    "Avro has: did you mean 'devise'?",
+    "avro_schema_by_name": "include/tables/silver/readings.py: schema id 'reading-v1' is none that a registry "
+    "gives: it is a whole number from 0 on",
+    "avro_schema_is_no_json": 'include/tables/silver/readings.py: Avro schema \'{"type": "record", "name": '
+    '"Reading", "fields": [{"name": "d\' is no schema of a record (Expecting \',\' delimiter: line 1 column 87 (char '
+    "86)): mend it",
+    "avro_schema_is_no_record": "include/tables/silver/readings.py: Avro schema '\"string\"' is no schema of a "
+    "record (it is no record): mend it",
+    "avro_with_two_kinds_of_schemas": "include/tables/silver/readings.py: Avro has both schemas and a schema: "
+    "name schemas by id where values have a header, else the one schema",
+    "avro_without_a_schema": "include/tables/silver/readings.py: Avro has neither schemas nor a schema: name "
+    "schemas by id where values have a header, else the one schema",
     "bad_bucket_unit": "include/tables/gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
     "branch_is_a_name": "include/tables/bronze/events.py: source is 'events-us': it has to be Kafka or Delta",
     "branch_is_no_word": "include/tables/bronze/events.py: branch 'EU west' is no plain word: use small letters, "
