@@ -26,7 +26,8 @@ def views(seed: int, count: int, start: datetime, per_second: float) -> Iterator
     A repeated one is a good view of the last minute once more, byte for byte.
     """
     chance = random.Random(seed)
-    recent: deque[Event] = deque(maxlen=max(1, int(REPEATED_WITHIN_SECONDS * per_second)))
+    # Good ones only, between which there are others.
+    recent: deque[Event] = deque(maxlen=max(1, int(0.8 * REPEATED_WITHIN_SECONDS * per_second)))
     for number in range(count):
         kind = _kind(chance)
         if kind == "repeated" and recent:

@@ -43,6 +43,6 @@ def test_a_view_is_repeated_within_a_minute_and_no_other_two_are_alike(many: lis
     first: dict[bytes, int] = {}
     for number, view in enumerate(many):
         if view.kind == "repeated":
-            assert number - first[view.value] <= 1.1 * REPEATED_WITHIN_SECONDS * PER_SECOND
+            assert number - first[view.value] <= REPEATED_WITHIN_SECONDS * PER_SECOND
         elif view.kind in ("good", "late"):
             assert first.setdefault(view.value, number) == number
