@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import declaration
+from include import avro, declaration, sources
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, Table
@@ -17,23 +17,36 @@ from include.spec import LAYERS, Delta, Table
 
 @dataclass(frozen=True)
 class Catalog:
-    """All tables by name, each after the ones it reads. A table has one flow, which bears its name."""
+    """All tables by name, each after the ones it reads. A table has one flow, which bears its name, or several."""
 
     tables: dict[str, Table]
 
+    @property
+    def flows(self) -> dict[str, Table]:
+        """All flows by name, in the order of their tables; a flow is its table, with one source."""
+        return {flow.flow: flow for table in self.tables.values() for flow in table.flows}
+
+    def table(self, name: str) -> Table:
+        """Raises UsageError for a table nobody declared."""
+        return _named("table", name, self.tables)
+
     def flow(self, name: str) -> Table:
         """Raises UsageError for a flow nobody declared."""
-        if name not in self.tables:
-            raise UsageError(f"there is no flow '{name}': {suggest(name, list(self.tables))}")
-        return self.tables[name]
+        return _named("flow", name, self.flows)
 
     def drivers(self) -> dict[str, list[Table]]:
         """The flows that share a Spark process, by driver name, in graph order; without those that run in windows."""
         shared: dict[str, list[Table]] = {}
-        for table in self.tables.values():
-            if not table.merges_in_windows:
-                shared.setdefault(table.driver, []).append(table)
+        for flow in self.flows.values():
+            if not flow.merges_in_windows:
+                shared.setdefault(flow.driver, []).append(flow)
         return shared
+
+
+def _named(kind: str, name: str, options: dict[str, Table]) -> Table:
+    if name not in options:
+        raise UsageError(f"there is no {kind} '{name}': {suggest(name, list(options))}")
+    return options[name]
 
 
 @lru_cache
@@ -52,6 +65,8 @@ def load(package: str = "include.tables") -> Catalog:
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
         declaration.check_alone(table)
+        sources.check(table)
+        avro.check(table)
         found[expected] = table
     for table in found.values():
         declaration.check_among(table, found)
@@ -101,7 +116,10 @@ def _import(package: str, layer: str, name: str) -> Table:
 
 
 def _in_graph_order(tables: dict[str, Table]) -> list[str]:
-    reads = {t.name: [t.source.table] if isinstance(t.source, Delta) else [] for t in tables.values()}
+    reads = {
+        table.name: [flow.source.table for flow in table.flows if isinstance(flow.source, Delta)]
+        for table in tables.values()
+    }
     try:
         return list(TopologicalSorter(reads).static_order())
     except CycleError as error:

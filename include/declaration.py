@@ -8,7 +8,20 @@ from itertools import pairwise
 
 from include import ddl
 from include.errors import DeclarationError
-from include.spec import ACTIONS, BUCKET_UNITS, Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+from include.spec import (
+    ACTIONS,
+    BUCKET_UNITS,
+    Append,
+    Avro,
+    Bucket,
+    Delta,
+    Expect,
+    Json,
+    Kafka,
+    Maintenance,
+    Table,
+    Upsert,
+)
 
 # Minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -22,23 +35,25 @@ def check_alone(table: Table) -> None:
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for what is wrong among the other tables, each of which is right by itself."""
-    _check_source(table, tables)
-    _check_write(table, tables)
-    _check_bronze(table)
+    for flow in table.flows:
+        _check_source(flow, tables)
+        _check_write(flow, tables)
+        _check_bronze(flow)
     _check_rules(table)
     _check_maintenance(table)
 
 
 def _check_kinds(table: Table) -> None:
     """Python takes any value for any field; what follows relies on their kinds."""
-    _check_kind(table, "source", table.source, Kafka, Delta)
+    for flow in table.flows:
+        _check_kind(table, "source", flow.source, Kafka, Delta)
     _check_kind(table, "write", table.write, Append, Upsert)
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "maintain", table.maintain, Maintenance)
     _check_list(table, "expect", table.expect, Expect)
     if table.parse is not None:
-        _check_kind(table, "parse", table.parse, Json)
+        _check_kind(table, "parse", table.parse, Json, Avro)
         _check_list(table, "into", table.parse.into, str)
     if not (table.transform is None or callable(table.transform)):
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function")

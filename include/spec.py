@@ -3,8 +3,8 @@
 A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LAYERS = ("bronze", "silver", "gold")
@@ -22,17 +22,42 @@ KAFKA_SCHEMA = """
     timestamp TIMESTAMP COMMENT 'when Kafka got it, or when it was made: see timestampType',
     timestampType INT COMMENT '0: set by the producer, 1: set by the broker'
 """
+# The same, of values that begin with a schema registry's header.
+KAFKA_SCHEMA_WITH_IDS = f"""{KAFKA_SCHEMA.rstrip()},
+    schema_id INT COMMENT 'of the schema its value was written with; NULL where the value has no such header'
+"""
 
 
 @dataclass(frozen=True)
 class Kafka:
-    """Every record of `topic` from its first one on, as `KAFKA_SCHEMA`.
+    """Every record of one or several topics from their first one on, as `KAFKA_SCHEMA`.
 
-    max_offsets: records a batch takes at most.
+    pattern: instead of topics, a regular expression for whole names. A topic that is added later, or matches later, is
+    read from its beginning. Of what Java and Python each know, the pattern uses what both do.
+    max_offsets: records a batch takes at most, of all topics together.
+    schema_ids: values begin with a schema registry's header (byte 0, then the id of their schema in four bytes), and
+    the id has a column of its own beside the untouched value: `KAFKA_SCHEMA_WITH_IDS`.
     """
 
-    topic: str
+    topics: str | tuple[str, ...] = ()
+    pattern: str | None = None
     max_offsets: int = 200_000
+    schema_ids: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics it names; none where it has a pattern."""
+        return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+
+    @property
+    def schema(self) -> str:
+        """The columns it delivers."""
+        return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics like '{self.pattern}'"
+        return f"topic{'s' if len(self.names) > 1 else ''} " + ", ".join(f"'{name}'" for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -53,10 +78,28 @@ class Json:
     into: names of JSON fields; each becomes a column of the type the table's schema gives it. A value that cannot be
     cast, and a payload that is no JSON object, become NULL plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
     The source's own columns stay beside them.
+    header: a schema registry's header in front of the object is skipped, where there is one.
     """
 
     column: str
     into: tuple[str, ...]
+    header: bool = False
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Typed columns out of an Avro record in `column`, as `Json` does; a cast that would lose something is an error.
+
+    schemas: by id, as Avro's JSON. Values begin with a schema registry's header, and each is read with the schema it
+    was written with; a field that this schema lacks is NULL.
+    schema: instead, the one of values without a header.
+    What is an error as a whole: an id nobody declared, a record that is cut off or goes on, one text of over 32 MB.
+    """
+
+    column: str
+    into: tuple[str, ...]
+    schemas: Mapping[int, str] = field(default_factory=dict)
+    schema: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,11 +183,16 @@ class Maintenance:
         return promised_seconds + min(3600, promised_seconds)
 
 
+Source = Kafka | Delta
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table.
+    """A streaming table, or one of its flows: the same table with one source.
 
     name: `<layer>.<name>`, the same as the file's path.
+    source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
+        The branch "" is the flow that bears the table's name, as the only flow does.
     schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`.
     transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
         `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Without one, the columns of
@@ -152,13 +200,14 @@ class Table:
     interval_seconds: the shortest time from the start of one batch to the start of the next.
     driver: flows that name the same driver share one Spark process.
     properties: Delta table properties, over Sluice's own.
+    branch: of one of several flows; the catalog sets it.
     """
 
     name: str
-    source: Kafka | Delta
+    source: Source | Mapping[str, Source]
     comment: str
     schema: str = KAFKA_SCHEMA
-    parse: Json | None = None
+    parse: Json | Avro | None = None
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
     expect: tuple[Expect, ...] = ()
@@ -166,6 +215,19 @@ class Table:
     interval_seconds: float = 2.0
     driver: str = "main"
     properties: dict[str, str] = field(default_factory=dict)
+    branch: str | None = None
+
+    @property
+    def flow(self) -> str:
+        """The name of its flow: the table's, and that of the branch where it has one."""
+        return f"{self.name}.{self.branch}" if self.branch else self.name
+
+    @property
+    def flows(self) -> tuple["Table", ...]:
+        """Its flows, each with one source."""
+        if not isinstance(self.source, Mapping):
+            return (self,)
+        return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
 
     @property
     def layer(self) -> str:
@@ -180,3 +242,9 @@ class Table:
     def merges_in_windows(self) -> bool:
         """Whether its flow runs in its windows only."""
         return isinstance(self.write, Upsert) and self.write.in_windows
+
+
+def table_of(flow: str) -> str:
+    """The name of the table that the flow writes."""
+    layer, name, *_ = flow.split(".")
+    return f"{layer}.{name}"

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
     tables = catalog.load()
-    table = tables.flow(arguments.table)
+    table = tables.table(arguments.table)
     if arguments.dry_run:
         window.rehearse(table, tables)
     else:

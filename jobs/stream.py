@@ -23,8 +23,8 @@ def main() -> None:
     arguments = parser.parse_args()
     tables = catalog.load()
     if arguments.flow:
-        chosen = {tables.flow(name).name for name in arguments.flow}
-        flows = [table for table in tables.tables.values() if table.name in chosen]
+        chosen = {tables.flow(name).flow for name in arguments.flow}
+        flows = [flow for name, flow in tables.flows.items() if name in chosen]
         driver_name = None
     else:
         driver_name = None if arguments.once else arguments.driver

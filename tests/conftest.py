@@ -35,7 +35,7 @@ os.environ.update(
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
 
-from include.local import environment, java  # noqa: E402
+from include.local import environment, java, views  # noqa: E402
 from include.local.broker import Broker, create_topic  # noqa: E402
 from include.settings import from_environment, settings  # noqa: E402
 from tests.pipeline import TOPIC, Pipeline  # noqa: E402
@@ -86,6 +86,7 @@ def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
     """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
     address = start_broker(tmp_path / "broker", free_port())
     create_topic(address, TOPIC, 3)
+    create_topic(address, views.TOPIC, 3)
     where = from_environment(
         {
             "SLUICE_HOME": str(tmp_path),

@@ -128,7 +128,7 @@ class Driver:
     """A driver in a thread of this process. tables: its table files, which a test may change while it runs."""
 
     def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
-        self.name, self.tables = name, {table.name: table for table in tables}
+        self.name, self.tables = name, {table.flow: table for table in tables}
         self.engine = database.connect(settings().control_url)
         self.keeper = Keeper(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
         self.host = Host(spark, self.engine, self.keeper, name)
@@ -149,12 +149,12 @@ class Driver:
             self.error = error
 
     def change(self, table: Table, **values: object) -> Table:
-        self.tables[table.name] = replace(table, **values)
-        return self.tables[table.name]
+        self.tables[table.flow] = replace(table, **values)
+        return self.tables[table.flow]
 
     def query(self, table: Table):
         """The flow's query, None while it does not run."""
-        running = self.host._flows.get(table.name)
+        running = self.host._flows.get(table.flow)
         return running and running.query
 
     def end(self) -> None:

@@ -24,6 +24,8 @@ class LostRange(Protocol):
     """Offsets `begin` to before `end` of a partition; end is None where nobody knows."""
 
     @property
+    def topic(self) -> str: ...
+    @property
     def partition(self) -> int: ...
     @property
     def begin(self) -> int: ...
@@ -38,11 +40,11 @@ def asked(engine: Engine, flow: str) -> Reset | None:
         return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
 
 
-def done(engine: Engine, reset: Reset, generation: int, topic: str, lost: Iterable[LostRange]) -> None:
+def done(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange]) -> None:
     """It has happened: write down what was lost, for ever. Raises Unreachable."""
     with database.transaction(engine) as connection:
         ranges = [
-            {"partition": one.partition, "first": one.begin, "after": one.end, "topic": topic, "flow": reset.flow}
+            {"partition": one.partition, "first": one.begin, "after": one.end, "topic": one.topic, "flow": reset.flow}
             for one in lost
         ]
         common = {

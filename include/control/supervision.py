@@ -9,6 +9,7 @@ from include.control import database, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
 from include.control.process import Holder
 from include.control.schema import desired, drivers, leases, pulses, runs
+from include.spec import table_of
 
 NAME = "supervise"
 
@@ -145,7 +146,7 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
         sign_seconds_ago=_ago(now, run.sign_at),
-        waits_for=outlook.waits_for or _window(connection, run.flow, now),
+        waits_for=outlook.waits_for or _window(connection, table_of(run.flow), now),
         backlog=outlook.backlog,
         expires=outlook.expires,
         restart_seconds_ago=driver.restart_seconds_ago,

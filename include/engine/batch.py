@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from include.engine import commit, prune, quality
+from include.engine import avro, commit, prune, quality
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.parse import typed
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Delta, Kafka, Table, Upsert
+from include.spec import Append, Avro, Delta, Kafka, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -40,7 +40,7 @@ class Life:
         source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
         source_to = ledger.end_offset(self.checkpoint.path, batch)
         here = self.checkpoint
-        return Stamp(self.table.name, here.generation, batch, self.epoch, here.source, source_from, source_to)
+        return Stamp(self.table.flow, here.generation, batch, self.epoch, here.source, source_from, source_to)
 
     def may_have_been_tried(self, batch: int) -> bool:
         """Only the first batch of a life may have been begun by the life before."""
@@ -51,7 +51,7 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
     """Source rows as rows of the table, by its `parse` and `transform`, in the order of its schema."""
     schema = StructType.fromDDL(table.schema)
     if table.parse:
-        rows = typed(rows, table.parse, schema)
+        rows = (avro.typed if isinstance(table.parse, Avro) else typed)(rows, table.parse, schema)
     if table.transform:
         rows = table.transform(rows)
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])

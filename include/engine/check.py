@@ -18,7 +18,7 @@ from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
 from include.errors import DeclarationError, report
-from include.spec import KAFKA_SCHEMA, Bucket, Delta, Expect, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Table, Upsert
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -47,21 +47,25 @@ ROW_WISE = {
 
 def check(spark: SparkSession, tables: Catalog) -> None:
     """Raises DeclarationError for the first table whose rows would not be what it declares."""
-    for table in tables.tables.values():
-        source = _empty_source(spark, table, tables)
-        if isinstance(table.write, Upsert):
-            source = _with_bucket(source, table, table.write.recompute)
-        rows = _shaped(source, table)
-        _check_types(table, rows)
-        _check_plan(table, rows, source, "its transform", "write it as a recomputed Upsert")
-        for rule in table.expect:
-            judged = _judged(rows, table, rule)
-            _check_plan(table, judged, source, f"rule '{rule.name}'", "let it speak of one row")
+    for table in tables.flows.values():
+        _check_flow(spark, table, tables)
+
+
+def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
+    source = _empty_source(spark, table, tables)
+    if isinstance(table.write, Upsert):
+        source = _with_bucket(source, table, table.write.recompute)
+    rows = _shaped(source, table)
+    _check_types(table, rows)
+    _check_plan(table, rows, source, "its transform", "write it as a recomputed Upsert")
+    for rule in table.expect:
+        judged = _judged(rows, table, rule)
+        _check_plan(table, judged, source, f"rule '{rule.name}'", "let it speak of one row")
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
     source = table.source
-    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else KAFKA_SCHEMA
+    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else source.schema
     return spark.createDataFrame([], StructType.fromDDL(ddl))
 
 

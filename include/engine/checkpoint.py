@@ -11,12 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
-from include.engine import generation
+from include.engine import generation, siblings, topics
 from include.engine.commit import txn_app_id
 from include.engine.generation import OWNER, Beginning
 from include.errors import Broken, LeaseHeld
 from include.ledger import checkpoint as ledger
-from include.ledger import retention
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -50,10 +49,12 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     source do not fit, and Unreachable.
     """
     owner = generation.identity(table)
-    home = settings().checkpoints(table.name)
+    home = settings().checkpoints(table.flow)
     home.mkdir(parents=True, exist_ok=True)
-    _lock(spark, home / "lock", table.name)
+    _lock(spark, home / "lock", table.flow)
     newest = ledger.newest_generation(home)
+    if newest is None:
+        siblings.require_unread(table, owner["source"])
     beginning = Beginning()
     if reset:
         beginning = generation.after_last_commit(table, reset.accepts_loss)
@@ -95,7 +96,7 @@ _locked: dict[Path, Any] = {}
 def _require_no_commit(table: Table) -> None:
     stamp = generation.last_stamp(table)
     if stamp:
-        path = settings().checkpoints(table.name) / str(stamp["generation"])
+        path = settings().checkpoints(table.flow) / str(stamp["generation"])
         raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")
 
 
@@ -105,19 +106,22 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
     ledger.check(path)
     committed, planned = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
     stored = DeltaTable(str(settings().table_path(table.name)))
-    if stored.transaction_version(txn_app_id(table.name, number + 1)) is not None:
+    if stored.transaction_version(txn_app_id(table.flow, number + 1)) is not None:
         raise _lost_checkpoint(table, path.parent / str(number + 1), "batches of that generation")
     # What comes before the generation's first batch was written by the generation before.
     before = found["first"] - 1
-    written = max(_number(stored.transaction_version(txn_app_id(table.name, number))), before)
+    written = max(_number(stored.transaction_version(txn_app_id(table.flow, number))), before)
     after = tuple(found["after"]) if found["after"] else None
-    if after and _number(stored.transaction_version(txn_app_id(table.name, after[0]))) < after[1]:
+    if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
         raise _lost_table(table, path)
     _check_table(path, table, committed, planned, written)
-    _check_topic(path, table, written)
-    return Checkpoint(
-        path, number, committed, written, (number, written) if written > before else after, owner["source"]
+    if isinstance(table.source, Kafka) and written >= 0:
+        topics.require_unread(table, ledger.end_offset(path, written), owner["source"])
+    opened = Checkpoint(
+        path, number, committed, written, (number, written) if written > before else after, found["source"]
     )
+    new = topics.added(found["source"], owner["source"]) if isinstance(table.source, Kafka) else {}
+    return add_topics(opened, table, new) if new else opened
 
 
 def _number(batch: int | None) -> int:
@@ -139,20 +143,16 @@ def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table
     was = {key: found.get(key) for key in owner}
     if was == owner:
         return
-    source = was["source"] or {}
-    differs = {key for key in owner if was[key] != owner[key]}
-    if isinstance(table.source, Kafka) and source.get("topic") == table.source.topic and differs == {"source"}:
-        raise Broken(
-            f"{table.name}: topic '{table.source.topic}' was deleted and created anew since it was last read "
-            f"({source} then, {owner['source']} now): action accept data loss begins at the start of the new one",
-            "TOPIC_REPLACED",
-        )
+    if isinstance(table.source, Kafka) and was == {**owner, "source": was["source"]}:
+        topics.require_same(table, was["source"] or {}, owner["source"])
+        if topics.goes_on(was["source"] or {}, owner["source"]):
+            return
     raise _another_definition(table, path, was, owner)
 
 
 def _another_definition(table: Table, path: Path, was: object, owner: object) -> Broken:
     return Broken(
-        f"{table.name}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
+        f"{table.flow}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
         f"go on from there: put the declaration back, or give the new one a name of its own",
         "CHECKPOINT_OF_ANOTHER_DEFINITION",
     )
@@ -179,7 +179,7 @@ def _check_table(path: Path, table: Table, committed: int, planned: int, written
 
 def _lost_table(table: Table, path: Path) -> Broken:
     return Broken(
-        f"{table.name}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
+        f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
         f"checkpoint)",
         "TABLE_LOST",
@@ -188,40 +188,38 @@ def _lost_table(table: Table, path: Path) -> Broken:
 
 def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
     return Broken(
-        f"{table.name}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
+        f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
         f"(action reset checkpoint)",
         "CHECKPOINT_LOST",
     )
 
 
-def _check_topic(path: Path, table: Table, written: int) -> None:
-    if not isinstance(table.source, Kafka) or written < 0:
-        return
-    read = (ledger.end_offset(path, written) or {}).get(table.source.topic, {})
-    positions = {int(partition): position for partition, position in read.items()}
-    lost = retention.lost(settings().kafka, table.source.topic, positions)
-    if lost:
-        gone = "; ".join(f"partition {one.partition} from offset {one.begin} to before {one.end}" for one in lost)
-        raise Broken(
-            f"{table.name}: topic '{table.source.topic}' no longer holds what is unread ({gone}): "
-            f"action accept data loss records that and goes on after it",
-            "KAFKA_DATA_LOSS",
-        )
-
-
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    owner = _owner(found.path)
-    definitions, today = owner["definitions"], fingerprint(table)
+    definitions, today = _owner(found.path)["definitions"], fingerprint(table)
     if definitions and definitions[-1]["sha256"] == today:
         return found
     # What is planned and not written is made by today's code too.
-    definitions.append({"sha256": today, "from_batch": found.written + 1})
-    # A rename, so that a kill leaves it whole.
-    (found.path / f"{OWNER}.new").write_text(json.dumps(owner))
-    (found.path / f"{OWNER}.new").rename(found.path / OWNER)
+    _write_owner(found.path, definitions=[*definitions, {"sha256": today, "from_batch": found.written + 1}])
     return replace(found, deployed_from=found.written + 1)
+
+
+def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:
+    """From now on it reads these topics too; written down before their first record is written.
+
+    new: topic ids by name. Raises Broken where another flow of the table has read one of them.
+    """
+    siblings.require_unread(flow, {"topics": new})
+    source = {**found.source, "topics": {**found.source["topics"], **new}}
+    _write_owner(found.path, source=source)
+    return replace(found, source=source)
+
+
+def _write_owner(path: Path, **changed: Any) -> None:
+    # A rename, so that a kill leaves it whole.
+    (path / f"{OWNER}.new").write_text(json.dumps({**_owner(path), **changed}))
+    (path / f"{OWNER}.new").rename(path / OWNER)
 
 
 def fingerprint(table: Table) -> str:

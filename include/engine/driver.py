@@ -32,7 +32,7 @@ def run(flows: list[Table], driver: str | None = None, once: bool = False) -> No
     first flow whose query fails.
     """
     engine = database.connect(settings().control_url)
-    names = [table.name for table in flows]
+    names = [table.flow for table in flows]
     jvm = jvm_pid()
     name = driver or BY_HAND
     keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))

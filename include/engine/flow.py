@@ -17,12 +17,14 @@ from include.control.lock import Entry
 from include.control.orders import Order
 from include.engine import batch, maintain, read
 from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
-from include.errors import Broken, SluiceError, Unreachable
+from include.engine.checkpoint import Checkpoint, add_topics
+from include.engine.topics import added, require_unreplaced
+from include.errors import SluiceError, Unreachable
+from include.ledger import checkpoint as ledger
 from include.ledger import kafka, policy, survey
 from include.ledger.policy import Place
 from include.settings import settings
-from include.spec import Kafka, Table, Upsert
+from include.spec import Kafka, Table
 
 # A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
 SILENT_SECONDS = 20
@@ -89,8 +91,8 @@ class Flow:
 
 def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, once: bool) -> Flow:
     """Start the query. The caller holds the flow's lease."""
-    life = Life(table, claimed, keeper.epoch(table.name))
-    entry = Entry(table.name, table.name, alone=isinstance(table.write, Upsert))
+    life = Life(table, claimed, keeper.epoch(table.flow))
+    entry = Entry(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
     flow = Flow(spark, table, order)
     topics = kafka.Topics(settings().kafka)
 
@@ -99,8 +101,8 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
         try:
             if not keeper.enter(entry, flow.waits, flow.order):
                 flow.is_turned = True
-                raise InterruptedError(f"{table.name} was asked to stop")
-            _check_topic(table, claimed, topics)
+                raise InterruptedError(f"{table.flow} was asked to stop")
+            _check_topics(life, number, topics)
             batch.write(rows, number, life)
             # In the query's own session: others of this driver may compact theirs at the same time.
             _compact(rows.sparkSession, table, number)
@@ -109,11 +111,11 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
             flow.error = error
             raise
         finally:
-            keeper.leave(table.name)
+            keeper.leave(table.flow)
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
-    writer = read.stream(spark, table).writeStream.queryName(table.name).foreachBatch(write)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
+    writer = read.stream(spark, table).writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claimed.path))
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
     flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()
@@ -136,15 +138,13 @@ def _compact(spark: SparkSession, table: Table, number: int) -> None:
         print(f"sluice: {table.name} was not compacted after batch {number}: {error}", file=sys.stderr, flush=True)
 
 
-def _check_topic(table: Table, claimed: Checkpoint, topics: kafka.Topics) -> None:
-    """Spark reads on in a topic that was deleted and created anew, where that holds more records than the old one."""
-    if not isinstance(table.source, Kafka):
+def _check_topics(life: Life, number: int, topics: kafka.Topics) -> None:
+    """Name a topic that was replaced since the last batch; remember those that are new."""
+    if not isinstance(life.table.source, Kafka):
         return
     with suppress(Unreachable):
-        topic = topics.identity(table.source.topic)
-        if topic.topic_id != claimed.source["topic_id"]:
-            raise Broken(
-                f"{table.name}: topic '{table.source.topic}' was deleted and created anew while it was read: "
-                f"action accept data loss begins at the start of the new one",
-                "TOPIC_REPLACED",
-            )
+        spanned = ledger.end_offset(life.checkpoint.path, number) or {}
+        now = {"topics": topics.ids(spanned)}
+        require_unreplaced(life.table, life.checkpoint.source, now)
+        if new := added(life.checkpoint.source, now):
+            life.checkpoint = add_topics(life.checkpoint, life.table, new)

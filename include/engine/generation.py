@@ -9,8 +9,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from include.engine import topics
 from include.errors import Broken
-from include.ledger import kafka, retention
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Kafka, Table, Upsert
@@ -35,16 +35,12 @@ class Beginning:
 
 def identity(table: Table) -> dict[str, Any]:
     """What has to stay the same for a checkpoint to be of use: source, write mode, keys. Raises Unreachable."""
-    if isinstance(table.source, Kafka):
-        topic = kafka.identity(settings().kafka, table.source.topic)
-        source = {"topic": table.source.topic, "topic_id": topic.topic_id, "cluster_id": topic.cluster_id}
-    else:
-        source = {"table": table.source.table}
+    source = topics.source(table.source) if isinstance(table.source, Kafka) else {"table": table.source.table}
     write: dict[str, Any] = {"mode": type(table.write).__name__}
     if isinstance(table.write, Upsert):
         bucket = table.write.recompute
         write |= {"keys": list(table.write.keys), "bucket": [bucket.name, bucket.of, bucket.unit]}
-    return {"flow": table.name, "source": source, "write": write}
+    return {"flow": table.flow, "source": source, "write": write}
 
 
 def last_stamp(table: Table) -> dict[str, Any] | None:
@@ -53,7 +49,7 @@ def last_stamp(table: Table) -> dict[str, Any] | None:
     for limit in (RECENT_COMMITS, None):
         for commit in stored.history(limit):
             stamp = _stamp(commit.get("userMetadata") or "")
-            if stamp.get("flow") == table.name:
+            if stamp.get("flow") == table.flow:
                 return stamp
     return None
 
@@ -74,35 +70,23 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
         return Beginning()
     offset = stamp["source_to"] if stamp else None
     after = (int(stamp["generation"]), int(stamp["batch"])) if stamp else None
-    is_same = stamp is None or stamp["source"] == identity(table)["source"]
+    was, now = stamp["source"] if stamp else {}, identity(table)["source"]
     if accepts_loss and isinstance(table.source, Kafka):
-        return _after_loss(table.source.topic, offset or {}, is_same, after)
-    if not is_same:
-        raise _another_source(table, stamp["source"])
+        start, lost = topics.after_loss(offset or {}, was, now)
+        return Beginning(start, after, lost)
+    is_same = topics.goes_on(was, now) if isinstance(table.source, Kafka) else was == now
+    if stamp and not is_same:
+        raise _another_source(table, was, now)
     return Beginning(offset, after)
 
 
-def _another_source(table: Table, was: dict[str, Any]) -> Broken:
-    what = f"{table.name}: its table ends in {was}, which is another source than today's {identity(table)['source']}"
+def _another_source(table: Table, was: dict[str, Any], now: dict[str, Any]) -> Broken:
+    what = f"{table.flow}: its table ends in {was}, which is another source than today's {now}"
     if isinstance(table.source, Kafka):
         remedy = "action accept data loss begins at the start of the new topic"
         return Broken(f"{what}: {remedy}", "TOPIC_REPLACED")
     remedy = "put the declaration back, or give the new one a name of its own"
     return Broken(f"{what}: {remedy}", "CHECKPOINT_OF_ANOTHER_DEFINITION")
-
-
-def _after_loss(topic: str, offset: dict[str, Any], is_same: bool, after: tuple[int, int] | None) -> Beginning:
-    begin = kafka.begin_offsets(settings().kafka, topic)
-    read = {int(partition): position for partition, position in offset.get(topic, {}).items()}
-    if is_same:
-        lost = tuple(retention.lost(settings().kafka, topic, {p: read.get(p, 0) for p in begin}))
-        after_loss = {one.partition: one.begin if one.shrank else one.end for one in lost}
-        start = {partition: after_loss.get(partition, read.get(partition, 0)) for partition in begin}
-    else:
-        # Nobody knows any more how far the old topic reached.
-        lost = tuple(Lost(partition, position, None) for partition, position in read.items())
-        start = begin
-    return Beginning({topic: {str(partition): position for partition, position in start.items()}}, after, lost)
 
 
 def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning) -> None:

@@ -39,16 +39,16 @@ class Host:
 
     def run_once(self, tables: list[Table]) -> None:
         """One flow after the other, each to the end of what its source holds now. Raises what ends the first."""
-        told = orders.read(self._engine, self._driver, [table.name for table in tables])
+        told = orders.read(self._engine, self._driver, [table.flow for table in tables])
         for table in tables:
-            orders.begin(self._engine, [table.name], by_hand=True)
-            error = self._attempt(table, told.of[table.name], once=True)
-            while error is None and self._flows[table.name].query.isActive:
+            orders.begin(self._engine, [table.flow], by_hand=True)
+            error = self._attempt(table, told.of[table.flow], once=True)
+            while error is None and self._flows[table.flow].query.isActive:
                 self._show_signs()
                 # What ended it is told by `_end`.
                 with suppress(StreamingQueryException):
-                    self._flows[table.name].query.awaitTermination(POLL_SECONDS)
-            error = error or self._end(table.name)
+                    self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
+            error = error or self._end(table.flow)
             if error:
                 raise error
 
@@ -58,7 +58,7 @@ class Host:
         A flow that fails leaves the others alone: it says why, and waits for the supervisor to start it again; without
         a supervisor, what ended the first is raised.
         """
-        names = [table.name for table in tables]
+        names = [table.flow for table in tables]
         self._orders = orders.read(self._engine, self._driver, names)
         print(f"sluice: driver '{self._driver}' hosts {', '.join(names)}", flush=True)
         rounds = 0
@@ -116,19 +116,19 @@ class Host:
             self._start(table, order, once)
         except Exception as error:
             # A full disk or a damaged log of one flow is no reason to end the others.
-            return self._give_up(table.name, failure.of_exception(table.name, error))
+            return self._give_up(table.flow, failure.of_exception(table.flow, error))
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
         storage.create(self._spark, table)
-        reset = resets.asked(self._engine, table.name)
+        reset = resets.asked(self._engine, table.flow)
         if reset is None or generation.last_stamp(table):
-            holds.require_unreleased(self._engine, table.name)
+            holds.require_unreleased(self._engine, table.flow)
         claimed = checkpoint.claim(self._spark, table, reset)
         if reset:
-            resets.done(self._engine, reset, claimed.generation, getattr(table.source, "topic", ""), claimed.lost)
+            resets.done(self._engine, reset, claimed.generation, claimed.lost)
         self._record_deployment(table, claimed)
-        self._flows[table.name] = flow.start(self._spark, table, claimed, self._keeper, order, once)
+        self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
 
     def _record_deployment(self, table: Table, claimed: Checkpoint) -> None:
         if claimed.deployed_from is None:
@@ -138,7 +138,7 @@ class Host:
         def record() -> None:
             who = f"driver {self._driver}"
             with database.transaction(self._engine) as connection:
-                commands.record(connection, who, "deploy", table.name, "its definition is new", result)
+                commands.record(connection, who, "deploy", table.flow, "its definition is new", result)
 
         self._untold.append(record)
 

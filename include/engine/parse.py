@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.engine import registry
 from include.spec import Json
 
 SHOWN_CHARACTERS = 80
@@ -26,7 +27,10 @@ def typed(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
     """
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
     text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
-    payload = F.col(parse.column).cast("string")
+    payload = F.col(parse.column)
+    if parse.header:
+        payload = F.when(registry.schema_id(payload).isNull(), payload).otherwise(registry.payload(payload))
+    payload = payload.cast("string")
     # Spark would replace what is no UTF-8, and two different identities might become one.
     readable = F.when(F.is_valid_utf8(payload), payload)
     # Read as the only element of an array, because Spark stops after one document and says nothing of what follows.

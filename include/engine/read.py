@@ -1,7 +1,9 @@
 """Source rows as a streaming frame."""
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from include.engine import registry
 from include.errors import Unreachable
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -14,15 +16,16 @@ def stream(spark: SparkSession, table: Table) -> DataFrame:
     source = table.source.table
     path = settings().table_path(source)
     if not (path / "_delta_log").is_dir():
-        raise Unreachable(f"{table.name} reads {source}, which is not stored yet: start the flow {source} first")
+        raise Unreachable(f"{table.flow} reads {source}, which is not stored yet: start the flow {source} first")
     return spark.readStream.format("delta").option("maxFilesPerTrigger", table.source.max_files).load(str(path))
 
 
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
-    return (
+    which = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
+    rows = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings().kafka)
-        .option("subscribe", source.topic)
+        .option(*which)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
@@ -31,3 +34,4 @@ def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
+    return rows.withColumn("schema_id", registry.schema_id(F.col("value"))) if source.schema_ids else rows

@@ -7,6 +7,14 @@ from pyspark.sql import SparkSession
 from include.catalog import Catalog
 from include.settings import settings
 
+# Avro takes the memory that a length in its bytes asks for before it looks whether so many bytes are there; what runs
+# out of memory is no bad row any more but a dead driver.
+AVRO_LIMITS = {
+    "org.apache.avro.limits.bytes.maxLength": 32_000_000,
+    "org.apache.avro.limits.string.maxLength": 32_000_000,
+    "org.apache.avro.limits.collectionItems.maxLength": 1_000_000,
+}
+
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -30,6 +38,7 @@ CONF = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # The rows of a merge come from a fixed version of their source, so they may be computed twice.
     "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),
 }
 
 
@@ -47,6 +56,9 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", cores)
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
     spark = builder.getOrCreate()
+    for name, most in AVRO_LIMITS.items():
+        # Of this JVM; it reads them when it first decodes something.
+        spark._jvm.java.lang.System.setProperty(name, str(most))
     for table in catalog.tables.values():
         register(spark, table.name)
         register(spark, table.quarantine)

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
-from include.spec import Append, Kafka, Table
+from include.spec import Append, Table
 
 PROPERTIES = {
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
@@ -18,6 +18,9 @@ PROPERTIES = {
 
 # Delta wants its log to be kept for at least as long as deleted files. Sluice cleans it itself, by what is needed.
 LOG_SECONDS = 30 * 86_400
+
+# By which rows as Kafka delivers them are looked for.
+KAFKA_PLACE = ("timestamp", "partition", "offset")
 
 # What a quarantined row carries beside its own columns.
 QUARANTINE_SCHEMA = """
@@ -44,12 +47,12 @@ def create(spark: SparkSession, table: Table) -> None:
     """
     common = PROPERTIES | retention(table.maintain.retention_seconds)
     properties = dict(common)
-    if isinstance(table.source, Kafka):
-        # So that the payload is not searched for its smallest and greatest value.
-        properties["delta.dataSkippingStatsColumns"] = "timestamp,partition,offset"
     if isinstance(table.write, Append):
         properties["delta.appendOnly"] = "true"
     schema = StructType.fromDDL(table.schema)
+    if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
+        # So that the payload is not searched for its smallest and greatest value.
+        properties["delta.dataSkippingStatsColumns"] = ",".join(KAFKA_PLACE)
     _create(spark, table.name, schema, table.comment, {**properties, **table.properties})
     if table.expect:
         fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields

@@ -76,7 +76,7 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
 
 def leases(table: Table) -> list[str]:
     """What the job of a window holds: the window's, and the flow's own where it runs in windows."""
-    return [lease.of_window(table.name), *([table.name] if table.merges_in_windows else [])]
+    return [lease.of_window(table.name), *([table.flow] if table.merges_in_windows else [])]
 
 
 @dataclass(frozen=True)

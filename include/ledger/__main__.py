@@ -52,7 +52,7 @@ def _table(name: str) -> Table:
     """The table of this name, or the one whose quarantine it is. Raises UsageError."""
     tables = catalog.load()
     owner = next((one for one in tables.tables.values() if one.expect and one.quarantine == name), None)
-    return owner or tables.flow(name)
+    return owner or tables.table(name)
 
 
 def _plan(arguments: argparse.Namespace) -> None:

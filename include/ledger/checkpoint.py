@@ -69,6 +69,11 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
             raise _damaged(file, "does not say where its batch ends, it was cut short")
 
 
+def positions(offset: dict[str, Any] | None, topic: str) -> dict[int, int]:
+    """The next offset of each partition of a topic, out of Kafka's source offset; empty for one not read yet."""
+    return {int(partition): position for partition, position in (offset or {}).get(topic, {}).items()}
+
+
 def read_version(offset: dict[str, Any]) -> int:
     """The newest version of the source table that a Delta offset reaches into."""
     version = int(offset["reservoirVersion"])

@@ -41,12 +41,12 @@ class Consumer:
 
 def readers(catalog: Catalog, table: str) -> list[str]:
     """The flows that read a table."""
-    flows = catalog.tables.values()
-    return [flow.name for flow in flows if isinstance(flow.source, Delta) and flow.source.table == table]
+    flows = catalog.flows.items()
+    return [name for name, flow in flows if isinstance(flow.source, Delta) and flow.source.table == table]
 
 
 def consumers(
-    table: str,
+    own: Collection[str],
     log: Log,
     flows: Iterable[str],
     time_travel_hours: float,
@@ -54,12 +54,13 @@ def consumers(
     registered: Iterable[Consumer] = (),
     released: Collection[str] = (),
 ) -> list[Consumer]:
-    """Everybody who counts: the flows that read the table, its own one, the promised time travel, and the registered.
+    """Everybody who counts: the flows that read the table, its own, the promised time travel, and the registered.
 
-    now: seconds since 1970. released: flows that count no more, because somebody decided to rebuild them.
+    own: the flows that write it. flows: those that read it. now: seconds since 1970. released: flows that count no
+    more, because somebody decided to rebuild them.
     """
     found = [_flow(flow) for flow in flows if flow not in released]
-    return [one for one in (*found, _own_flow(table, log)) if one] + [
+    return [one for one in (*found, *_own_flows(own, log)) if one] + [
         _time_travel(log, time_travel_hours, now),
         *registered,
     ]
@@ -165,12 +166,14 @@ def _flow(name: str) -> Consumer | None:
     return Consumer(name, version, since)
 
 
-def _own_flow(table: str, log: Log) -> Consumer | None:
-    for commit in log.commits():
-        if commit.metadata.get("flow") == table:
-            name = f"{table} itself, which goes on from this commit when its checkpoint is reset"
-            return Consumer(name, commit.version, commit.timestamp, needs_files=False)
-    return None
+def _own_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
+    """The newest commit of each."""
+    sought, commits = set(flows), log.commits()
+    while sought and (commit := next(commits, None)):
+        if (flow := commit.metadata.get("flow")) in sought:
+            sought.remove(flow)
+            name = f"{flow} itself, which goes on from this commit when its checkpoint is reset"
+            yield Consumer(name, commit.version, commit.timestamp, needs_files=False)
 
 
 def _time_travel(log: Log, hours: float, now: float) -> Consumer:

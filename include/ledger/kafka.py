@@ -1,8 +1,10 @@
 """What the broker says, asked without a JVM."""
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +12,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from include.errors import Unreachable
+from include.spec import Kafka
 
 TIMEOUT_SECONDS = 10
+# Kafka's own, which match no pattern.
+INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class NoSuchTopic(Unreachable):
+    """Nobody has created the topic yet, or somebody has deleted it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,32 @@ class Topics:
         self.servers = servers
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
+    def names(self, source: Kafka) -> list[str]:
+        """The topics of a source: those it names, or those that match its pattern now."""
+        if source.pattern is None:
+            return sorted(source.names)
+        try:
+            known = self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics
+        except KafkaException as error:
+            raise self._no_broker() from error
+        return sorted(name for name in known if name not in INTERNAL and re.fullmatch(source.pattern, name))
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Which topic each name means, in one question to the broker; those that do not exist are left out."""
+        names, found = list(topics), {}
+        if names:
+            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
+            for name in names:
+                with suppress(NoSuchTopic):
+                    found[name] = _id(self._result(asked[name], name))
+        return found
+
     def identity(self, topic: str) -> Identity:
-        cluster = self._admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
-        topic_id = str(self._describe(topic).topic_id)
-        # As Kafka's own tools write it.
-        return Identity(self._result(cluster, topic).cluster_id, topic_id.replace("+", "-").replace("/", "_"))
+        return Identity(self.cluster_id(), _id(self._describe(topic)))
+
+    def cluster_id(self) -> str:
+        asked = self._admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
+        return str(self._result(asked, "its cluster").cluster_id)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """The first and the next offset of each partition."""
@@ -86,7 +116,7 @@ class Topics:
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise Unreachable(
+                raise NoSuchTopic(
                     f"topic '{topic}' does not exist on {self.servers}: create it, or correct the table that reads it"
                 ) from exception
             # The client's own errors, such as a timeout, have codes below zero.
@@ -100,6 +130,11 @@ class Topics:
         return Unreachable(
             f"SLUICE_KAFKA is {self.servers}, where no Kafka broker answers: start it (make up), or correct the setting"
         )
+
+
+def _id(description: Any) -> str:
+    """As Kafka's own tools write it."""
+    return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
 def check_topic(servers: str, topic: str) -> None:

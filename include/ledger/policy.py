@@ -16,6 +16,18 @@ class Place(StrEnum):
     WINDOW = "in a window"
 
 
+def writes_alone(flow: Table, store: str) -> bool:
+    """Whether a batch of the flow keeps every other writer of its table out. store: as below.
+
+    Appends of one flow among several share the table, except where two batches could each miss what the other adds
+    (a repeated row, say), and where the store is safe for one committer at a time.
+    """
+    if not isinstance(flow.write, Append):
+        return True
+    looks_at_the_table = bool(flow.write.unique or flow.expect)
+    return flow.branch is not None and (looks_at_the_table or store not in SAFE_STORES)
+
+
 def place_of_compaction(table: Table, store: str) -> tuple[Place, str]:
     """Where the table is compacted, and why, in words. store: the scheme of its place, such as file or hdfs."""
     if table.merges_in_windows:

@@ -26,6 +26,7 @@ OVERHEAD_BYTES = 70
 class Clock:
     """`expires_in_seconds` is 0 where records are due or lost, None where retention takes nothing unread."""
 
+    topic: str
     partition: int
     position: int
     begin: int
@@ -43,6 +44,7 @@ class Lost:
     end is None where nobody knows it, because the topic is gone.
     """
 
+    topic: str
     partition: int
     begin: int
     end: int | None
@@ -78,6 +80,7 @@ class Limits:
 class Place:
     """Where a flow stands in a partition."""
 
+    topic: str
     partition: int
     position: int
     begin: int
@@ -94,9 +97,9 @@ class Place:
     @property
     def lost(self) -> Lost | None:
         if self.position < self.begin:
-            return Lost(self.partition, self.position, self.begin)
+            return Lost(self.topic, self.partition, self.position, self.begin)
         if self.position > self.end:
-            return Lost(self.partition, self.end, self.position, shrank=True)
+            return Lost(self.topic, self.partition, self.end, self.position, shrank=True)
         return None
 
 
@@ -113,8 +116,8 @@ def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[Clock]
 
 def soonest(clocks: Iterable[Clock]) -> Clock | None:
     """The one that runs out first; None where none runs."""
-    running = [(one.expires_in_seconds, one.partition, one) for one in clocks if one.expires_in_seconds is not None]
-    return min(running)[2] if running else None
+    running = [(one.expires_in_seconds, one) for one in clocks if one.expires_in_seconds is not None]
+    return min(running, key=lambda one: one[0])[1] if running else None
 
 
 def lost(servers: str, topic: str, positions: Mapping[int, int]) -> list[Lost]:
@@ -125,7 +128,7 @@ def lost(servers: str, topic: str, positions: Mapping[int, int]) -> list[Lost]:
 def _places(topics: kafka.Topics, topic: str, positions: Mapping[int, int]) -> list[Place]:
     offsets = topics.offsets(topic)
     return [
-        Place(partition, positions.get(partition, 0), *offsets.get(partition, (0, 0)))
+        Place(topic, partition, positions.get(partition, 0), *offsets.get(partition, (0, 0)))
         for partition in sorted({*offsets, *positions})
     ]
 
@@ -133,7 +136,7 @@ def _places(topics: kafka.Topics, topic: str, positions: Mapping[int, int]) -> l
 def _clock(place: Place, limits: Limits, records: list[Record], now: float) -> Clock:
     def says(seconds: float | None, why: str) -> Clock:
         return Clock(
-            *(place.partition, place.position, place.begin, place.end, place.unread),
+            *(place.topic, place.partition, place.position, place.begin, place.end, place.unread),
             *(None if seconds is None else max(0.0, seconds), limits.seconds, why),
         )
 

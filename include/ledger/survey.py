@@ -77,7 +77,8 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
     readers = guard.readers(tables, name)
     registered = [Consumer(*one) for one in holds.registered(engine, name)]
     promise = table.maintain.time_travel_hours
-    consumers = guard.consumers(name, log, readers, promise, now, registered, holds.released(engine))
+    own = [flow.flow for flow in table.flows] if name == table.name else []
+    consumers = guard.consumers(own, log, readers, promise, now, registered, holds.released(engine))
     # The promise itself is kept by the retention.
     others = [one for one in consumers if not one.name.startswith(guard.PROMISE)]
     kept_since = guard.files_kept_since(log, others, now)
@@ -137,14 +138,14 @@ def _retention(least_seconds: float, kept_since: float | None, now: float) -> fl
 def _merges(engine: Engine, table: Table) -> bool:
     """Whether its windows merge, and nobody has stopped its flow."""
     with database.transaction(engine) as connection:
-        return table.merges_in_windows and orders.order(connection, table.name).state != "stopped"
+        return table.merges_in_windows and orders.order(connection, table.flow).state != "stopped"
 
 
 def _unread(table: Table) -> int:
     """Versions of its source that its flow has not merged yet."""
     assert isinstance(table.source, Delta)
     newest = Log(settings().table_path(table.source.table)).newest
-    checkpoints = settings().checkpoints(table.name)
+    checkpoints = settings().checkpoints(table.flow)
     generation = checkpoint.newest_generation(checkpoints)
     done = None if generation is None else checkpoint.last_committed(checkpoints / str(generation))
     if done is None:

@@ -1,19 +1,27 @@
-"""Sends events of fitness trackers in real time until SIGTERM: `python -m include.local.producer --rate 20`."""
+"""Sends events of fitness trackers and page views in real time until SIGTERM.
+
+python -m include.local.producer --rate 20
+"""
 
 import argparse
+import heapq
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from types import FrameType
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from include.errors import Unreachable, report
-from include.local.events import events
+from include.local import views
+from include.local.events import Event, events
 from include.settings import settings
 
 TOPIC = "tracker-events"
+# So many events come with each page view.
+EVENTS_PER_VIEW = 4
 FLUSH_SECONDS = 5
 # What waits for a broker that is away, at most; then the producer waits too.
 BUFFERED_EVENTS = 20_000
@@ -21,8 +29,8 @@ BUFFERED_EVENTS = 20_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=20, help="events a second")
-    parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many; without it, never")
+    parser.add_argument("--rate", type=float, default=20, help="events a second; of page views, a quarter")
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many events; without it, never")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
@@ -47,19 +55,31 @@ def main() -> None:
 
 def send(producer: Producer, seed: int, count: int, per_second: float) -> None:
     """Send `count` events, each when it is due. Raises Unreachable where the broker refuses one for good."""
-    begin = time.monotonic()
-    for number, event in enumerate(events(seed, count, datetime.now(UTC), per_second)):
-        wait = begin + number / per_second - time.monotonic()
+    begin, now = time.monotonic(), datetime.now(UTC)
+    views_per_second = per_second / EVENTS_PER_VIEW
+    some_views = views.views(seed, count // EVENTS_PER_VIEW, now, views_per_second)
+    schedule = heapq.merge(
+        _due(TOPIC, events(seed, count, now, per_second), per_second),
+        _due(views.TOPIC, some_views, views_per_second),
+        key=lambda one: one[0],
+    )
+    for seconds, topic, event in schedule:
+        wait = begin + seconds - time.monotonic()
         producer.poll(max(wait, 0))
         if wait > 0:
             # poll returns early when a report comes in.
-            time.sleep(max(begin + number / per_second - time.monotonic(), 0))
+            time.sleep(max(begin + seconds - time.monotonic(), 0))
         while True:
             try:
-                producer.produce(TOPIC, event.value, event.key, on_delivery=_delivered)
+                producer.produce(topic, event.value, event.key, on_delivery=_delivered)
                 break
             except BufferError:
                 producer.poll(0.5)
+
+
+def _due(topic: str, some: Iterable[Event], per_second: float) -> Iterator[tuple[float, str, Event]]:
+    """Each with the second at which it is due."""
+    return ((number / per_second, topic, event) for number, event in enumerate(some))
 
 
 def _delivered(error: KafkaError | None, _message: Message) -> None:

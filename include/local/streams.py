@@ -25,7 +25,7 @@ def missing(engine: Engine) -> list[str]:
     """The flows that are to run and that no living driver holds."""
     with database.transaction(engine) as connection:
         held = lease.alive(connection)
-        names = catalog.load().tables
+        names = catalog.load().flows
         return [name for name in names if name not in held and orders.order(connection, name).state == "running"]
 
 

@@ -131,8 +131,8 @@ def _is_gold_missing(empty: list[str]) -> bool:
 
 
 def _topics() -> set[str]:
-    sources = [table.source for table in catalog.load().tables.values()]
-    return {TOPIC, *(source.topic for source in sources if isinstance(source, Kafka))}
+    sources = [flow.source for flow in catalog.load().flows.values()]
+    return {TOPIC, *(name for source in sources if isinstance(source, Kafka) for name in source.names)}
 
 
 def _kafka_port(where: Settings) -> int:

@@ -22,7 +22,7 @@ MOVING_SECONDS = 60
 def plan(name: str, who: str, dry_run: bool) -> int | None:
     """The number of the window that is now planned; None where nothing is worth it, or nothing is to be done."""
     engine = database.connect(settings().control_url)
-    table = catalog.load().flow(name)
+    table = catalog.load().table(name)
     surveys = survey.look(engine, table, catalog.load())
     for found in surveys:
         print("\n".join(found.lines()))
@@ -58,7 +58,7 @@ def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) ->
 def verify(name: str, number: int) -> None:
     """Raises AirflowFailException, and tells people, where the window did not do what it should have."""
     engine = database.connect(settings().control_url)
-    table = catalog.load().flow(name)
+    table = catalog.load().table(name)
     window = windows.find(engine, number)
     target = f"window {name}"
     wrong = _what_is_wrong(engine, table, window)
@@ -97,22 +97,23 @@ def _what_has_changed(before: Shape, after: Shape) -> str | None:
 
 
 def _is_own(commit: Commit, table: Table, window: Window) -> bool:
-    return commit.metadata.get("window") == window.number or commit.metadata.get("flow") == table.name
+    is_of_a_flow = commit.metadata.get("flow") in [flow.flow for flow in table.flows]
+    return is_of_a_flow or commit.metadata.get("window") == window.number
 
 
 def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
-    """Its flow shows a sign of life within a minute of the window's end, where somebody runs it."""
+    """Its flows show a sign of life within a minute of the window's end, where somebody runs them."""
     deadline = time.monotonic() + MOVING_SECONDS
-    while not _moves(engine, table, window):
+    while not all(_moves(engine, flow.flow, window) for flow in table.flows):
         if time.monotonic() > deadline:
             return f"its flow has not moved for {MOVING_SECONDS} s since its window was closed"
         time.sleep(1)
     return None
 
 
-def _moves(engine: Engine, table: Table, window: Window) -> bool:
+def _moves(engine: Engine, flow: str, window: Window) -> bool:
     with database.transaction(engine) as connection:
-        is_held = table.name in lease.alive(connection)
-        sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == table.name)).scalar_one_or_none()
+        is_held = flow in lease.alive(connection)
+        sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == flow)).scalar_one_or_none()
     # One that nobody runs is the supervisor's business.
     return not is_held or bool(sign_at and sign_at > (window.closed_at or 0))

@@ -14,7 +14,7 @@ from include.settings import settings
 from include.spec import Delta, Kafka
 
 APPROVE, REJECT = "Approve", "Reject"
-FLOWS, DRIVERS = list(catalog.load().tables), list(catalog.load().drivers())
+FLOWS, DRIVERS = list(catalog.load().flows), list(catalog.load().drivers())
 FORM = {
     "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS], description="a flow, or else a driver"),
     "driver": Param(None, type=["null", "string"], enum=[None, *DRIVERS], description="all flows of one Spark process"),
@@ -39,7 +39,7 @@ def command(form: dict[str, Any], who: str | None) -> Command:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
-    flows = (flow,) if flow else tuple(table.name for table in catalog.load().drivers()[driver])
+    flows = (flow,) if flow else tuple(table.flow for table in catalog.load().drivers()[driver])
     return Command(action, flows, who or "unknown", form["reason"], driver)
 
 
@@ -61,9 +61,9 @@ def consequence(asked: Command) -> str:
     ]
     if asked.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
         lines.append(
-            f"**Records that topic `{source.topic}` no longer holds stay missing**, in {flow} and in every table that "
-            f"reads it, for good. The lost ranges are recorded in the control database. Where the topic was deleted "
-            f"and created anew, reading begins at its start."
+            f"**Records of {source} that Kafka no longer holds stay missing**, in {flow} and in every table that reads "
+            f"it, for good. The lost ranges are recorded in the control database. Where a topic was deleted and "
+            f"created anew, reading begins at its start."
         )
     lines.append(f"Asked for by {asked.who}: {asked.reason}")
     return "\n\n".join(lines)

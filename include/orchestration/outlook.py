@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include.control import backlog
 from include.control.supervision import Outlook
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, retention
+from include.ledger import checkpoint, kafka, retention
 from include.ledger.retention import Clock
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -29,39 +29,43 @@ def look(engine: Engine, tables: list[Table]) -> dict[str, Outlook]:
             if (position := _position(table)) is None:
                 continue
             if isinstance(table.source, Kafka):
-                found = _clocks(table.source.topic, position, waits)
-                clocks[table.name] = retention.soonest(found)
-                behind[table.name] = sum(one.unread for one in found)
+                found = _clocks(table.source, position, waits)
+                clocks[table.flow] = retention.soonest(found)
+                behind[table.flow] = sum(one.unread for one in found)
             else:
                 version = DeltaTable(str(settings().table_path(table.source.table))).version()
-                behind[table.name] = version - checkpoint.read_version(position)
+                behind[table.flow] = version - checkpoint.read_version(position)
         except Unreachable as error:
-            waits[table.name] = str(error)
+            waits[table.flow] = str(error)
         except (SluiceError, DeltaError, OSError, ValueError) as error:
             # Its start will name it: the checkpoint or the source table is damaged.
-            print(f"{table.name}: how far it is behind cannot be told: {error}")
+            print(f"{table.flow}: how far it is behind cannot be told: {error}")
     backlog.remember(engine, behind)
     growing = backlog.growing(engine)
     return {
-        table.name: Outlook(waits.get(table.name), _grows(growing.get(table.name)), _expires(clocks.get(table.name)))
+        table.flow: Outlook(waits.get(table.flow), _grows(growing.get(table.flow)), _expires(clocks.get(table.flow)))
         for table in tables
     }
 
 
 def _position(table: Table) -> Any:
     """Where the flow has come to, as in its checkpoint; None before it has read anything."""
-    home = settings().checkpoints(table.name)
+    home = settings().checkpoints(table.flow)
     generation = checkpoint.newest_generation(home)
     committed = None if generation is None else checkpoint.last_committed(home / str(generation))
     return None if committed is None else checkpoint.end_offset(home / str(generation), committed)
 
 
-def _clocks(topic: str, position: dict[str, Any], waits: dict[str, str]) -> list[Clock]:
+def _clocks(source: Kafka, position: dict[str, Any], waits: dict[str, str]) -> list[Clock]:
     if waits:
         # One broker serves all topics, and asking again would cost another timeout.
         raise Unreachable(next(iter(waits.values())))
-    read = {int(partition): offset for partition, offset in position.get(topic, {}).items()}
-    return retention.clock(settings().kafka, topic, read)
+    servers = settings().kafka
+    return [
+        clock
+        for topic in kafka.Topics(servers).names(source)
+        for clock in retention.clock(servers, topic, checkpoint.positions(position, topic))
+    ]
 
 
 def _grows(growth: tuple[int, int] | None) -> str | None:
@@ -76,4 +80,5 @@ def _expires(clock: Clock | None) -> str | None:
     if clock.expires_in_seconds > alarm_seconds:
         return None
     hours = clock.expires_in_seconds / 3600
-    return f"Kafka deletes unread records of partition {clock.partition} in {hours:.1f} h: {clock.why}"
+    where = f"topic '{clock.topic}', partition {clock.partition},"
+    return f"Kafka deletes unread records of {where} in {hours:.1f} h: {clock.why}"

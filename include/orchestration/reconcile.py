@@ -21,14 +21,14 @@ def reconcile_all() -> list[dict[str, str]]:
     engine = database.connect(settings().control_url)
     tables = catalog.load()
     place = launch.launcher()
-    outlooks = outlook.look(engine, list(tables.tables.values()))
+    outlooks = outlook.look(engine, list(tables.flows.values()))
     sick = []
     for driver, flows in tables.drivers().items():
         try:
             sick += _settle(engine, place, driver, flows, outlooks)
         except (SluiceError, OSError) as error:
             print(f"driver '{driver}': {error}")
-            sick += [{"flow": table.name, "reason": f"its driver cannot be started: {error}"} for table in flows]
+            sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.show_pulse(engine)
     notify.tell_all(engine)
     return sick
@@ -39,7 +39,7 @@ def _settle(
 ) -> list[dict[str, str]]:
     handle = supervision.handle(engine, driver)
     dead = handle if handle and not launch.of(handle, place).is_alive(handle) else None
-    settled = supervision.settle(engine, driver, [table.name for table in flows], dead, outlooks)
+    settled = supervision.settle(engine, driver, [table.flow for table in flows], dead, outlooks)
     if settled.kill:
         if settled.holder:
             settled.holder.fence()

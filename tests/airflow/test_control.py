@@ -92,7 +92,7 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
     loss = oncall.consequence(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
-    assert "Records that topic `tracker-events` no longer holds stay missing" in loss
+    assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss
     release = oncall.consequence(oncall.command(form(flow=FLOW, action="release"), "ada"))
     assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release

@@ -12,6 +12,7 @@ from include.control.commands import Action, Command
 from include.control.decide import Failure
 from include.control.process import Holder
 from include.control.schema import runs
+from include.local import views
 from include.local.broker import create_topic
 from include.orchestration import submit
 from include.settings import settings
@@ -50,6 +51,7 @@ def let_it_last() -> None:
 @pytest.fixture
 def supervise(dags, broker):
     create_topic(broker, TOPIC, 3)
+    create_topic(broker, views.TOPIC, 3)
     yield dags["supervise"]
     for pid in drivers():
         os.kill(pid, signal.SIGKILL)

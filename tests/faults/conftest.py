@@ -42,7 +42,7 @@ def engine():
 @pytest.fixture
 def ask(engine) -> Callable[..., str]:
     """What the on-call engineer asks for: `ask(Action.STOP, table)`."""
-    return lambda action, table: commands.obey(engine, Command(action, (table.name,), "test", "a fault test"))[0]
+    return lambda action, table: commands.obey(engine, Command(action, (table.flow,), "test", "a fault test"))[0]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def lost(engine) -> Callable[[Table], list[tuple]]:
     def of(table: Table) -> list[tuple]:
         columns = (losses.c.partition, losses.c.first, losses.c.after, losses.c.generation)
         with database.transaction(engine) as connection:
-            found = connection.execute(select(*columns).where(losses.c.flow == table.name).order_by(losses.c.partition))
+            found = connection.execute(select(*columns).where(losses.c.flow == table.flow).order_by(losses.c.partition))
             return [tuple(row) for row in found]
 
     return of

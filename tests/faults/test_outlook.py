@@ -37,7 +37,8 @@ def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, to
     def expires() -> str:
         return outlook.look(engine, [chain.bronze])[chain.bronze.name].expires or ""
 
-    wait_until(lambda: expires().startswith("Kafka deletes unread records of partition 0 in 0.0 h: "), 30)
+    where = f"topic '{topic.name}', partition 0,"
+    wait_until(lambda: expires().startswith(f"Kafka deletes unread records of {where} in 0.0 h: "), 30)
 
 
 def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, topic, run_once, engine, monkeypatch):

@@ -40,7 +40,7 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
     def run(*tables: Table) -> None:
         engine = database.connect(settings().control_url)
         keeper = Keeper(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
-        keeper.take([table.name for table in tables])
+        keeper.take([table.flow for table in tables])
         keeper.start()
         try:
             Host(spark, engine, keeper, "test").run_once(list(tables))

@@ -274,7 +274,7 @@ def test_a_position_that_retention_overtook_is_due_and_names_what_is_lost(topic:
     clock = topic.clock(position=2)
     assert (clock.expires_in_seconds, clock.unread) == (0, 4)
     assert clock.why == "offsets 2 to 5 were deleted before they were read"
-    assert topic.lost({0: 2}) == [Lost(0, 2, 6)]
+    assert topic.lost({0: 2}) == [Lost(topic.name, 0, 2, 6)]
     assert topic.lost({0: 6}) == []
 
 
@@ -282,7 +282,10 @@ def test_a_topic_created_anew_has_lost_what_was_read(topic: Topic):
     topic.create(2).send(*[0] * 10)
     topic.delete()
     topic.create(1).send(*[0] * 3)
-    assert topic.lost({0: 10, 1: 4}) == [Lost(0, 3, 10, shrank=True), Lost(1, 0, 4, shrank=True)]
+    assert topic.lost({0: 10, 1: 4}) == [
+        Lost(topic.name, 0, 3, 10, shrank=True),
+        Lost(topic.name, 1, 0, 4, shrank=True),
+    ]
     clock = topic.clock(position=10)
     assert (clock.expires_in_seconds, clock.unread) == (None, 0)
     assert clock.why == "the partition ends at 3, before the position: it was cut or created anew"
@@ -334,7 +337,7 @@ def test_the_broker_keeps_an_unread_record_as_long_as_its_clock_says(hasty):
     assert 0 < clock.expires_in_seconds <= 3
     wait_until(lambda: kafka.begin_offsets(due.servers, due.name) == {0: 3}, 20)
     assert time.monotonic() - asked >= clock.expires_in_seconds
-    assert due.lost({0: 1}) == [Lost(0, 1, 3)]
+    assert due.lost({0: 1}) == [Lost(due.name, 0, 1, 3)]
 
 
 def test_the_broker_keeps_an_old_record_behind_a_younger_one_as_the_clock_says(hasty):

@@ -1,13 +1,15 @@
 """The graph of all declared tables."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from include import catalog, ddl
 from include.catalog import Catalog
 from include.errors import UsageError
-from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table
+from include.ledger import guard
+from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table, table_of
 
 
 def table(name: str, source: str | None = None, driver: str = "main", schema: str = KAFKA_SCHEMA) -> Table:
@@ -17,7 +19,7 @@ def table(name: str, source: str | None = None, driver: str = "main", schema: st
 
 
 def test_every_table_of_the_repository_is_right_and_comes_after_what_it_reads():
-    tables = list(catalog.load().tables.values())
+    tables = list(catalog.load().flows.values())
     assert {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"} <= {t.name for t in tables}
     seen: set[str] = set()
     for one in tables:
@@ -45,6 +47,24 @@ def test_flows_that_name_one_driver_share_it_in_graph_order():
         "main": ["bronze.a", "silver.a"],
         "other": ["bronze.b"],
     }
+
+
+def test_each_branch_of_a_table_is_a_flow_of_its_own_in_the_driver_of_the_table():
+    source = {"": Kafka("a"), "eu": Kafka("b"), "copies": Delta("bronze.z")}
+    tables = [table("bronze.z"), replace(table("bronze.a"), source=source), table("silver.a", "bronze.a")]
+    found = Catalog({one.name: one for one in tables})
+    names = ["bronze.z", "bronze.a", "bronze.a.eu", "bronze.a.copies", "silver.a"]
+    assert list(found.flows) == [flow.flow for flow in found.drivers()["main"]] == names
+    assert found.flow("bronze.a.eu") == replace(table("bronze.a"), source=Kafka("b"), branch="eu")
+    assert catalog._in_graph_order({one.name: one for one in reversed(tables)}) == ["bronze.z", "bronze.a", "silver.a"]
+    assert {table_of(name) for name in names} == {"bronze.z", "bronze.a", "silver.a"}
+    assert guard.readers(found, "bronze.z") == ["bronze.a.copies"]
+
+
+def test_a_table_that_nobody_declared_is_answered_with_the_likeliest_name():
+    with pytest.raises(UsageError) as refusal:
+        catalog.load().table("silver.tracker_reading")
+    assert str(refusal.value) == "there is no table 'silver.tracker_reading': did you mean 'silver.tracker_readings'?"
 
 
 def test_a_flow_is_found_by_its_name():

@@ -65,7 +65,7 @@ def hourly(table: Path, count: int) -> Log:
 
 
 def place_of(flow: str, log: Log, **more) -> Consumer | None:
-    found = guard.consumers("silver.table", log, [flow], time_travel_hours=1, now=NOW, **more)
+    found = guard.consumers(["silver.table"], log, [flow], time_travel_hours=1, now=NOW, **more)
     return next((one for one in found if one.name.startswith(flow)), None)
 
 
@@ -116,7 +116,7 @@ def test_a_flow_whose_checkpoint_is_damaged_holds_everything_back_by_name(table:
     directory = checkpoint(FLOW, planned=[2, 4], committed=2)
     (directory / damaged).write_text("")
     log = hourly(table, 9)
-    found = guard.consumers("silver.table", log, [FLOW], 1, NOW)
+    found = guard.consumers(["silver.table"], log, [FLOW], 1, NOW)
     holder = guard.held_by(found)
     assert holder and holder.name == "silver.reader, whose checkpoint does not say where it stands"
     assert guard.files_kept_since(log, found, NOW) == 0
@@ -134,22 +134,22 @@ def test_a_flow_that_was_released_does_not_count_and_the_others_do(table: Path):
     checkpoint(FLOW, planned=[2], committed=1)
     checkpoint(OTHER, planned=[4], committed=1)
     log = hourly(table, 9)
-    found = guard.consumers("silver.table", log, [FLOW, OTHER], 1, NOW, released={FLOW})
+    found = guard.consumers(["silver.table"], log, [FLOW, OTHER], 1, NOW, released={FLOW})
     assert guard.held_by(found) == Consumer(OTHER, 4, found[0].since)
 
 
 def test_a_reader_that_registered_itself_counts_also_where_a_flow_of_its_name_was_released(table: Path):
     log = hourly(table, 9)
     report = Consumer("report", 3, 5.0)
-    assert guard.held_by(guard.consumers("silver.table", log, [], 1, NOW, registered=[report])) == report
-    later = guard.held_by(guard.consumers("silver.table", log, [], 1, NOW, registered=[report], released={"report"}))
+    assert guard.held_by(guard.consumers(["silver.table"], log, [], 1, NOW, registered=[report])) == report
+    later = guard.held_by(guard.consumers(["silver.table"], log, [], 1, NOW, registered=[report], released={"report"}))
     assert later == report
 
 
 @pytest.mark.parametrize(("hours", "version"), [(0, 8), (1, 7), (2.5, 5), (8, 0), (100, 0)])
 def test_time_travel_keeps_the_version_that_was_the_newest_at_that_moment(table: Path, hours: float, version: int):
     log = hourly(table, 9)
-    promised = guard.held_by(guard.consumers("silver.table", log, [], hours, NOW))
+    promised = guard.held_by(guard.consumers(["silver.table"], log, [], hours, NOW))
     assert promised and promised.version == version
 
 
@@ -158,10 +158,20 @@ def test_a_tables_own_flow_keeps_the_log_from_its_newest_stamp_on_and_no_files(t
     for version, flow in ((2, "silver.table"), (3, "silver.table"), (4, "another")):
         commit(table, version, said(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
     log = Log(table)
-    found = guard.consumers("silver.table", log, [], 1, NOW)
+    found = guard.consumers(["silver.table"], log, [], 1, NOW)
     assert guard.log_needed_from(log, found) == 3
     holder = guard.held_by(found)
     assert holder and holder.version == 7
+
+
+def test_each_of_a_tables_flows_keeps_the_log_from_its_newest_stamp_on(table: Path):
+    hourly(table, 9)
+    for version, flow in ((2, "silver.table.eu"), (3, "silver.table.eu"), (4, "silver.table.us"), (5, "silver.table")):
+        commit(table, version, said(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
+    log = Log(table)
+    found = guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, [], 1, NOW)
+    assert [one.version for one in found if not one.needs_files] == [4, 3]
+    assert guard.log_needed_from(log, found) == 3
 
 
 def test_files_are_kept_since_the_first_deletion_that_a_consumer_has_not_seen(table: Path):

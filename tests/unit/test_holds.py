@@ -96,6 +96,6 @@ def test_of_two_releases_the_first_stands(engine: Engine):
 def test_a_flow_that_was_rebuilt_holds_vacuum_back_again_and_no_other_does(engine: Engine):
     release(engine)
     release(engine, flow="gold.other")
-    resets.done(engine, Reset(FLOW, False, "ann", "rebuilt"), generation=2, topic="", lost=[])
+    resets.done(engine, Reset(FLOW, False, "ann", "rebuilt"), generation=2, lost=[])
     holds.require_unreleased(engine, FLOW)
     assert holds.released(engine) == {"gold.other"}

@@ -14,7 +14,27 @@ SENTENCES = {
     "source is none: read one",
     "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
     "stream of appends would stop at the first changed row: read a table that is appended to",
+    "avro_field_is_misspelt": "include/tables/silver/readings.py: into names 'device', which no schema of its "
+    "Avro has: did you mean 'devise'?",
+    "avro_schema_by_name": "include/tables/silver/readings.py: schema id 'reading-v1' is none that a registry "
+    "gives: it is a whole number from 0 on",
+    "avro_schema_is_no_json": 'include/tables/silver/readings.py: Avro schema \'{"type": "record", "name": '
+    '"Reading", "fields": [{"name": "d\' is no schema of a record (Expecting \',\' delimiter: line 1 column 87 (char '
+    "86)): mend it",
+    "avro_schema_is_no_record": "include/tables/silver/readings.py: Avro schema '\"string\"' is no schema of a "
+    "record (it is no record): mend it",
+    "avro_with_two_kinds_of_schemas": "include/tables/silver/readings.py: Avro has both schemas and a schema: "
+    "name schemas by id where values have a header, else the one schema",
+    "avro_without_a_schema": "include/tables/silver/readings.py: Avro has neither schemas nor a schema: name "
+    "schemas by id where values have a header, else the one schema",
     "bad_bucket_unit": "include/tables/gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
+    "branch_is_a_name": "include/tables/bronze/events.py: source is 'events-us': it has to be Kafka or Delta",
+    "branch_is_no_word": "include/tables/bronze/events.py: branch 'EU west' is no plain word: use small letters, "
+    "digits and _",
+    "branch_of_an_unknown_table": "include/tables/bronze/events.py: source is 'bronze.event', which no file declares: "
+    "did you mean 'bronze.events'?",
+    "branches_read_one_topic": "include/tables/bronze/events.py: flows 'bronze.events.eu' and 'bronze.events.us' both "
+    "read topic 'events', so its rows would come twice: take one of them out",
     "bucket_is_no_key": "include/tables/gold/by_minute.py: bucket 'minute' is not one of its keys: add it to ('key',)",
     "bucket_of_unknown_column": "include/tables/gold/by_minute.py: bucket of 'timestmap', which its source has not: "
     "did you mean 'timestamp'?",
@@ -37,20 +57,29 @@ SENTENCES = {
     "maintain_is_a_schedule": "include/tables/silver/readings.py: maintain is '0 3 * * *': it has to be Maintenance",
     "name_is_not_its_path": "include/tables/silver/readings.py: name is 'silver.reading', which is not its path: call "
     "it 'silver.readings'",
+    "no_branch": "include/tables/bronze/events.py: source has no branch: name at least one, or give it one source",
     "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it to a number above 0",
+    "no_offsets": "include/tables/bronze/events.py: max_offsets is 0: set it to a number above 0",
     "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
     "of the tables",
     "no_time_travel": "include/tables/silver/readings.py: time_travel_hours is 0: set it to a number above 0",
+    "no_topic": "include/tables/bronze/events.py: Kafka has neither topics nor a pattern: give it one of them",
     "one_rule_without_a_tuple": "include/tables/silver/readings.py: expect is Expect(name='known', condition='key IS "
     "NOT NULL', otherwise='quarantine') and no tuple: write expect=(...,) with the comma",
     "parsed_without_errors": "include/tables/silver/readings.py: parse without a column for what cannot be typed: add "
     "`_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
+    "pattern_does_not_compile": "include/tables/bronze/events.py: pattern is 'events-[a-z', which is no regular "
+    "expression (unterminated character set at position 7): mend it",
+    "pattern_of_java_alone": "include/tables/bronze/events.py: pattern is 'events-[a-z&&[^q]]', in which Java and "
+    "Python read && in two ways: write it without",
     "reads_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- silver.readings): "
     "cut one of these",
     "rules_on_an_aggregate": "include/tables/gold/by_minute.py: expectations stand on a recomputed aggregate: put "
     "them on the table it reads",
     "rules_on_bronze": "include/tables/bronze/events.py: expect would drop messages, and bronze keeps each as it "
     "arrived: put it on the silver table",
+    "schema_ids_without_a_column": "include/tables/bronze/events.py: schema_ids without a column for them: write "
+    "schema=KAFKA_SCHEMA_WITH_IDS",
     "schema_ends_with_a_comma": "include/tables/silver/readings.py: schema has a comma too many after 'offset': take "
     "it out",
     "schedule_is_no_cron": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
@@ -63,6 +92,10 @@ SENTENCES = {
     "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "
     "add it, or move the file out of the tables",
     "target_file_is_text": "include/tables/silver/readings.py: target_file_mb is '128 MB': set it to a number above 0",
+    "topic_named_twice": "include/tables/bronze/events.py: topic 'events' is named twice: take one of them out",
+    "topics_and_pattern": "include/tables/bronze/events.py: Kafka has both topics and a pattern: give it one of them",
+    "topics_in_one_string": "include/tables/bronze/events.py: topic 'events,clicks' has a name that Kafka does not "
+    "allow: use letters, digits, . _ and -",
     "two_rules_with_one_name": "include/tables/silver/readings.py: two rules are called 'known': give each a name of "
     "its own",
     "unique_as_one_string": "include/tables/silver/readings.py: unique is 'key' and no tuple: write unique=(...,) "
@@ -79,6 +112,8 @@ SENTENCES = {
     "mean 'bronze.events'?",
     "unknown_source_like_nothing": "include/tables/silver/readings.py: source is 'zzz', which no file declares: there "
     "are bronze.events, silver.readings",
+    "upsert_of_branches": "include/tables/gold/by_minute.py: Upsert has several sources, and the rows of one would "
+    "overwrite those of another: append the branches to a table of their own, and upsert from that",
     "upsert_without_keys": "include/tables/gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
     "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert",
     "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "

@@ -15,7 +15,7 @@ from tests.pipeline import wait_until
 
 # It has a child.
 COMMAND = ["sh", "-c", "sleep 600; true"]
-DRIVER, FLOWS = "main", sorted(catalog.load().tables)
+DRIVER, FLOWS = "main", sorted(catalog.load().flows)
 
 
 @pytest.fixture

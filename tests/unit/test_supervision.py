@@ -588,3 +588,14 @@ def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder)
     assert states(settlement) == [State.WAITING, State.HEALTHY]
     assert f"a window has {A} to itself for" in settlement.decisions[A].reason
     assert news(engine) == []
+
+
+def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
+    flows = [f"{A}.eu", f"{A}.us"]
+    supervision.settle(engine, "main", flows)
+    lease.acquire(engine, [lease.of_driver("main"), *flows], holder("main"), 60)
+    lease.acquire(engine, [lease.of_window(A)], holder("maintain"), 60)
+    with database.transaction(engine) as connection:
+        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+    settled = supervision.settle(engine, "main", flows).decisions
+    assert {settled[flow].state for flow in flows} == {State.WAITING}

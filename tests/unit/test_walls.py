@@ -17,6 +17,8 @@ PLAIN = (
     "include.spec",
     "include.catalog",
     "include.declaration",
+    "include.sources",
+    "include.avro",
     "include.ddl",
     "include.settings",
     "include.errors",

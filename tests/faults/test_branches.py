@@ -1,0 +1,147 @@
+"""Several flows append to one table, each by itself."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from include.control.commands import Action
+from include.engine import commit
+from include.errors import Broken, FlowFailed
+from include.ledger import policy
+from include.settings import settings
+from include.spec import Append, Delta, Expect, Kafka, Table
+from tests.flows import rows_of, wait_for_rows
+from tests.pipeline import wait_until
+from tests.topic import Topic
+
+ROW = "id INT, copy INT"
+
+
+def both(name: str, **values: object) -> Table:
+    """A silver table of two bronze ones."""
+    source = {"eu": Delta(f"bronze.{name}_eu", max_files=1), "us": Delta(f"bronze.{name}_us", max_files=1)}
+    values = {"interval_seconds": 0.1, "schema": ROW, "source": source, **values}
+    return Table(name=f"silver.{name}", comment="both", **values)
+
+
+@pytest.fixture
+def fill(append, name):
+    """Each source gets these rows, one in each of its commits: `fill(eu=[1, 2], us=[1])`."""
+
+    def work(**ids: list[int]) -> None:
+        for branch, numbers in ids.items():
+            for copy, number in enumerate(numbers):
+                append(f"bronze.{name}_{branch}", [{"id": number, "copy": copy}], ROW)
+
+    return work
+
+
+def ids(table: str) -> Counter:
+    return Counter(row["id"] for row in rows_of(table))
+
+
+def test_a_topic_and_a_table_fill_one_table_and_each_goes_on_where_its_own_last_commit_ended(
+    chain, topic, broker, name, run_once, ask
+):
+    topic.create().send(1, 2)
+    other = Topic(broker).create().send(10)
+    source = {"": Kafka(topic.name), "more": Delta(f"bronze.{name}_more")}
+    table = replace(chain.bronze, source=source)
+    more = replace(chain.bronze, name=f"bronze.{name}_more", source=Kafka(other.name))
+    run_once(more, *table.flows)
+    other.send(11, 12)
+    run_once(more, *table.flows)
+    ask(Action.RESET_CHECKPOINT, table.flows[0])
+    ask(Action.RESET_CHECKPOINT, table.flows[1])
+    topic.send(3)
+    other.send(13)
+    run_once(more, *table.flows)
+    assert Counter(row["value"] for row in rows_of(table.name)) == Counter(
+        str(number).encode() for number in (1, 2, 3, 10, 11, 12, 13)
+    )
+    for flow in table.flows:
+        assert (settings().checkpoints(flow.flow) / "2" / "owner.json").exists()
+
+
+def test_a_table_with_one_source_gets_a_second_one_and_loses_it_again(fill, run_once, name):
+    fill(eu=[1], us=[2])
+    table = both(name)
+    eu, us = table.source["eu"], table.source["us"]
+    run_once(replace(table, source=eu))
+    run_once(*replace(table, source={"": eu, "us": us}).flows)
+    fill(eu=[3], us=[4])
+    run_once(replace(table, source=eu))
+    run_once(*replace(table, source={"": eu, "us": us}).flows)
+    assert ids(table.name) == Counter([1, 2, 3, 4])
+
+
+def test_a_branch_that_gets_another_name_is_refused_instead_of_doubling_its_rows(fill, run_once, name):
+    fill(eu=[1], us=[2])
+    table = both(name)
+    run_once(*table.flows)
+    renamed = replace(table, source={"europe": table.source["eu"], "us": table.source["us"]})
+    with pytest.raises(
+        Broken, match=f"flow silver.{name}.eu has read .*: give the branch its old name back"
+    ) as refused:
+        run_once(renamed.flows[0])
+    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+    assert ids(table.name) == Counter([1, 2])
+
+
+def test_of_rows_that_two_flows_bring_at_once_each_counts_once(fill, driver, name):
+    numbers = list(range(12))
+    fill(eu=numbers, us=numbers)
+    table = both(name, write=Append(unique=("id",)))
+    with driver(*table.flows) as running:
+        wait_until(lambda: all(_has_read(running, flow, len(numbers)) for flow in table.flows), 240)
+    assert ids(table.name) == Counter(numbers)
+
+
+def _has_read(running, flow: Table, versions: int) -> bool:
+    query = running.query(flow)
+    progress = query and query.lastProgress
+    return bool(progress) and progress.batchId >= versions - 1 and progress.numInputRows == 0
+
+
+def test_what_one_flow_has_quarantined_outlives_the_replay_of_the_other(fill, run_once, name, monkeypatch):
+    fill(eu=[-1, 1], us=[-2, 2])
+    table = both(name, expect=(Expect("positive", "id > 0"),))
+    eu, us = table.flows
+    real = commit.commit
+
+    def fail(rows, of, *arguments, **named):
+        if of.branch == "eu":
+            raise OSError("the disk is gone")
+        real(rows, of, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "commit", fail)
+        with pytest.raises(FlowFailed, match="the disk is gone"):
+            run_once(eu)
+        run_once(us)
+    run_once(eu, us)
+    assert ids(table.name) == Counter([1, 2])
+    quarantined = [(row["id"], row["_flow"]) for row in rows_of(table.quarantine)]
+    assert sorted(quarantined) == [(-2, us.flow), (-1, eu.flow)]
+
+
+def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver, maintain, name):
+    fill(eu=[1, 2, 3], us=[4, 5, 6])
+    table = both(name)
+    with driver(*table.flows):
+        wait_for_rows(table, 6)
+        done = maintain(table)
+        assert done.state == "done", done.why
+        fill(eu=[7], us=[8])
+        wait_for_rows(table, 8)
+    assert ids(table.name) == Counter(range(1, 9))
+
+
+def test_flows_of_one_table_share_it_only_where_neither_looks_at_it_and_the_store_is_safe():
+    flow = both("t").flows[0]
+    assert policy.writes_alone(flow, "file")
+    assert not policy.writes_alone(flow, "hdfs")
+    assert policy.writes_alone(replace(flow, write=Append(unique=("id",))), "hdfs")
+    assert policy.writes_alone(replace(flow, expect=(Expect("positive", "id > 0"),)), "hdfs")
+    assert not policy.writes_alone(replace(flow, branch=None), "file")

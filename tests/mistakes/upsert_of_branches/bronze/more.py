@@ -1,0 +1,5 @@
+"""Right."""
+
+from include.spec import Kafka, Table
+
+TABLE = Table(name="bronze.more", comment="events", source=Kafka("events"))

@@ -1,0 +1,48 @@
+"""The generated page views: the same for the same seed, untidy in known ways."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from include.local.events import Event
+from include.local.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
+from tests.expected_views import NOTHING, decoded
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PER_SECOND = 5
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Event]:
+    return list(views(seed=7, count=20_000, start=START, per_second=PER_SECOND))
+
+
+def test_one_seed_gives_one_story_and_a_longer_one_begins_as_the_shorter(many: list[Event]):
+    assert list(views(7, 500, START, PER_SECOND)) == many[:500]
+    assert list(views(8, 500, START, PER_SECOND)) != many[:500]
+
+
+def test_every_kind_of_trouble_is_about_one_view_in_a_hundred(many: list[Event]):
+    kinds = Counter(view.kind for view in many)
+    assert set(kinds) == {"good", *TROUBLES}
+    assert all(100 <= kinds[kind] <= 300 for kind in TROUBLES)
+
+
+def test_good_and_late_views_can_be_read_whole_in_both_schemas_and_the_broken_kinds_cannot(many: list[Event]):
+    whole = ("good", "late", "repeated")
+    for view in many:
+        row, errors = decoded(view.value)
+        assert (errors == []) == (view.kind in whole)
+        assert (row == NOTHING) == (view.kind not in whole)
+        assert view.key == (row["document_id"] or view.key.decode()).encode()
+    assert {view.value[4] for view in many if view.kind == "good"} == {1, 2}
+
+
+def test_a_view_is_repeated_within_a_minute_and_no_other_two_are_alike(many: list[Event]):
+    first: dict[bytes, int] = {}
+    for number, view in enumerate(many):
+        if view.kind == "repeated":
+            assert number - first[view.value] <= REPEATED_WITHIN_SECONDS * PER_SECOND
+        elif view.kind in ("good", "late"):
+            assert first.setdefault(view.value, number) == number
