@@ -46,7 +46,7 @@ def summary() -> str:
         except SluiceError as error:
             behind = str(error)
         lines.append((table.name, _count(table.name), behind, _age(table.name)))
-        if table.expect:
+        if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(

@@ -18,6 +18,8 @@ PLAIN = (
     "include.catalog",
     "include.declaration",
     "include.ddl",
+    "include.expectations",
+    "include.rules",
     "include.settings",
     "include.errors",
     "include.tables",
