@@ -86,7 +86,8 @@ def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -
     spread = statistics.quantiles([b / a for a, b in zip(*spent.values(), strict=True)], n=4)
     print(
         f"five expectations on a batch of {rows.count():,} clean rows: {five:.2f} CPU seconds against {none:.2f} "
-        f"without, {five / none:.3f} times as many (quartiles of pairs {spread[0]:.2f} to {spread[2]:.2f}, {rounds} rounds)"
+        f"without, {five / none:.3f} times as many "
+        f"(quartiles of pairs {spread[0]:.2f} to {spread[2]:.2f}, {rounds} rounds)"
     )
 
 

@@ -18,7 +18,7 @@ def newest(spark: SparkSession, table: Table) -> int | None:
     watermark = table.watermark
     assert watermark
     said = (generation.last_stamp(table) or {}).get("newest") or {}
-    if watermark.of in said:
+    if said.get(watermark.of) is not None:
         return int(said[watermark.of])
     stored = read.newest(spark, table.name)
     assert stored is not None
