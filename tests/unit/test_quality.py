@@ -226,7 +226,7 @@ def payloads() -> st.SearchStrategy[bytes | None]:
     fields = st.fixed_dictionaries(
         {},
         optional={
-            "device": st.one_of(st.sampled_from("abcdef"), wrong),
+            "device": st.one_of(st.sampled_from("abcdef"), st.none(), st.text(max_size=3)),
             "time": st.one_of(moments(), moments(), wrong),
             "bpm": st.one_of(st.integers(-5, 300), wrong),
         },

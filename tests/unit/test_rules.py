@@ -2,7 +2,9 @@
 
 import pytest
 
+from include.catalog import _in_graph_order
 from include.rules import Expect, not_null, one_of, references, unique
+from include.spec import Kafka, Table
 
 
 def test_a_rule_has_a_name_that_says_what_it_wants():
@@ -32,3 +34,11 @@ def test_a_rule_over_nothing_is_refused(make):
 def test_a_value_that_sql_would_not_take_as_it_stands_is_refused():
     with pytest.raises(TypeError, match="write the rule as an Expect"):
         one_of("a", [1.5])
+
+
+def test_a_table_comes_after_the_one_that_a_rule_of_its_looks_into():
+    def table(name: str, *rules) -> Table:
+        return Table(name=name, comment="", source=Kafka("events"), expect=rules)
+
+    tables = [table("silver.a", references("key", "silver.b", "key")), table("silver.b")]
+    assert _in_graph_order({one.name: one for one in tables}) == ["silver.b", "silver.a"]
