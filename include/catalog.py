@@ -9,10 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import avro, declaration, sources
+from include import avro, declaration, expectations, sources
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
-from include.spec import LAYERS, Delta, Table
+from include.spec import LAYERS, Delta, References, Table
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def load(package: str = "include.tables") -> Catalog:
         found[expected] = table
     for table in found.values():
         declaration.check_among(table, found)
+        expectations.check(table, found)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
 
 
@@ -116,12 +117,14 @@ def _import(package: str, layer: str, name: str) -> Table:
 
 
 def _in_graph_order(tables: dict[str, Table]) -> list[str]:
-    reads = {
-        table.name: [flow.source.table for flow in table.flows if isinstance(flow.source, Delta)]
-        for table in tables.values()
-    }
+    reads = {name: _reads(table) for name, table in tables.items()}
     try:
         return list(TopologicalSorter(reads).static_order())
     except CycleError as error:
         path = error.args[1]
         raise mistake(tables[path[0]], f"reads itself in a cycle ({' <- '.join(path)}): cut one of these") from error
+
+
+def _reads(table: Table) -> list[str]:
+    source = [flow.source.table for flow in table.flows if isinstance(flow.source, Delta)]
+    return source + [rule.table for rule in table.expect if isinstance(rule, References)]

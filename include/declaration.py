@@ -9,7 +9,6 @@ from itertools import pairwise
 from include import ddl
 from include.errors import DeclarationError
 from include.spec import (
-    ACTIONS,
     BUCKET_UNITS,
     Append,
     Avro,
@@ -19,8 +18,11 @@ from include.spec import (
     Json,
     Kafka,
     Maintenance,
+    References,
     Table,
+    Unique,
     Upsert,
+    Watermark,
 )
 
 # Minute, hour, day, month and day of the week.
@@ -39,7 +41,7 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
         _check_source(flow, tables)
         _check_write(flow, tables)
         _check_bronze(flow)
-    _check_rules(table)
+    _check_interval(table)
     _check_maintenance(table)
 
 
@@ -51,7 +53,7 @@ def _check_kinds(table: Table) -> None:
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "maintain", table.maintain, Maintenance)
-    _check_list(table, "expect", table.expect, Expect)
+    _check_list(table, "expect", table.expect, Expect, Unique, References)
     if table.parse is not None:
         _check_kind(table, "parse", table.parse, Json, Avro)
         _check_list(table, "into", table.parse.into, str)
@@ -60,6 +62,8 @@ def _check_kinds(table: Table) -> None:
     if isinstance(table.write, Append):
         _check_list(table, "unique", table.write.unique, str)
         _check_list(table, "first_by", table.write.first_by, str)
+        if table.write.watermark is not None:
+            _check_kind(table, "watermark", table.write.watermark, Watermark)
     else:
         _check_list(table, "keys", table.write.keys, str)
         _check_kind(table, "recompute", table.write.recompute, Bucket)
@@ -72,11 +76,12 @@ def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
         raise mistake(table, f"{what} is {value!r}: it has to be {wanted}")
 
 
-def _check_list(table: Table, what: str, values: object, kind: type) -> None:
-    if isinstance(values, kind):
+def _check_list(table: Table, what: str, values: object, *kinds: type) -> None:
+    if isinstance(values, kinds):
         raise mistake(table, f"{what} is {values!r} and no tuple: write {what}=(...,) with the comma")
-    if not isinstance(values, (tuple, list)) or not all(isinstance(value, kind) for value in values):
-        raise mistake(table, f"{what} is {values!r}: it has to be a tuple of {kind.__name__}")
+    if not isinstance(values, (tuple, list)) or not all(isinstance(value, kinds) for value in values):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise mistake(table, f"{what} is {values!r}: it has to be a tuple of {wanted}")
 
 
 def _check_schema(table: Table) -> None:
@@ -145,18 +150,7 @@ def _check_bronze(table: Table) -> None:
         )
 
 
-def _check_rules(table: Table) -> None:
-    names = [rule.name for rule in table.expect]
-    for rule in table.expect:
-        if rule.otherwise not in ACTIONS:
-            raise mistake(
-                table,
-                f"rule '{rule.name}' says otherwise='{rule.otherwise}': {suggest(rule.otherwise, list(ACTIONS))}",
-            )
-        if names.count(rule.name) > 1:
-            raise mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
-    if table.expect and isinstance(table.write, Upsert):
-        raise mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
+def _check_interval(table: Table) -> None:
     if not 0 < table.interval_seconds < math.inf:
         raise mistake(table, f"interval_seconds is {table.interval_seconds}: set it to a number above 0")
 

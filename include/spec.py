@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from include.rules import Expect as Expect
+from include.rules import References as References
+from include.rules import Rule as Rule
+from include.rules import Unique as Unique
+
 LAYERS = ("bronze", "silver", "gold")
-ACTIONS = ("quarantine",)
+LATE_ACTIONS = ("quarantine", "drop")
 BUCKET_UNITS = ("minute", "hour", "day")
 
 # What Spark's Kafka source delivers, headers included.
@@ -103,15 +108,36 @@ class Avro:
 
 
 @dataclass(frozen=True)
+class Watermark:
+    """How late a row may come: the column `of`, a TIMESTAMP, lies at most `minutes` behind the newest one so far.
+
+    The newest so far is that of all batches before, among rows that broke no rule. A row without a time is never late.
+    late: what becomes of one that comes later: `quarantine`, under the name of `rule`, or `drop`.
+    """
+
+    of: str
+    minutes: float
+    late: str = "quarantine"
+
+    @property
+    def rule(self) -> str:
+        """What a late row has broken."""
+        return f"later than {self.minutes:g} minutes"
+
+
+@dataclass(frozen=True)
 class Append:
     """Rows are added and never changed.
 
     unique: columns that identify a row; of several rows with one identity the first counts, also across batches.
     first_by: which row is first within one batch.
+    watermark: rows of one identity are found for certain where they are at most its minutes apart, and no others are
+        looked for in what is stored; so the identity need not contain a time.
     """
 
     unique: tuple[str, ...] = ()
     first_by: tuple[str, ...] = ()
+    watermark: Watermark | None = None
 
 
 @dataclass(frozen=True)
@@ -139,18 +165,6 @@ class Upsert:
     keys: tuple[str, ...]
     recompute: Bucket
     in_windows: bool = False
-
-
-@dataclass(frozen=True)
-class Expect:
-    """A SQL condition every row should meet. NULL fails.
-
-    otherwise: `quarantine` moves the row to `quarantine.<layer>_<name>`, with the names of the rules it broke.
-    """
-
-    name: str
-    condition: str
-    otherwise: str = "quarantine"
 
 
 @dataclass(frozen=True)
@@ -210,7 +224,7 @@ class Table:
     parse: Json | Avro | None = None
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
-    expect: tuple[Expect, ...] = ()
+    expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
     interval_seconds: float = 2.0
     driver: str = "main"
@@ -237,6 +251,16 @@ class Table:
     def quarantine(self) -> str:
         """The table that gets the rows which break a rule."""
         return f"quarantine.{self.name.replace('.', '_')}"
+
+    @property
+    def watermark(self) -> Watermark | None:
+        return self.write.watermark if isinstance(self.write, Append) else None
+
+    @property
+    def has_quarantine(self) -> bool:
+        """Whether rows of its may go there."""
+        late = self.watermark.late if self.watermark else ""
+        return "quarantine" in (late, *(rule.otherwise for rule in self.expect))
 
     @property
     def merges_in_windows(self) -> bool:

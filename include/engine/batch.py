@@ -1,20 +1,20 @@
 """What happens to one micro-batch between its source and its commit."""
 
-from dataclasses import dataclass
-from functools import reduce
-from operator import or_
+from dataclasses import asdict, dataclass, replace
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructType
 
-from include.engine import avro, commit, prune, quality
+from include.engine import avro, commit, deduplicate, prune, quality, storage, watermark
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.parse import typed
+from include.engine.quality import Tally
+from include.errors import Broken
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Avro, Delta, Kafka, Table, Upsert
+from include.spec import Append, Avro, Delta, Kafka, Rule, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -29,12 +29,14 @@ class Life:
     """One flow in one process: its table, its checkpoint and the lease it writes under.
 
     rows_before: how many rows the batch before had, by which the next one is tuned.
+    newest: of a table with a watermark, once it is known, what the next batch's late rows are late by.
     """
 
     table: Table
     checkpoint: Checkpoint
     epoch: int
     rows_before: int = 0
+    newest: int | None = None
 
     def stamp(self, batch: int) -> Stamp:
         source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
@@ -83,45 +85,62 @@ def _tune(rows: DataFrame, expected_rows: int) -> None:
 
 def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> int:
     table, may_be_replay = life.table, life.may_have_been_tried(stamp.batch)
-    judged = quality.judged(shaped(rows, table), table.expect).persist()
+    rules = table.expect
+    if write.watermark:
+        if life.newest is None:
+            life.newest = watermark.newest(rows.sparkSession, table)
+        rules = (*rules, watermark.rule(write.watermark, life.newest))
+    judged = quality.judged(shaped(rows, table), rules, table).persist()
     try:
-        moment = _moment_key(table, write)
-        starts = F.unix_seconds(prune.bucket(moment, "minute")) if moment else F.lit(None).cast("bigint")
-        kept = ~quality.is_broken()
-        counted = judged.agg(
-            F.count_if(kept).alias("kept"),
-            F.count_if(~kept).alias("broken"),
-            F.collect_set(F.when(kept, starts)).alias("starts"),
-        ).first()
-        if table.expect and (counted.broken or may_be_replay):
-            broken = judged.filter(~kept).coalesce(1)
+        tally, starts, newest = _counted(judged, rules, table, write)
+        _require_none_fails(tally, rules, stamp)
+        if tally.quarantined or (may_be_replay and storage.is_stored(table.quarantine)):
+            broken = judged.filter(quality.ends_as("quarantine", rules)).coalesce(1)
             commit.quarantine(broken, table, stamp, may_be_replay, life.checkpoint.last_commit)
-        good = judged.filter(kept).drop(quality.RULES)
+        good = judged if tally.kept == tally.read else judged.filter(quality.ends_as("warn", rules))
+        good = good.drop(quality.RULES)
         if write.unique:
-            near = prune.condition(moment, counted.starts, "minute") if moment else "true"
-            good = _first_of_each(good, table, write, near)
-        commit.commit(_in_few_files(good, counted.kept), table, stamp)
-        return int(counted.kept + counted.broken)
+            good = deduplicate.first_of_each(good, table, write, deduplicate.near(table, write, starts))
+        if write.watermark:
+            newest = max((one for one in (newest, life.newest) if one is not None), default=None)
+            stamp = replace(stamp, newest={write.watermark.of: newest})
+        commit.commit(_in_few_files(good, tally.kept), table, replace(stamp, rows=asdict(tally)))
+        life.newest = newest
+        return tally.read
     finally:
         judged.unpersist()
 
 
-def _moment_key(table: Table, write: Append) -> str | None:
-    """The key that is a timestamp, by which stored rows can be narrowed."""
-    schema = StructType.fromDDL(table.schema)
-    return next((key for key in write.unique if isinstance(schema[key].dataType, TimestampType)), None)
+def _counted(
+    judged: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append
+) -> tuple[Tally, set[int], int | None]:
+    """How many rows go where; of those that are kept, the minutes they lie in, and the newest time."""
+    moment = deduplicate.moment(table, write)
+    starts = F.unix_seconds(prune.bucket(moment, "minute")) if moment else F.lit(None).cast("bigint")
+    newest = F.unix_micros(f"`{moment}`") if write.watermark else F.lit(None).cast("bigint")
+    # By which rules they break: mostly by one group, that of the rows that break none.
+    groups = (
+        judged.groupBy(*([quality.RULES] if rules else []))
+        .agg(F.count("*").alias("rows"), F.collect_set(starts).alias("starts"), F.max(newest).alias("newest"))
+        .select(F.col(quality.RULES) if rules else F.array().alias(quality.RULES), "rows", "starts", "newest")
+        .collect()
+    )
+    tally = Tally.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
+    kept = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
+    times = [group["newest"] for group in kept if group["newest"] is not None]
+    return tally, {start for group in kept for start in group["starts"]}, max(times, default=None)
 
 
-def _first_of_each(rows: DataFrame, table: Table, write: Append, near: str) -> DataFrame:
-    """Rows whose key is new, the first of each. A row with a NULL in its key has no identity, and stays."""
-    keys = write.unique
-    first = Window.partitionBy(*keys).orderBy(*(write.first_by or keys))
-    is_nobody = reduce(or_, [F.col(key).isNull() for key in keys])
-    rows = rows.withColumn("_place", F.when(is_nobody, 1).otherwise(F.row_number().over(first)))
-    rows = rows.filter("_place = 1").drop("_place")
-    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name)))
-    # On plain equality, which a NULL never meets.
-    return rows.join(stored.filter(near).select(*keys), on=list(keys), how="left_anti").select(*rows.columns)
+def _require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> None:
+    failed = {rule.name: tally.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
+    counts = " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
+    if counts:
+        raise Broken(
+            f"{stamp.flow}: batch {stamp.batch} of generation {stamp.generation} breaks {counts}, and nothing of it "
+            f"was written; it reads its source from {stamp.source_from} to {stamp.source_to}: mend the rule or the "
+            f"transform and restart, or let the rule say otherwise='quarantine'",
+            "EXPECTATION_FAILED",
+        )
 
 
 def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> int:

@@ -18,7 +18,7 @@ from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
 from include.errors import DeclarationError, report
-from include.spec import Bucket, Delta, Expect, Table, Upsert
+from include.spec import Bucket, Delta, Expect, References, Table, Unique, Upsert
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -58,7 +58,12 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     rows = _shaped(source, table)
     _check_types(table, rows)
     _check_plan(table, rows, source, "its transform", "write it as a recomputed Upsert")
+    if table.watermark:
+        _check_timestamp(table, rows, "watermark", table.watermark.of)
     for rule in table.expect:
+        if not isinstance(rule, Expect):
+            _check_reference(table, rows, rule, tables)
+            continue
         judged = _judged(rows, table, rule)
         _check_plan(table, judged, source, f"rule '{rule.name}'", "let it speak of one row")
 
@@ -70,11 +75,29 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
 
 
 def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:
-    kind = source.schema[by.of].dataType.simpleString().upper()
+    _check_timestamp(table, source, "bucket", by.of)
+    return source.withColumn(by.name, prune.bucket(by.of, by.unit))
+
+
+def _check_timestamp(table: Table, rows: DataFrame, what: str, column: str) -> None:
+    kind = rows.schema[column].dataType.simpleString().upper()
     # Spark would cast a text or a date silently.
     if not kind.startswith("TIMESTAMP"):
-        raise _mistake(table, f"bucket of '{by.of}', which is {kind} in its source: name a TIMESTAMP")
-    return source.withColumn(by.name, prune.bucket(by.of, by.unit))
+        where = " in its source" if what == "bucket" else ""
+        raise _mistake(table, f"{what} of '{column}', which is {kind}{where}: name a TIMESTAMP")
+
+
+def _check_reference(table: Table, rows: DataFrame, rule: Unique | References, tables: Catalog) -> None:
+    """Spark would cast one of two types silently, and find nothing."""
+    if isinstance(rule, References):
+        keys = StructType.fromDDL(tables.tables[rule.table].schema)
+        mine, theirs = (one[name].dataType for one, name in ((rows.schema, rule.column), (keys, rule.key)))
+        if mine != theirs:
+            raise _mistake(
+                table,
+                f"rule '{rule.name}' compares {rule.column}, which is {mine.simpleString().upper()}, with {rule.key}, "
+                f"which is {theirs.simpleString().upper()}: give them one type",
+            )
 
 
 def _shaped(source: DataFrame, table: Table) -> DataFrame:

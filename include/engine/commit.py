@@ -1,6 +1,8 @@
 """The one function that writes a batch, idempotently and stamped."""
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ class Stamp:
     """What every commit of a batch says of itself in Delta's `userMetadata`, as JSON.
 
     source: which topic or table that is. source_from and source_to: the batch's place in it, as in the checkpoint.
+    rows: of a batch that was judged, how many of its rows went where, as `include.engine.quality.Tally`.
+    newest: of a table with a watermark, the column's greatest time up to this batch, microseconds since 1970.
     """
 
     flow: str
@@ -30,6 +34,8 @@ class Stamp:
     source: dict[str, Any]
     source_from: Any
     source_to: Any
+    rows: dict[str, Any] | None = None
+    newest: dict[str, int | None] | None = None
 
     @property
     def txn_app_id(self) -> str:
@@ -47,18 +53,34 @@ def commit(rows: DataFrame, table: Table, stamp: Stamp, pruning: str = "true") -
     pruning: a SQL condition that every stored row with a key of this batch meets, so that other files stay unread.
     """
     spark = rows.sparkSession
-    # A MERGE takes these from the session only. Each query has a session of its own.
-    spark.conf.set(TXN_APP_ID, stamp.txn_app_id)
-    spark.conf.set(TXN_VERSION, str(stamp.batch))
-    spark.conf.set(USER_METADATA, json.dumps(asdict(stamp)))
-    try:
+    with stamped(spark, asdict(stamp), once(stamp.txn_app_id, stamp.batch)):
         if isinstance(table.write, Append):
-            rows.write.format("delta").mode("append").save(str(settings().table_path(table.name)))
+            append(rows, table)
         else:
             _merge(spark, rows, table, table.write.keys, pruning)
+
+
+def append(rows: DataFrame, table: Table) -> None:
+    rows.write.format("delta").mode("append").save(str(settings().table_path(table.name)))
+
+
+def once(app_id: str, version: int) -> dict[str, str]:
+    """The settings under which a write happens once. A MERGE takes them from nowhere else."""
+    return {TXN_APP_ID: app_id, TXN_VERSION: str(version)}
+
+
+@contextmanager
+def stamped(spark: SparkSession, stamp: dict[str, Any], conf: Mapping[str, int | str]) -> Iterator[None]:
+    """Commits of this session say this of themselves, under these settings. Each query has a session of its own."""
+    values = {USER_METADATA: json.dumps(stamp), **{key: str(value) for key, value in conf.items()}}
+    before = {key: spark.conf.get(key, None) for key in values}
+    for key, value in values.items():
+        spark.conf.set(key, value)
+    try:
+        yield
     finally:
-        for key in (TXN_APP_ID, TXN_VERSION, USER_METADATA):
-            spark.conf.unset(key)
+        for key, was in before.items():
+            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
 
 
 def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, ...], pruning: str) -> None:
@@ -91,6 +113,7 @@ def quarantine(
                 "_generation": F.lit(stamp.generation),
                 "_batch": F.lit(stamp.batch).cast("bigint"),
                 "_source": F.lit(json.dumps(stamp.source_to)),
+                "_replay": F.lit(None).cast("bigint"),
             }
         )
         .write.format("delta")

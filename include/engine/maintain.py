@@ -1,15 +1,11 @@
 """What is done to a stored table while nobody else writes it: compaction, VACUUM, a shorter log."""
 
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from include.engine import storage
-from include.engine.commit import USER_METADATA
+from include.engine import commit, storage
 from include.ledger.plan import Step
 from include.settings import settings
 
@@ -24,29 +20,16 @@ LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 def compact(spark: SparkSession, name: str, step: Step, stamp: dict[str, object]) -> None:
     """Make few files of many, as planned, in one commit that changes no row."""
     sizes = {SMALLER_THAN: step.numbers["smaller_than_bytes"], TARGET: step.numbers["target_bytes"]}
-    with _stamped(spark, stamp, sizes):
+    with commit.stamped(spark, stamp, sizes):
         DeltaTable.forPath(spark, str(settings().table_path(name))).optimize().executeCompaction()
 
 
 def vacuum(spark: SparkSession, name: str, retention_seconds: float, stamp: dict[str, object]) -> None:
     """Delete the files that no version of the last `retention_seconds` needs."""
     path, wanted = settings().table_path(name), storage.retention(retention_seconds)
-    with _stamped(spark, stamp, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
+    with commit.stamped(spark, stamp, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
         stored = DeltaTable.forPath(spark, str(path)).detail().first()["properties"]
         if any(stored.get(key) != value for key, value in wanted.items()):
             pairs = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
             spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
         spark.sql(f"VACUUM delta.`{path}`")
-
-
-@contextmanager
-def _stamped(spark: SparkSession, stamp: dict[str, object], conf: dict[str, int | str]) -> Iterator[None]:
-    values = {USER_METADATA: json.dumps(stamp), **{key: str(value) for key, value in conf.items()}}
-    before = {key: spark.conf.get(key, None) for key in values}
-    for key, value in values.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, was in before.items():
-            spark.conf.unset(key) if was is None else spark.conf.set(key, was)

@@ -1,5 +1,6 @@
 """Narrows a read to the time a batch touches, in a form Delta can skip files by."""
 
+import math
 from collections.abc import Iterable
 
 from pyspark.sql import Column
@@ -14,14 +15,15 @@ def bucket(of: str, unit: str) -> Column:
     return F.date_trunc(unit, F.col(of))
 
 
-def condition(column: str, starts: Iterable[int | None], unit: str) -> str:
+def condition(column: str, starts: Iterable[int | None], unit: str, margin_seconds: float = 0) -> str:
     """A SQL condition that holds for every row whose `column` lies in one of the buckets; NULL is a bucket too.
 
     starts: bucket starts, seconds since 1970. (Not datetimes: Python's begin in the year 1, Spark's in 0.)
+    margin_seconds: rows that lie so far before or behind a bucket count as well.
     """
-    starts = set(starts)
+    starts, margin = set(starts), math.ceil(margin_seconds)
     terms = [
-        f"(`{column}` >= timestamp_seconds({begin}) AND `{column}` < timestamp_seconds({end}))"
+        f"(`{column}` >= timestamp_seconds({begin - margin}) AND `{column}` < timestamp_seconds({end + margin}))"
         for begin, end in spans((start for start in starts if start is not None), UNIT_SECONDS[unit])
     ]
     if None in starts:

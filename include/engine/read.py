@@ -1,5 +1,6 @@
 """Source rows as a streaming frame."""
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,6 +19,14 @@ def stream(spark: SparkSession, table: Table) -> DataFrame:
     if not (path / "_delta_log").is_dir():
         raise Unreachable(f"{table.flow} reads {source}, which is not stored yet: start the flow {source} first")
     return spark.readStream.format("delta").option("maxFilesPerTrigger", table.source.max_files).load(str(path))
+
+
+def newest(spark: SparkSession, table: str) -> DataFrame | None:
+    """The rows of a stored table as they are now, however often they are looked at; None where it is not stored."""
+    path = settings().table_path(table)
+    if not (path / "_delta_log").is_dir():
+        return None
+    return spark.read.format("delta").option("versionAsOf", DeltaTable(str(path)).version()).load(str(path))
 
 
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:

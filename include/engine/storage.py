@@ -28,7 +28,8 @@ QUARANTINE_SCHEMA = """
     _flow STRING COMMENT 'the flow that read it',
     _generation INT COMMENT 'generation of that flow''s checkpoint',
     _batch BIGINT COMMENT 'batch of that generation',
-    _source STRING COMMENT 'JSON: where the batch ends in its source'
+    _source STRING COMMENT 'JSON: where the batch ends in its source',
+    _replay BIGINT COMMENT 'the replay that is about to put the row into the table'
 """
 
 
@@ -41,7 +42,7 @@ def retention(seconds: float) -> dict[str, str]:
 
 
 def create(spark: SparkSession, table: Table) -> None:
-    """Create the table, and its quarantine where it has expectations; existing ones get the columns they lack.
+    """Create the table, and its quarantine where it needs one; existing ones get the columns they lack.
 
     Raises Broken where what is stored cannot become what is declared.
     """
@@ -54,10 +55,15 @@ def create(spark: SparkSession, table: Table) -> None:
         # So that the payload is not searched for its smallest and greatest value.
         properties["delta.dataSkippingStatsColumns"] = ",".join(KAFKA_PLACE)
     _create(spark, table.name, schema, table.comment, {**properties, **table.properties})
-    if table.expect:
+    # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
+    if table.has_quarantine or is_stored(table.quarantine):
         fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
-        comment = f"Rows that broke an expectation of {table.name}"
+        comment = f"Rows that broke a rule of {table.name}"
         _create(spark, table.quarantine, StructType(fields), comment, common)
+
+
+def is_stored(name: str) -> bool:
+    return (settings().table_path(name) / "_delta_log").is_dir()
 
 
 def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
@@ -83,7 +89,7 @@ def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
 
 def _create(spark: SparkSession, name: str, schema: StructType, comment: str, properties: dict[str, str]) -> None:
     path = settings().table_path(name)
-    if (path / "_delta_log").is_dir():
+    if is_stored(name):
         register(spark, name)
         _evolve(spark, name, schema)
         return

@@ -51,12 +51,22 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
         number = windows.plan(engine, table.name, "by hand", survey.why(surveys), is_worth_it)
         if not is_worth_it:
             return
+    run_in(engine, table, tables, number, [found.name for found in surveys], Window.maintain)
+
+
+def run_in(
+    engine: Engine, table: Table, tables: Catalog, number: int, reads: list[str], work: Callable[["Window"], None]
+) -> None:
+    """Do the work in a window of the calendar, with a Spark session and leases of its own.
+
+    reads: stored tables to warm up with. Raises as `run`.
+    """
     jvm = driver.jvm_pid()
     _make_way(jvm)
-    # First, as it takes longest, and nobody is to wait for it.
-    spark = open_session(f"sluice maintain {table.name}", tables)
-    _warm_up(spark, surveys)
     name = f"maintain {table.name}"
+    # First, as it takes longest, and nobody is to wait for it.
+    spark = open_session(f"sluice {name}", tables)
+    _warm_up(spark, reads)
     keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason))
     host = Host(spark, engine, keeper, name)
     try:
@@ -67,7 +77,8 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
     keeper.start()
     try:
         try:
-            Window(engine, keeper, host, spark, table, tables, number).run(lambda why: driver.halt(jvm, why))
+            window = Window(engine, keeper, host, spark, table, tables, number)
+            window.run(lambda why: driver.halt(jvm, why), work)
         finally:
             driver.stop(host, jvm)
     finally:
@@ -91,22 +102,26 @@ class Window:
     tables: Catalog
     number: int
 
-    def run(self, halt: Callable[[str], None]) -> None:
-        """Open it, do what is worth doing, and close it. halt: ends this process where that takes too long.
+    def run(self, halt: Callable[[str], None], work: Callable[["Window"], None] | None = None) -> None:
+        """Open it, do the work, or what maintenance is worth doing, and close it.
 
-        Raises FlowFailed and Unreachable.
+        halt: ends this process where that takes too long. Raises FlowFailed and Unreachable.
         """
-        with self._open(halt):
-            self._work()
+        work = work or Window.maintain
+        place, _ = policy.place_of_compaction(self.table, settings().store)
+        with self._open(halt, alone=work is not Window.maintain or place is not Place.ONLINE):
+            surveys = self._look()
+            windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
+            work(self)
+            windows.close(self.engine, self.number, self._look()[0].shape)
 
     @contextmanager
-    def _open(self, halt: Callable[[str], None]) -> Iterator[None]:
+    def _open(self, halt: Callable[[str], None], alone: bool) -> Iterator[None]:
         name = lease.of_window(self.table.name)
         longest_seconds = self.table.maintain.longest_minutes * 60
         windows.ask(self.engine, self.number, self.table.name, self.keeper.epoch(name))
         deadline = time.monotonic() + longest_seconds
-        place, _ = policy.place_of_compaction(self.table, settings().store)
-        entry = Entry(name, self.table.name, alone=place is not Place.ONLINE)
+        entry = Entry(name, self.table.name, alone)
         overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         overdue.daemon = True
         try:
@@ -126,18 +141,16 @@ class Window:
             overdue.cancel()
             self.keeper.leave(name)
 
-    def _work(self) -> None:
-        # Anew, because the table has changed since it was planned.
+    def maintain(self) -> None:
+        """What is worth doing now; the table has changed since that was planned."""
         surveys = self._look()
-        windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
         if not surveys or surveys[0].plan.step(MERGE).is_worth_it:
-            self._begin(MERGE, self.table.name)
+            self.begin(MERGE, self.table.name)
             self.host.run_once([self.table])
         for kind in (OPTIMIZE, VACUUM, CLEAN_LOG):
             # What one step leaves behind is the next one's work.
             for found in self._look():
                 self._do(kind, found)
-        windows.close(self.engine, self.number, self._look()[0].shape)
 
     def _look(self) -> list[Survey]:
         return survey.look(self.engine, self.table, self.tables)
@@ -146,7 +159,7 @@ class Window:
         step = found.plan.step(kind)
         if not step.is_worth_it:
             return
-        stamp = self._begin(kind, found.name)
+        stamp = self.begin(kind, found.name)
         if kind == OPTIMIZE:
             maintain.compact(self.spark, found.name, step, stamp)
         elif kind == VACUUM:
@@ -154,16 +167,17 @@ class Window:
         else:
             guard.clean_log(found.log, found.log_needed_from)
 
-    def _begin(self, kind: str, name: str) -> dict[str, object]:
+    def begin(self, kind: str, name: str) -> dict[str, object]:
+        """Say in the calendar that this step begins; returns the stamp of its commits."""
         windows.begin_step(self.engine, self.number, f"{kind} {name}")
         print(f"sluice: window {self.number}: {kind} {name}", flush=True)
         return {"window": self.number, "step": kind}
 
 
-def _warm_up(spark: SparkSession, surveys: list[Survey]) -> None:
+def _warm_up(spark: SparkSession, reads: list[str]) -> None:
     """Load what the first command of a session takes seconds to load, while the flows still write."""
-    for found in surveys:
-        spark.read.format("delta").load(str(settings().table_path(found.name))).limit(1).collect()
+    for name in reads:
+        spark.read.format("delta").load(str(settings().table_path(name))).limit(1).collect()
 
 
 def _make_way(jvm: int) -> None:

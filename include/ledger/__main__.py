@@ -2,6 +2,7 @@
 
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
+python -m include.ledger expectations TABLE [--limit N] [--json]
 python -m include.ledger hold TABLE --version N --hours H --name WHO
 python -m include.ledger release-hold TABLE --name WHO
 """
@@ -16,7 +17,8 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import survey
+from include.ledger import expectations, survey
+from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Table
@@ -32,7 +34,12 @@ def main() -> None:
     calendar.set_defaults(run=_windows)
     plan = commands.add_parser("plan", help="what a window would do now, and who holds VACUUM back")
     plan.set_defaults(run=_plan)
-    for one in (calendar, plan):
+    rules = commands.add_parser(
+        "expectations", help="how many rows broke each rule, and what became of each batch's rows"
+    )
+    rules.add_argument("--limit", type=int, default=20, metavar="N", help="of the newest N batches (20)")
+    rules.set_defaults(run=_expectations)
+    for one in (calendar, plan, rules):
         one.add_argument("--json", action="store_true", help="for programs")
     hold = commands.add_parser("hold", help="keep a version, and every later one, for a reader; again, it moves")
     hold.add_argument("--version", type=int, required=True, metavar="N", help="the oldest version the reader needs")
@@ -40,7 +47,7 @@ def main() -> None:
     hold.set_defaults(run=_hold)
     release = commands.add_parser("release-hold", help="the reader needs them no more")
     release.set_defaults(run=_release_hold)
-    for one in (plan, hold, release):
+    for one in (plan, rules, hold, release):
         one.add_argument("table")
     for one in (hold, release):
         one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
@@ -51,7 +58,7 @@ def main() -> None:
 def _table(name: str) -> Table:
     """The table of this name, or the one whose quarantine it is. Raises UsageError."""
     tables = catalog.load()
-    owner = next((one for one in tables.tables.values() if one.expect and one.quarantine == name), None)
+    owner = next((one for one in tables.tables.values() if one.has_quarantine and one.quarantine == name), None)
     return owner or tables.table(name)
 
 
@@ -71,6 +78,30 @@ def _as_json(found: survey.Survey) -> dict[str, object]:
         "retention_seconds": found.retention_seconds,
         "held_by": asdict(found.held),
     }
+
+
+def _expectations(arguments: argparse.Namespace) -> None:
+    table = _table(arguments.table)
+    batches = expectations.batches(table, arguments.limit)
+    rules = expectations.rules(table, batches)
+    if arguments.json:
+        judged = [{**asdict(rule), "pass_rate": rule.pass_rate} for rule in rules]
+        print(json.dumps({"table": table.name, "rules": judged, "batches": [asdict(one) for one in batches]}, indent=2))
+        return
+    for rule in rules:
+        rate = "not judged yet" if rule.pass_rate is None else f"{rule.pass_rate:.2%} of {rule.rows:,} rows pass"
+        print(f"{rule.name} ({rule.otherwise or 'declared no more'}): {rate}, {rule.broke:,} broke it")
+    print("\n".join(_batch_line(one) for one in batches) or f"no batch of {table.name} has counted its rows yet")
+
+
+def _batch_line(batch: Batch) -> str:
+    at = datetime.fromtimestamp(batch.at, UTC)
+    broke = ", ".join(f"{count:,} broke '{name}'" for name, count in batch.broke.items() if count)
+    return (
+        f"{batch.generation}/{batch.batch}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: {batch.read:,} read = "
+        f"{batch.written:,} written + {batch.duplicates:,} duplicates + {batch.quarantined:,} quarantined + "
+        f"{batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
+    )
 
 
 def _hold(arguments: argparse.Namespace) -> None:

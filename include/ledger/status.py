@@ -52,7 +52,7 @@ def summary() -> str:
         lines.append((table.name, _count(table.name), behind, _age(table.name)))
         if len(flows) > 1:
             lines += [(f"  flow {flow.flow}", "", _lag_or_why_not(flow), "") for flow in flows]
-        if table.expect:
+        if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(

@@ -7,7 +7,8 @@ import pytest
 from include.catalog import Catalog
 from include.engine import check
 from include.errors import DeclarationError
-from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert
+from include.rules import not_null, one_of, references, unique
+from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"
@@ -244,4 +245,32 @@ def test_a_rule_that_another_day_would_come_out_different_is_refused(spark, what
 def test_a_rule_that_needs_other_rows_is_refused(spark):
     assert refusal(spark, with_rule("offset > lag(offset) OVER (ORDER BY timestamp)")) == (
         f"{FILE}rule 'sound' needs rows of other batches (Window): let it speak of one row"
+    )
+
+
+def test_ready_made_rules_and_a_watermark_are_right(spark):
+    rules = (
+        not_null("topic", "offset"),
+        one_of("topic", ["it's", "b"]),
+        unique("topic"),
+        references("key", "bronze.events", "key"),
+    )
+    table = readings(
+        schema="topic STRING, key BINARY, offset BIGINT, timestamp TIMESTAMP",
+        expect=rules,
+        write=Append(unique=("topic",), watermark=Watermark("timestamp", minutes=1)),
+    )
+    check.check(spark, Catalog({"bronze.events": EVENTS, "silver.readings": table}))
+
+
+def test_a_watermark_of_a_column_that_is_no_time_is_refused(spark):
+    table = readings(write=Append(unique=("key",), watermark=Watermark("value", minutes=1)))
+    assert refusal(spark, table) == f"{FILE}watermark of 'value', which is BINARY: name a TIMESTAMP"
+
+
+def test_a_reference_to_a_column_of_another_type_is_refused(spark):
+    table = readings(expect=(references("value", "bronze.events", "offset"),))
+    assert refusal(spark, table) == (
+        f"{FILE}rule 'value in bronze.events' compares value, which is BINARY, with offset, which is BIGINT: "
+        "give them one type"
     )

@@ -119,6 +119,25 @@ SENTENCES = {
     "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
     "Table.__init__() got an unexpected keyword argument 'retention'): mend that line; pyspark is imported inside "
     "`transform` only",
+    "late_rows_fail": "include/tables/silver/readings.py: late is 'fail': there are quarantine, drop",
+    "reference_to_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- "
+    "silver.readings): cut one of these",
+    "reference_to_unknown_key": "include/tables/silver/readings.py: rule 'offset in bronze.events' looks for 'ofset', "
+    "no column of bronze.events: did you mean 'offset'?",
+    "reference_to_unknown_table": "include/tables/silver/readings.py: rule 'offset in bronze.event' looks into "
+    "'bronze.event', which no file declares: did you mean 'bronze.events'?",
+    "rule_named_like_late_rows": "include/tables/silver/readings.py: a rule is called 'later than 30 minutes', as late"
+    " rows are: give it another name",
+    "rule_of_unknown_column": "include/tables/silver/readings.py: rule 'ofset not null' names 'ofset', no column of "
+    "its schema: did you mean 'offset'?",
+    "rule_over_nothing": "tests/mistakes/rule_over_nothing/silver/readings.py cannot be imported (ValueError: a rule "
+    "over nothing: name a column, or a value): mend that line; pyspark is imported inside `transform` only",
+    "watermark_is_a_column": "include/tables/silver/readings.py: watermark is 'timestamp': it has to be Watermark",
+    "watermark_of_no_minutes": "include/tables/silver/readings.py: minutes is 0: set it to a number above 0",
+    "watermark_of_unknown_column": "include/tables/silver/readings.py: watermark of 'timestmap', no column of its "
+    "schema: did you mean 'timestamp'?",
+    "watermark_without_unique": "include/tables/silver/readings.py: watermark without unique: name the columns by "
+    "which a repeated row is known",
 }
 
 RIGHT = {"unique_as_a_list"}

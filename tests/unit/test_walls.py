@@ -20,6 +20,8 @@ PLAIN = (
     "include.sources",
     "include.avro",
     "include.ddl",
+    "include.expectations",
+    "include.rules",
     "include.settings",
     "include.errors",
     "include.tables",

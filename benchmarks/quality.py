@@ -1,0 +1,129 @@
+"""What rules cost: python -m benchmarks.quality [--small], in a home of its own, without a broker.
+
+1. CPU of a batch of clean rows with five expectations against the same batch with none, in turn, in one session.
+2. How many `from_json` the executed plan of a parsed batch has.
+"""
+
+import argparse
+import gc
+import json
+import os
+import re
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.windows import cpu_seconds
+from include.catalog import Catalog
+from include.engine import batch, storage
+from include.engine.batch import Life
+from include.engine.checkpoint import Checkpoint
+from include.engine.session import open_session
+from include.errors import report
+from include.local import java
+from include.rules import Expect, not_null, one_of
+from include.settings import settings
+from include.spec import Append, Delta, Json, Table
+
+NONE = Table(
+    name="silver.none",
+    comment="without rules",
+    source=Delta("bronze.events"),
+    parse=Json("value", into=("device", "time", "model", "bpm", "kcal")),
+    schema="""
+        device STRING, time TIMESTAMP, model STRING, bpm INT, kcal DECIMAL(9,3), offset BIGINT,
+        _errors ARRAY<STRUCT<field: STRING, message: STRING>>
+    """,
+    write=Append(unique=("device", "time"), first_by=("offset",)),
+)
+FIVE = replace(
+    NONE,
+    name="silver.five",
+    expect=(
+        not_null("device", "time"),
+        Expect("plausible heart rate", "bpm BETWEEN 20 AND 250"),
+        one_of("model", ["Pulse One", "Stride"], otherwise="warn"),
+        Expect("burns something", "kcal >= 0", otherwise="drop"),
+        Expect("is typed", "size(_errors) = 0", otherwise="fail"),
+    ),
+)
+
+
+def events(spark: SparkSession, rows: int) -> DataFrame:
+    """Clean rows, stored as bronze stores them."""
+    path = str(settings().table_path("bronze.events"))
+    value = """to_json(named_struct('device', concat('tracker-', id % 1000), 'time', timestamp_millis(1772366400000 +
+        id * 20), 'model', 'Stride', 'bpm', 60 + id % 90, 'kcal', cast(id % 100 / 1000 AS DECIMAL(9,3))))"""
+    spark.range(rows).selectExpr(f"CAST({value} AS BINARY) AS value", "id AS offset").write.format("delta").save(path)
+    return spark.read.format("delta").load(path)
+
+
+def batch_cpu(table: Table, rows: DataFrame, number: int, checkpoint: Path) -> float:
+    """CPU seconds of one batch, from its first look to its commit; the table is empty before."""
+    named = replace(table, name=f"{table.name}_{number}")
+    storage.create(rows.sparkSession, named)
+    # Not the first of its life, which looks for what an earlier try has left.
+    begun = Checkpoint(checkpoint, 1, committed=-2, written=-2, last_commit=None, source={})
+    life = Life(named, begun, epoch=1, rows_before=rows.count())
+    gc.collect()
+    before = cpu_seconds()
+    batch.write(rows, 0, life)
+    return cpu_seconds() - before
+
+
+def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -> None:
+    spent: dict[str, list[float]] = {NONE.name: [], FIVE.name: []}
+    warm_up = 4
+    for number in range(rounds + warm_up):
+        # Whoever comes second finds the caches warm.
+        for table in (NONE, FIVE) if number % 2 else (FIVE, NONE):
+            seconds = batch_cpu(table, rows, number, checkpoint)
+            spent[table.name] += [seconds] if number >= warm_up else []
+    none, five = (statistics.median(spent[name]) for name in (NONE.name, FIVE.name))
+    spread = statistics.quantiles([b / a for a, b in zip(*spent.values(), strict=True)], n=4)
+    print(
+        f"five expectations on a batch of {rows.count():,} clean rows: {five:.2f} CPU seconds against {none:.2f} "
+        f"without, {five / none:.3f} times as many "
+        f"(quartiles of pairs {spread[0]:.2f} to {spread[2]:.2f}, {rounds} rounds)"
+    )
+
+
+def extraction(rows: DataFrame) -> None:
+    plan = batch.shaped(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
+    print(f"typed extraction of five fields: {len(re.findall('from_json', plan))} from_json in the executed plan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    small = parser.parse_args().small
+    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        settings.cache_clear()
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
+        os.environ.pop("SLUICE_CONTROL_URL", None)
+        from include.local import environment
+
+        os.environ.update(environment.write(settings(), java.home()))
+        spark = open_session("sluice benchmark", Catalog({}))
+        rows = events(spark, 5_000 if small else 100_000)
+        checkpoint = Path(home) / "checkpoint"
+        (checkpoint / "offsets").mkdir(parents=True)
+        offset = {
+            "sourceVersion": 1,
+            "reservoirId": "x",
+            "reservoirVersion": 1,
+            "index": -1,
+            "isStartingVersion": False,
+        }
+        (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+        extraction(rows)
+        rules(spark, rows, 2 if small else 15, checkpoint)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    report(main)

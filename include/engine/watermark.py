@@ -1,0 +1,35 @@
+"""How far a flow has come in its rows' own time, and which rows are too late for that.
+
+Nothing is kept in Spark's state: the commits of the table carry it, so it survives whatever a checkpoint does not.
+"""
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from include.engine import generation, read
+from include.spec import Expect, Table, Watermark
+
+
+def newest(spark: SparkSession, table: Table) -> int | None:
+    """The watermark's greatest time among the rows that the flow has taken, in microseconds since 1970.
+
+    As the flow's last commit says; where that speaks of another column or of none, as the table's rows say.
+    """
+    watermark = table.watermark
+    assert watermark
+    said = (generation.last_stamp(table) or {}).get("newest") or {}
+    if said.get(watermark.of) is not None:
+        return int(said[watermark.of])
+    stored = read.newest(spark, table.name)
+    assert stored is not None
+    found = stored.agg(F.max(F.unix_micros(f"`{watermark.of}`")).alias("newest")).first()
+    return found and found.newest
+
+
+def rule(watermark: Watermark, newest: int | None) -> Expect:
+    """What a row has to meet in order not to be late. newest: as above."""
+    condition = "true"
+    if newest is not None:
+        border = newest - round(watermark.minutes * 60_000_000)
+        condition = f"`{watermark.of}` IS NULL OR `{watermark.of}` >= timestamp_micros({border})"
+    return Expect(watermark.rule, condition, watermark.late)

@@ -1,0 +1,64 @@
+"""The batches of one flow, written one after the other as its driver writes them, without a query."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from include.engine import batch, storage
+from include.engine.batch import Life
+from include.engine.checkpoint import Checkpoint
+from include.engine.commit import txn_app_id
+from include.ledger import expectations
+from include.ledger.expectations import Batch
+from include.settings import settings
+from include.spec import Table
+
+
+@dataclass
+class Batches:
+    """schema: of the source rows, as DDL. life: set, it goes on with the next batch; else each is a driver's first."""
+
+    spark: SparkSession
+    home: Path
+    schema: str
+    number: int = -1
+    generation: int = 1
+    life: Life | None = None
+    last_commit: tuple[int, int] | None = field(default=None, init=False)
+
+    def write(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
+        """The next batch; returns what its commit says of it."""
+        self.number += 1
+        return self.write_again(table, rows)
+
+    def write_again(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
+        """The same batch as before, by a driver that starts with it."""
+        if not self.life:
+            storage.create(self.spark, table)
+        self._plan()
+        frame = rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows, self.schema)
+        batch.write(frame, self.number, self.life or self.begin_life(table))
+        self.last_commit = (self.generation, self.number)
+        return expectations.batches(table, 1)[0]
+
+    def begin_life(self, table: Table) -> Life:
+        found = DeltaTable(str(settings().table_path(table.name))).transaction_version(
+            txn_app_id(table.name, self.generation)
+        )
+        before = -1 if self.generation == 1 else 0
+        written = before if found is None else found
+        begun = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})
+        return Life(table, begun, epoch=1)
+
+    def begin_generation(self) -> None:
+        """As `reset checkpoint` does: batch 0 stands for what was written before."""
+        self.generation, self.number = self.generation + 1, 0
+
+    def _plan(self) -> None:
+        (self.home / "offsets").mkdir(exist_ok=True)
+        offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": self.number + 1, "index": -1}
+        text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
+        (self.home / "offsets" / str(self.number)).write_text(text)

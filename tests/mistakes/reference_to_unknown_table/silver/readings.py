@@ -1,0 +1,12 @@
+"""The other table is misspelt."""
+
+from include.rules import references
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    expect=(references("offset", "bronze.event", "offset"),),
+)

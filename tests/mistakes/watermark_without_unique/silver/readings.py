@@ -1,0 +1,11 @@
+"""Nothing is to be found again."""
+
+from include.spec import Append, Delta, Table, Watermark
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Append(watermark=Watermark("timestamp", minutes=30)),
+)
