@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import declaration
+from include import declaration, declared_files
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, Table
@@ -55,6 +55,7 @@ def load(package: str = "include.tables") -> Catalog:
         found[expected] = table
     for table in found.values():
         declaration.check_among(table, found)
+        declared_files.check(table, found)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
 
 

@@ -8,7 +8,21 @@ from itertools import pairwise
 
 from include import ddl
 from include.errors import DeclarationError
-from include.spec import ACTIONS, BUCKET_UNITS, Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+from include.spec import (
+    ACTIONS,
+    BUCKET_UNITS,
+    Append,
+    Bucket,
+    Cast,
+    Delta,
+    Expect,
+    Files,
+    Json,
+    Kafka,
+    Maintenance,
+    Table,
+    Upsert,
+)
 
 # Minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -31,15 +45,16 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 
 def _check_kinds(table: Table) -> None:
     """Python takes any value for any field; what follows relies on their kinds."""
-    _check_kind(table, "source", table.source, Kafka, Delta)
+    _check_kind(table, "source", table.source, Kafka, Files, Delta)
     _check_kind(table, "write", table.write, Append, Upsert)
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "maintain", table.maintain, Maintenance)
     _check_list(table, "expect", table.expect, Expect)
     if table.parse is not None:
-        _check_kind(table, "parse", table.parse, Json)
+        _check_kind(table, "parse", table.parse, Json, Cast)
         _check_list(table, "into", table.parse.into, str)
+        _check_kind(table, "fails", table.parse.fails, bool)
     if not (table.transform is None or callable(table.transform)):
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function")
     if isinstance(table.write, Append):
@@ -47,7 +62,7 @@ def _check_kinds(table: Table) -> None:
         _check_list(table, "first_by", table.write.first_by, str)
     else:
         _check_list(table, "keys", table.write.keys, str)
-        _check_kind(table, "recompute", table.write.recompute, Bucket)
+        _check_kind(table, "recompute", table.write.recompute, Bucket, type(None))
         _check_kind(table, "in_windows", table.write.in_windows, bool)
 
 
@@ -104,15 +119,17 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
         if key not in columns:
             raise mistake(table, f"key '{key}' is not a column of its schema: {suggest(key, columns)}")
     if isinstance(table.write, Upsert):
-        bucket = table.write.recompute
         if not keys:
             raise mistake(table, "Upsert has no keys: name the columns that identify a row")
+        if not isinstance(table.source, Delta):
+            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
+        bucket = table.write.recompute
+        if bucket is None:
+            return
         if bucket.unit not in BUCKET_UNITS:
             raise mistake(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
         if bucket.name not in keys:
             raise mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
-        if not isinstance(table.source, Delta):
-            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
         options = ddl.columns(tables[table.source.table].schema)
         if bucket.of not in options:
             raise mistake(table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}")

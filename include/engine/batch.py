@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from include.engine import commit, prune, quality
+from include.engine import commit, files, prune, quality
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.parse import typed
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Delta, Kafka, Table, Upsert
+from include.spec import Append, Delta, Files, Kafka, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -65,7 +65,9 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp = life.table, life.stamp(batch)
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
-    if isinstance(table.write, Upsert):
+    if isinstance(table.source, Files):
+        files.write(rows.sparkSession, table, life.checkpoint, stamp, life.may_have_been_tried(batch))
+    elif isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, table, table.write, stamp)
     elif as_it_came:
         commit.commit(_in_few_files(rows, _kafka_records(stamp)), table, stamp)
@@ -126,16 +128,18 @@ def _first_of_each(rows: DataFrame, table: Table, write: Append, near: str) -> D
 
 def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> int:
     by = write.recompute
-    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
-    starts = [row["start"] for row in touched]
     assert isinstance(table.source, Delta)
     source = (
         rows.sparkSession.read.format("delta")
         .option("versionAsOf", ledger.read_version(stamp.source_to))
         .load(str(settings().table_path(table.source.table)))
-        .filter(prune.condition(by.of, starts, by.unit))
-        .withColumn(by.name, prune.bucket(by.of, by.unit))
     )
+    if by is None:
+        commit.commit(shaped(source, table), table, stamp)
+        return rows.count()
+    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
+    starts = [row["start"] for row in touched]
+    source = source.filter(prune.condition(by.of, starts, by.unit)).withColumn(by.name, prune.bucket(by.of, by.unit))
     near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
     commit.commit(shaped(source, table), table, stamp, pruning=near)
     return sum(row["count"] for row in touched)

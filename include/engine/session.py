@@ -28,6 +28,8 @@ CONF = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A flow that was stopped for long reads its source as of then; the vacuum guard has kept the files.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # By default it plans up to 10,000 tasks to look at the files of a batch.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     # The rows of a merge come from a fixed version of their source, so they may be computed twice.
     "spark.databricks.delta.merge.materializeSource": "none",
 }

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
-from include.spec import Append, Kafka, Table
+from include.spec import Append, Files, Kafka, Table
 
 PROPERTIES = {
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
@@ -26,6 +26,14 @@ QUARANTINE_SCHEMA = """
     _generation INT COMMENT 'generation of that flow''s checkpoint',
     _batch BIGINT COMMENT 'batch of that generation',
     _source STRING COMMENT 'JSON: where the batch ends in its source'
+"""
+
+# What it carries where it is a file that could not be read.
+FILE_SCHEMA = """
+    _filename STRING COMMENT 'the file, below the folder of the source',
+    length BIGINT COMMENT 'its bytes, NULL where it was gone',
+    modification_time TIMESTAMP COMMENT 'its date, NULL where it was gone',
+    _reason STRING COMMENT 'why it is not in the table as it lies there'
 """
 
 
@@ -50,17 +58,20 @@ def create(spark: SparkSession, table: Table) -> None:
     if isinstance(table.write, Append):
         properties["delta.appendOnly"] = "true"
     schema = StructType.fromDDL(table.schema)
-    _create(spark, table.name, schema, table.comment, {**properties, **table.properties})
-    if table.expect:
-        fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
-        comment = f"Rows that broke an expectation of {table.name}"
+    may_have_more = isinstance(table.source, Files)
+    _create(spark, table.name, schema, table.comment, {**properties, **table.properties}, may_have_more)
+    if table.has_quarantine:
+        kept = StructType.fromDDL(FILE_SCHEMA) if isinstance(table.source, Files) else schema
+        fields = kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
+        what = "Files that are not in" if isinstance(table.source, Files) else "Rows that broke an expectation of"
+        comment = f"{what} {table.name}"
         _create(spark, table.quarantine, StructType(fields), comment, common)
 
 
-def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
+def _evolve(spark: SparkSession, name: str, schema: StructType, may_have_more: bool) -> None:
     """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken."""
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
-    for column in stored.keys() - set(schema.fieldNames()):
+    for column in set() if may_have_more else stored.keys() - set(schema.fieldNames()):
         raise Broken(
             f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL",
             "SCHEMA_CHANGED",
@@ -78,11 +89,19 @@ def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
 
 
-def _create(spark: SparkSession, name: str, schema: StructType, comment: str, properties: dict[str, str]) -> None:
+def _create(
+    spark: SparkSession,
+    name: str,
+    schema: StructType,
+    comment: str,
+    properties: dict[str, str],
+    may_have_more: bool = False,
+) -> None:
+    """may_have_more: columns that nobody declared, which files brought."""
     path = settings().table_path(name)
     if (path / "_delta_log").is_dir():
         register(spark, name)
-        _evolve(spark, name, schema)
+        _evolve(spark, name, schema, may_have_more)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
     for key, value in properties.items():

@@ -51,7 +51,7 @@ def main() -> None:
 def _table(name: str) -> Table:
     """The table of this name, or the one whose quarantine it is. Raises UsageError."""
     tables = catalog.load()
-    owner = next((one for one in tables.tables.values() if one.expect and one.quarantine == name), None)
+    owner = next((one for one in tables.tables.values() if one.has_quarantine and one.quarantine == name), None)
     return owner or tables.flow(name)
 
 

@@ -23,7 +23,7 @@ def place_of_compaction(table: Table, store: str) -> tuple[Place, str]:
     if not isinstance(table.write, Append):
         every = f"every {table.maintain.every_batches} batches"
         return Place.INLINE, f"a stream upserts it all the time, so that stream compacts it {every}"
-    if table.expect:
+    if table.has_quarantine:
         return Place.WINDOW, "a batch that is tried again rewrites its quarantine, which goes with it"
     if store in SAFE_STORES:
         return Place.ONLINE, f"it is only appended to, and on {SAFE_STORES[store]} nobody can overwrite a commit"

@@ -7,9 +7,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from include import catalog
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, kafka
+from include.ledger import checkpoint, kafka, landing
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Files, Kafka, Table
 
 
 def rows(table: str) -> int | None:
@@ -31,6 +31,8 @@ def lag(table: Table) -> str:
         read = offset.get(table.source.topic, {})
         behind = sum(end - read.get(str(partition), 0) for partition, end in ends.items())
         return f"{behind:,} records"
+    if isinstance(table.source, Files):
+        return f"{landing.waiting(table.source, checkpoints / str(generation), offset):,} files"
     source = _open(table.source.table)
     return "source is gone" if source is None else f"{source.version() - checkpoint.read_version(offset):,} versions"
 
@@ -42,11 +44,11 @@ def summary() -> str:
         try:
             behind = lag(table)
         except Unreachable:
-            behind = "unknown: no broker"
+            behind = "unknown: no broker" if isinstance(table.source, Kafka) else "unknown: no folder"
         except SluiceError as error:
             behind = str(error)
         lines.append((table.name, _count(table.name), behind, _age(table.name)))
-        if table.expect:
+        if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(

@@ -17,6 +17,7 @@ PLAIN = (
     "include.spec",
     "include.catalog",
     "include.declaration",
+    "include.declared_files",
     "include.ddl",
     "include.settings",
     "include.errors",
