@@ -66,7 +66,8 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
     if isinstance(table.source, Files):
-        files.write(rows.sparkSession, table, life.checkpoint, stamp, life.may_have_been_tried(batch))
+        is_replay = life.may_have_been_tried(batch)
+        life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, is_replay)
     elif isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, table, table.write, stamp)
     elif as_it_came:

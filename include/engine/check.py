@@ -49,6 +49,9 @@ ROW_WISE = {
 def check(spark: SparkSession, tables: Catalog) -> None:
     """Raises DeclarationError for the first table whose rows would not be what it declares."""
     for table in tables.tables.values():
+        if isinstance(table.source, Files):
+            _check_schema(table)
+            continue
         if _is_unknown(table, tables):
             continue
         source = _empty_source(spark, table, tables)
@@ -63,11 +66,16 @@ def check(spark: SparkSession, tables: Catalog) -> None:
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
-    """Whether the columns of its source come with files that nobody has read yet; and files are not shaped."""
-    if isinstance(table.source, Files):
-        return True
+    """Whether the columns of its source come with files that nobody has read yet."""
     above = tables.tables[table.source.table] if isinstance(table.source, Delta) else None
     return above is not None and above.schema == FILES_SCHEMA and not _is_stored(above)
+
+
+def _check_schema(table: Table) -> None:
+    try:
+        StructType.fromDDL(table.schema)
+    except PySparkException as error:
+        raise _mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema") from error
 
 
 def _is_stored(table: Table) -> bool:

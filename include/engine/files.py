@@ -31,6 +31,7 @@ from include.spec import Files, Table
 UNREADABLE, VANISHED, CHANGED = "unreadable", "vanished", "changed"
 # A file of a table takes about as much as so many bytes of text.
 BYTES_PER_FILE = 16_000_000
+BYTES_PER_ROW = 100
 # Nanoseconds as numbers, times without zone as UTC: what Delta and its readers take.
 PARQUET = {"spark.sql.legacy.parquet.nanosAsLong": "true", "spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
 
@@ -45,16 +46,19 @@ class Trouble:
     now: Landed | None = None
 
 
-def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may_be_replay: bool) -> None:
-    """Write the batch's files into the table, and a row for each that cannot be read into its quarantine."""
+def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may_be_replay: bool) -> int:
+    """Write the batch's files into the table, and a row for each that cannot be read into its quarantine.
+
+    Returns about how many rows that were.
+    """
     assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
     lying = landing.landed(table.source)
-    last_commit = here.last_commit if may_be_replay else None
+    last_commit = here.last_commit if may_be_replay else (stamp.generation, stamp.batch - 1)
     known = landing.taken(here.path, stamp.source_to)
     batch = landing.of_batch(here.path, stamp.source_from, stamp.source_to)
-    troubles = list(_changed(table, landing.changed(known, lying), may_be_replay, last_commit))
+    troubles = list(_changed(table, landing.changed(known, lying), last_commit))
     good = []
     for head in peek.heads(table, [one.path for one in batch]):
         if head.problem:
@@ -64,12 +68,12 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
             good.append(head)
     while True:
         if troubles or may_be_replay:
-            commit.quarantine(_rows(spark, table, troubles), table, stamp, may_be_replay, here.last_commit)
+            commit.quarantine(_rows(spark, table, troubles), table, stamp, may_be_replay, last_commit)
         try:
             rows = read(spark, table, good)
             size = sum(lying[head.path].bytes for head in good if head.path in lying)
             commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, stamp)
-            return
+            return size // BYTES_PER_ROW
         except (PySparkException, Py4JJavaError):
             broken = list(_blamed(spark, table, good, lying))
             if not broken:
@@ -131,9 +135,7 @@ def _blamed(spark: SparkSession, table: Table, heads: list[Head], lying: dict[st
         yield Trouble(path, VANISHED if gone else UNREADABLE, str(error).partition("\n")[0][:500], lying.get(path))
 
 
-def _changed(
-    table: Table, found: list[tuple[Taken, Landed]], may_be_replay: bool, last_commit: tuple[int, int] | None
-) -> Iterator[Trouble]:
+def _changed(table: Table, found: list[tuple[Taken, Landed]], last_commit: tuple[int, int] | None) -> Iterator[Trouble]:
     """Those of which the quarantine does not tell yet; what an earlier try of this batch said does not count."""
     if not found:
         return
@@ -142,8 +144,7 @@ def _changed(
     told = {
         (row["_filename"], round(row["modification_time"].timestamp() * 1000))
         for row in stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
-        if CHANGED in row["_rules"]
-        and not (may_be_replay and (row["_generation"], row["_batch"]) > (last_commit or (0, 0)))
+        if CHANGED in row["_rules"] and (row["_generation"], row["_batch"]) <= (last_commit or (0, 0))
     }
     for one, now in found:
         if (_name(table, one.path), now.modified_ms) not in told:

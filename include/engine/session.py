@@ -28,8 +28,6 @@ CONF = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A flow that was stopped for long reads its source as of then; the vacuum guard has kept the files.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # By default it plans up to 10,000 tasks to look at the files of a batch.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     # The rows of a merge come from a fixed version of their source, so they may be computed twice.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
@@ -45,8 +43,10 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         builder = builder.master("local[*]")
     for key, value in CONF.items():
         builder = builder.config(key, value)
-    cores = str(os.cpu_count() or 1)
-    builder = builder.config("spark.sql.shuffle.partitions", cores)
+    cores = os.cpu_count() or 1
+    builder = builder.config("spark.sql.shuffle.partitions", str(cores))
+    # By default each file of a batch is a task when they are looked at.
+    builder = builder.config("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(4 * cores))
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
     spark = builder.getOrCreate()
     for table in catalog.tables.values():

@@ -123,7 +123,10 @@ def _entries(checkpoint: Path) -> Iterator[Taken]:
 
 
 def _read(file: Path) -> Iterator[Taken]:
-    version, *lines = file.read_text(errors="replace").splitlines() or [""]
+    try:
+        version, *lines = file.read_text(errors="replace").splitlines() or [""]
+    except FileNotFoundError as error:
+        raise _damaged(file, "is gone") from error
     if version != "v1":
         raise _damaged(file, "does not say which files were found, it was cut short")
     for line in filter(None, lines):

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from include import catalog
+from include.catalog import Catalog
 from include.control import commands, database
 from include.control.commands import Action, Command
 from include.engine import commit, files
@@ -17,7 +19,9 @@ from include.errors import Broken, FlowFailed
 from include.ledger import status
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Table
+from tests.flows import Driver, rows_of
 from tests.landing import Landing
+from tests.pipeline import wait_until
 
 OLD = datetime(1990, 1, 1, tzinfo=UTC)
 
@@ -327,6 +331,28 @@ def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing,
     assert end.value.error == "USER_RAISED_EXCEPTION"
     run_once(silver(landing))
     assert stored(f"silver.{landing.name}").count() == 5
+
+
+def test_a_stream_that_reads_the_table_goes_on_by_itself_after_a_new_column(
+    landing, run_once, spark, monkeypatch, name
+):
+    bronze, typed = landing.table(), silver(landing)
+    landing.drop("a.csv", "day,amount\n2019-08-04,1\n")
+    run_once(bronze, typed)
+    running = Driver(spark, name, (typed,), is_supervised=False)
+    monkeypatch.setattr(catalog, "reload", lambda: Catalog(running.tables))
+    running.start()
+    try:
+        wait_until(lambda: running.query(typed) and running.query(typed).lastProgress, 60)
+        landing.drop("b.csv", "day,amount,shop\n2019-08-05,2,x\n")
+        run_once(bronze)
+        wait_until(lambda: not running.thread.is_alive(), 60)
+    finally:
+        running.end()
+    assert running.error.error.startswith("DELTA_SCHEMA_CHANGED")
+    assert not running.error.needs_person
+    run_once(typed)
+    assert sorted(row["_filename"] for row in rows_of(typed.name)) == ["a.csv", "b.csv"]
 
 
 def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, tmp_path):
