@@ -89,11 +89,11 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
     taken = {name: F.coalesce(*[item[key] for key in same]) for name, same in spellings.items()}
     placed = [key for same in spellings.values() for key in same]
     rest = F.map_filter(item, lambda key, _: ~key.isin([*placed, *dropped]))
+    nothing = F.create_map().cast("MAP<STRING, STRING>")
     for same in spellings.values():
         for place, key in enumerate(same[1:], start=1):
-            earlier = reduce(or_, [item[one].isNotNull() for one in same[:place]])
-            second = F.map_filter(item, lambda k, v, key=key: (k == key) & v.isNotNull())  # type: ignore[misc]
-            rest = F.map_concat(rest, F.when(earlier, second).otherwise(F.map_filter(item, lambda k, v: F.lit(False))))
+            is_second = reduce(or_, [item[one].isNotNull() for one in same[:place]]) & item[key].isNotNull()
+            rest = F.map_concat(rest, F.when(is_second, F.create_map(F.lit(key), item[key])).otherwise(nothing))
     raw = F.coalesce(F.try_validate_utf8("_line"), F.decode(F.col("_line").cast("binary"), BYTES))
     lost = F.when(item.isNull(), _json([(F.lit(RECORD), raw)])).when(F.size(rest) > 0, F.to_json(rest))
     return _rows(lines, taken, lost)
