@@ -1,8 +1,9 @@
 """All benchmarks: make bench"""
 
-from benchmarks import latency, quality, windows
+from benchmarks import latency, quality, sources, windows
 from include.errors import report
 
 report(latency.main)
 report(windows.main)
 report(quality.main)
+report(sources.main)

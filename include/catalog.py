@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import avro, declaration, expectations, sources
+from include import avro, declaration, declared_files, expectations, sources
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
@@ -71,6 +71,7 @@ def load(package: str = "include.tables") -> Catalog:
     for table in found.values():
         declaration.check_among(table, found)
         expectations.check(table, found)
+        declared_files.check(table, found)
     return Catalog({name: found[name] for name in _in_graph_order(found)})
 
 

@@ -12,6 +12,19 @@ TOKEN = re.compile(
 )
 
 
+def types(ddl: str) -> dict[str, str]:
+    """By column, the word its type begins with, in capitals."""
+    found: list[list[str]] = [[]]
+    depth = 0
+    for token in filter(None, TOKEN.findall(ddl)):
+        depth += (token in ("<", "(")) - (token in (">", ")"))
+        if token == "," and depth == 0:
+            found.append([])
+        elif token != ":":
+            found[-1].append(token)
+    return {_name(column[0]): column[1].upper() for column in found if len(column) > 1}
+
+
 def columns(ddl: str) -> list[str]:
     """Column names of a schema, "" where a comma has no column before or after it."""
     names, depth = [""], 0
@@ -20,5 +33,9 @@ def columns(ddl: str) -> list[str]:
         if token == "," and depth == 0:
             names.append("")
         elif not names[-1]:
-            names[-1] = token[1:-1].replace("``", "`") if token.startswith("`") else token
+            names[-1] = _name(token)
     return names
+
+
+def _name(token: str) -> str:
+    return token[1:-1].replace("``", "`") if token.startswith("`") else token

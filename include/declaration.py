@@ -13,8 +13,10 @@ from include.spec import (
     Append,
     Avro,
     Bucket,
+    Cast,
     Delta,
     Expect,
+    Files,
     Json,
     Kafka,
     Maintenance,
@@ -48,15 +50,16 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 def _check_kinds(table: Table) -> None:
     """Python takes any value for any field; what follows relies on their kinds."""
     for flow in table.flows:
-        _check_kind(table, "source", flow.source, Kafka, Delta)
+        _check_kind(table, "source", flow.source, Kafka, Files, Delta)
     _check_kind(table, "write", table.write, Append, Upsert)
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "maintain", table.maintain, Maintenance)
     _check_list(table, "expect", table.expect, Expect, Unique, References)
     if table.parse is not None:
-        _check_kind(table, "parse", table.parse, Json, Avro)
+        _check_kind(table, "parse", table.parse, Json, Avro, Cast)
         _check_list(table, "into", table.parse.into, str)
+        _check_kind(table, "fails", table.parse.fails, bool)
     if not (table.transform is None or callable(table.transform)):
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function")
     if isinstance(table.write, Append):
@@ -66,7 +69,7 @@ def _check_kinds(table: Table) -> None:
             _check_kind(table, "watermark", table.write.watermark, Watermark)
     else:
         _check_list(table, "keys", table.write.keys, str)
-        _check_kind(table, "recompute", table.write.recompute, Bucket)
+        _check_kind(table, "recompute", table.write.recompute, Bucket, type(None))
         _check_kind(table, "in_windows", table.write.in_windows, bool)
 
 
@@ -124,15 +127,17 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
         if key not in columns:
             raise mistake(table, f"key '{key}' is not a column of its schema: {suggest(key, columns)}")
     if isinstance(table.write, Upsert):
-        bucket = table.write.recompute
         if not keys:
             raise mistake(table, "Upsert has no keys: name the columns that identify a row")
+        if not isinstance(table.source, Delta):
+            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
+        bucket = table.write.recompute
+        if bucket is None:
+            return
         if bucket.unit not in BUCKET_UNITS:
             raise mistake(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
         if bucket.name not in keys:
             raise mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
-        if not isinstance(table.source, Delta):
-            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
         options = ddl.columns(tables[table.source.table].schema)
         if bucket.of not in options:
             raise mistake(table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}")

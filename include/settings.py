@@ -18,6 +18,7 @@ class Settings:
 
     home: everything Sluice writes lies below it.
     jars: JVM artifacts, `jars/spark` for the drivers and `jars/broker` for the embedded Kafka.
+    landing: the folder, or its URL, below which files land.
     kafka: bootstrap servers, `host:port[,host:port]`.
     control_url: SQLAlchemy URL of the control database.
     airflow_port: where the Airflow UI listens on 127.0.0.1.
@@ -26,6 +27,7 @@ class Settings:
 
     home: Path
     jars: Path
+    landing: str
     kafka: str
     control_url: str
     airflow_port: int
@@ -49,6 +51,10 @@ class Settings:
         layer, name = table.split(".")
         return self.lake / layer / name
 
+    def folder(self, path: str) -> str:
+        """Where files land: `path` below the landing folder, unless it is absolute or a URL."""
+        return _folder(path if path.startswith("/") or "://" in path else f"{self.landing}/{path}")
+
     def checkpoints(self, flow: str) -> Path:
         """The directory that holds one numbered checkpoint for each generation of a flow."""
         return self.home / "checkpoints" / flow
@@ -60,11 +66,16 @@ def from_environment(environment: dict[str, str]) -> Settings:
     return Settings(
         home=home,
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
+        landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
         kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
     )
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
 
 
 def _number(environment: dict[str, str], name: str, default: float) -> float:

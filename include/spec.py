@@ -15,6 +15,8 @@ from include.rules import Unique as Unique
 LAYERS = ("bronze", "silver", "gold")
 LATE_ACTIONS = ("quarantine", "drop")
 BUCKET_UNITS = ("minute", "hour", "day")
+FORMATS = ("csv", "json", "parquet")
+NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
 
 # What Spark's Kafka source delivers, headers included.
 KAFKA_SCHEMA = """
@@ -30,6 +32,13 @@ KAFKA_SCHEMA = """
 # The same, of values that begin with a schema registry's header.
 KAFKA_SCHEMA_WITH_IDS = f"""{KAFKA_SCHEMA.rstrip()},
     schema_id INT COMMENT 'of the schema its value was written with; NULL where the value has no such header'
+"""
+
+# What a table fed by files has beside the columns of its files.
+FILES_SCHEMA = """
+    _filename STRING COMMENT 'the file it came in, below the folder of the source',
+    _index BIGINT COMMENT 'its place among the records of that file, from 0',
+    _rescued_data STRING COMMENT 'JSON: what has no column; under _record a record that does not fit its file'
 """
 
 
@@ -77,6 +86,30 @@ class Delta:
 
 
 @dataclass(frozen=True)
+class Files:
+    """Each new file of the folder `path`, once, also where it comes late, out of order or with an old date.
+
+    path: below `SLUICE_LANDING`, or absolute, or a URL; folders in it are gone into. Names that begin with `.` or `_`
+        are not looked at, so whoever writes a file renames it into place when it is whole. A file that cannot be read,
+        that is gone, or that changes after it was found and so is not read again, gets a row in the quarantine.
+    format: csv | json | parquet. Columns of CSV and JSON (one object a line) are STRING, those of Parquet as they are.
+    new_columns: what happens to a column the table has not: `add` it, `rescue` it into `_rescued_data`, `fail`, or
+        `ignore` it. A table that declares no columns has those of its first files.
+    pattern: what the name of a file must look like, with `*` and `?`.
+    max_files: files a batch takes at most. max_bytes: bytes instead, and one file at the least.
+    header: whether the first record of a CSV file names its columns; without, the declared ones are taken in order.
+    """
+
+    path: str
+    format: str
+    new_columns: str = "add"
+    pattern: str = "*"
+    max_files: int = 1_000
+    max_bytes: int | None = None
+    header: bool = True
+
+
+@dataclass(frozen=True)
 class Json:
     """Typed columns out of a JSON object in `column`.
 
@@ -84,11 +117,26 @@ class Json:
     cast, and a payload that is no JSON object, become NULL plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
     The source's own columns stay beside them.
     header: a schema registry's header in front of the object is skipped, where there is one.
+    fails: end the flow instead, naming the row and the field.
     """
 
     column: str
     into: tuple[str, ...]
     header: bool = False
+    fails: bool = False
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Typed columns out of columns of text that have the same names.
+
+    into: their names; each becomes of the type the table's schema gives it. A text that cannot be cast becomes NULL
+    plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
+    fails: end the flow instead, naming the row and the field.
+    """
+
+    into: tuple[str, ...]
+    fails: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,12 +147,14 @@ class Avro:
     was written with; a field that this schema lacks is NULL.
     schema: instead, the one of values without a header.
     What is an error as a whole: an id nobody declared, a record that is cut off or goes on, one text of over 32 MB.
+    fails: end the flow instead, naming the row and the field.
     """
 
     column: str
     into: tuple[str, ...]
     schemas: Mapping[int, str] = field(default_factory=dict)
     schema: str | None = None
+    fails: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,12 +208,13 @@ class Upsert:
 
     recompute: an aggregate that must be right after late rows. For every bucket a batch touches, `transform` sees all
     rows the source holds for that bucket as of the batch's end version, so a replay comes out the same. The bucket is
-    one of the keys.
+    one of the keys. Without one, each batch sees all rows of the source: for small tables, where a late row changes
+    what follows it (a running balance, say).
     in_windows: no stream runs; what its source has gathered is merged whenever the table's window is open.
     """
 
     keys: tuple[str, ...]
-    recompute: Bucket
+    recompute: Bucket | None = None
     in_windows: bool = False
 
 
@@ -197,7 +248,7 @@ class Maintenance:
         return promised_seconds + min(3600, promised_seconds)
 
 
-Source = Kafka | Delta
+Source = Kafka | Files | Delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +258,8 @@ class Table:
     name: `<layer>.<name>`, the same as the file's path.
     source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
         The branch "" is the flow that bears the table's name, as the only flow does.
-    schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`.
+    schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`; one fed by
+        files gets `FILES_SCHEMA` in addition, and may have further columns.
     transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
         `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Without one, the columns of
         `schema` are taken by name.
@@ -221,7 +273,7 @@ class Table:
     source: Source | Mapping[str, Source]
     comment: str
     schema: str = KAFKA_SCHEMA
-    parse: Json | Avro | None = None
+    parse: Json | Avro | Cast | None = None
     transform: Callable[[Any], Any] | None = None
     write: Append | Upsert = Append()
     expect: tuple[Rule, ...] = ()
@@ -243,13 +295,18 @@ class Table:
             return (self,)
         return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
 
+    def __post_init__(self) -> None:
+        if isinstance(self.source, Files) and FILES_SCHEMA not in self.schema:
+            declared = "" if self.schema == KAFKA_SCHEMA else f"{self.schema},"
+            object.__setattr__(self, "schema", f"{declared}{FILES_SCHEMA}")
+
     @property
     def layer(self) -> str:
         return self.name.split(".")[0]
 
     @property
     def quarantine(self) -> str:
-        """The table that gets the rows which break a rule."""
+        """The table that gets the rows which break a rule, and a row for each file that could not be read."""
         return f"quarantine.{self.name.replace('.', '_')}"
 
     @property
@@ -258,9 +315,9 @@ class Table:
 
     @property
     def has_quarantine(self) -> bool:
-        """Whether rows of its may go there."""
+        """Whether rows of its, or files of its source, may go there."""
         late = self.watermark.late if self.watermark else ""
-        return "quarantine" in (late, *(rule.otherwise for rule in self.expect))
+        return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.expect))
 
     @property
     def merges_in_windows(self) -> bool:

@@ -6,15 +6,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.engine import avro, commit, deduplicate, prune, quality, storage, watermark
+from include.engine import avro, commit, deduplicate, files, parse, prune, quality, storage, watermark
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
-from include.engine.parse import typed
 from include.engine.quality import Tally
 from include.errors import Broken
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Avro, Delta, Kafka, Rule, Table, Upsert
+from include.spec import Append, Avro, Delta, Files, Kafka, Rule, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -53,7 +52,9 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
     """Source rows as rows of the table, by its `parse` and `transform`, in the order of its schema."""
     schema = StructType.fromDDL(table.schema)
     if table.parse:
-        rows = (avro.typed if isinstance(table.parse, Avro) else typed)(rows, table.parse, schema)
+        typed = avro.typed if isinstance(table.parse, Avro) else parse.typed
+        rows = typed(rows, table.parse, schema)
+        rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
         rows = table.transform(rows)
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
@@ -67,7 +68,10 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp = life.table, life.stamp(batch)
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
-    if isinstance(table.write, Upsert):
+    if isinstance(table.source, Files):
+        is_replay = life.may_have_been_tried(batch)
+        life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, is_replay)
+    elif isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, table, table.write, stamp)
     elif as_it_came:
         commit.commit(_in_few_files(rows, _kafka_records(stamp)), table, stamp)
@@ -145,16 +149,18 @@ def _require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> 
 
 def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> int:
     by = write.recompute
-    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
-    starts = [row["start"] for row in touched]
     assert isinstance(table.source, Delta)
     source = (
         rows.sparkSession.read.format("delta")
         .option("versionAsOf", ledger.read_version(stamp.source_to))
         .load(str(settings().table_path(table.source.table)))
-        .filter(prune.condition(by.of, starts, by.unit))
-        .withColumn(by.name, prune.bucket(by.of, by.unit))
     )
+    if by is None:
+        commit.commit(shaped(source, table), table, stamp)
+        return rows.count()
+    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
+    starts = [row["start"] for row in touched]
+    source = source.filter(prune.condition(by.of, starts, by.unit)).withColumn(by.name, prune.bucket(by.of, by.unit))
     near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
     commit.commit(shaped(source, table), table, stamp, pruning=near)
     return sum(row["count"] for row in touched)

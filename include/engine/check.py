@@ -18,7 +18,8 @@ from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
 from include.errors import DeclarationError, report
-from include.spec import Bucket, Delta, Expect, References, Table, Unique, Upsert
+from include.settings import settings
+from include.spec import FILES_SCHEMA, Bucket, Delta, Expect, Files, References, Table, Unique, Upsert
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -48,12 +49,15 @@ ROW_WISE = {
 def check(spark: SparkSession, tables: Catalog) -> None:
     """Raises DeclarationError for the first table whose rows would not be what it declares."""
     for table in tables.flows.values():
-        _check_flow(spark, table, tables)
+        if isinstance(table.source, Files):
+            _check_schema(table)
+        elif not _is_unknown(table, tables):
+            _check_flow(spark, table, tables)
 
 
 def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
-    if isinstance(table.write, Upsert):
+    if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     rows = _shaped(source, table)
     _check_types(table, rows)
@@ -68,10 +72,33 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
         _check_plan(table, judged, source, f"rule '{rule.name}'", "let it speak of one row")
 
 
+def _is_unknown(table: Table, tables: Catalog) -> bool:
+    """Whether the columns of its source come with files that nobody has read yet."""
+    above = tables.tables[table.source.table] if isinstance(table.source, Delta) else None
+    return above is not None and above.schema == FILES_SCHEMA and not _is_stored(above)
+
+
+def _check_schema(table: Table) -> None:
+    try:
+        StructType.fromDDL(table.schema)
+    except PySparkException as error:
+        raise _mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema") from error
+
+
+def _is_stored(table: Table) -> bool:
+    return (settings().table_path(table.name) / "_delta_log").is_dir()
+
+
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
-    source = table.source
-    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else source.schema
-    return spark.createDataFrame([], StructType.fromDDL(ddl))
+    if not isinstance(table.source, Delta):
+        return spark.createDataFrame([], StructType.fromDDL(table.source.schema))
+    above = tables.tables[table.source.table]
+    declared = StructType.fromDDL(above.schema)
+    if isinstance(above.source, Files) and _is_stored(above):
+        stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
+        more = [field for field in stored if field.name not in declared.fieldNames()]
+        declared = StructType([*declared.fields, *more])
+    return spark.createDataFrame([], declared)
 
 
 def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:

@@ -20,9 +20,17 @@ INCURABLE = (
     "MALFORMED_LOG_FILE",
     "STATE_STORE_",
     "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART",
+    # What `fails=True` raises.
+    "USER_RAISED_EXCEPTION",
 )
 # Curable, although their states say otherwise: wrappers around the cause, and what is away for a moment.
-CURABLE = ("FOREACH_BATCH_USER_FUNCTION_ERROR", "FAILED_RENAME_PATH", "STREAM_FAILED", "TASK_WRITE_FAILED")
+CURABLE = (
+    "FOREACH_BATCH_USER_FUNCTION_ERROR",
+    "FAILED_RENAME_PATH",
+    "STREAM_FAILED",
+    "TASK_WRITE_FAILED",
+    "PATH_NOT_FOUND",
+)
 READ_AGAIN = "move its table away and action reset checkpoint reads all of its source into a new one"
 REMEDIES = {
     "KAFKA_DATA_LOSS": "action accept data loss records what is gone and goes on after it",

@@ -1,11 +1,11 @@
-"""Typed columns out of JSON, without losing a row."""
+"""Typed columns out of JSON or text, without losing a row."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine import registry
-from include.spec import Json
+from include.spec import Cast, Json
 
 SHOWN_CHARACTERS = 80
 # What a text must look like before Spark may cast it to a type.
@@ -18,13 +18,35 @@ SHAPES = {
     "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
 }
 ERROR_TYPE = "ARRAY<STRUCT<field: STRING, message: STRING>>"
+# What says where a row came from.
+ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 
 
-def typed(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
-    """`rows` plus one typed column for each name in `parse.into`, plus `_errors`.
+def typed(rows: DataFrame, parse: Json | Cast, schema: StructType) -> DataFrame:
+    """`rows` plus one typed column for each name in `parse.into`, plus `_errors`."""
+    return _from_json(rows, parse, schema) if isinstance(parse, Json) else _from_text(rows, parse, schema)
 
-    One `from_json` a row reads every field as text; the cast happens after, so that it can say what it refused.
-    """
+
+def strict(rows: DataFrame) -> DataFrame:
+    """Typed rows, of which the first that has an error ends the query, and says where it came from."""
+    where = [F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in ORIGIN if name in rows.columns]
+    first = F.col("_errors")[0]
+    what = F.concat_ws(", ", *where, F.concat(F.lit("field "), first["field"], F.lit(": "), first["message"]))
+    # As part of the column, or the optimizer would leave it out.
+    return rows.withColumn("_errors", F.when(F.size("_errors") > 0, F.raise_error(what)).otherwise(F.col("_errors")))
+
+
+def _from_text(rows: DataFrame, parse: Cast, schema: StructType) -> DataFrame:
+    made, errors = {}, []
+    for name in parse.into:
+        raw, type_name = F.col(f"`{name}`"), schema[name].dataType.simpleString()
+        made[name] = _cast(raw, type_name)
+        errors.append(_cast_error(name, raw, made[name], type_name))
+    return rows.withColumns({**made, "_errors": _found(errors)})
+
+
+def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
+    """One `from_json` a row reads every field as text; the cast happens after, so that it can say what it refused."""
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
     text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
     payload = F.col(parse.column)
@@ -42,14 +64,17 @@ def typed(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
     for name, type_name in types.items():
         raw = F.col(f"_json.`{name}`")
         rows = rows.withColumn(name, _cast(raw, type_name))
-        errors.append(
-            F.when(
-                raw.isNotNull() & F.col(name).isNull(),
-                _error(name, F.concat(_shown(raw), F.lit(f" is no {type_name.upper()}"))),
-            )
-        )
-    found = F.filter(F.array(*errors), lambda error: error.isNotNull())
-    return rows.withColumn("_errors", found.cast(ERROR_TYPE)).drop("_json")
+        errors.append(_cast_error(name, raw, F.col(name), type_name))
+    return rows.withColumn("_errors", _found(errors)).drop("_json")
+
+
+def _cast_error(name: str, raw: Column, made: Column, type_name: str) -> Column:
+    is_refused = raw.isNotNull() & made.isNull()
+    return F.when(is_refused, _error(name, F.concat(_shown(raw), F.lit(f" is no {type_name.upper()}"))))
+
+
+def _found(errors: list[Column]) -> Column:
+    return F.filter(F.array(*errors), lambda error: error.isNotNull()).cast(ERROR_TYPE)
 
 
 def _payload_error(payload: Column, column: str) -> Column:

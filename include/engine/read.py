@@ -1,5 +1,7 @@
 """Source rows as a streaming frame."""
 
+from pathlib import Path
+
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -7,13 +9,15 @@ from pyspark.sql import functions as F
 from include.engine import registry
 from include.errors import Unreachable
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Files, Kafka, Table
 
 
 def stream(spark: SparkSession, table: Table) -> DataFrame:
-    """The rows that `table` has yet to read. Raises Unreachable where its source table is not stored yet."""
+    """The rows that `table` has yet to read. Raises Unreachable where its source is not there yet."""
     if isinstance(table.source, Kafka):
         return kafka(spark, table.source)
+    if isinstance(table.source, Files):
+        return files(spark, table.source)
     source = table.source.table
     path = settings().table_path(source)
     if not (path / "_delta_log").is_dir():
@@ -44,3 +48,22 @@ def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
         .load()
     )
     return rows.withColumn("schema_id", registry.schema_id(F.col("value"))) if source.schema_ids else rows
+
+
+def files(spark: SparkSession, source: Files) -> DataFrame:
+    """What this is good for is which files there are; `include.engine.files` reads them."""
+    folder = settings().folder(source.path)
+    if folder.startswith(f"{settings().landing}/") and "://" not in folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    limit = ("maxBytesPerTrigger", source.max_bytes) if source.max_bytes else ("maxFilesPerTrigger", source.max_files)
+    return (
+        spark.readStream.format("text")
+        .option(*limit)
+        .option("pathGlobFilter", source.pattern)
+        # Without it, folders whose names hold a `=` are gone into, and others are not.
+        .option("recursiveFileLookup", "true")
+        # Spark would pass over a file that is much older than the newest it has seen.
+        .option("maxFileAge", "36500d")
+        .option("__globPaths__", "false")
+        .load(folder if "://" in folder else f"file://{folder}")
+    )

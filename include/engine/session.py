@@ -52,8 +52,10 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         builder = builder.master("local[*]")
     for key, value in CONF.items():
         builder = builder.config(key, value)
-    cores = str(os.cpu_count() or 1)
-    builder = builder.config("spark.sql.shuffle.partitions", cores)
+    cores = os.cpu_count() or 1
+    builder = builder.config("spark.sql.shuffle.partitions", str(cores))
+    # By default each file of a batch is a task when they are looked at.
+    builder = builder.config("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(4 * cores))
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
     spark = builder.getOrCreate()
     for name, most in AVRO_LIMITS.items():

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Append, Files, Table
 
 PROPERTIES = {
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
@@ -30,6 +30,14 @@ QUARANTINE_SCHEMA = """
     _batch BIGINT COMMENT 'batch of that generation',
     _source STRING COMMENT 'JSON: where the batch ends in its source',
     _replay BIGINT COMMENT 'the replay that is about to put the row into the table'
+"""
+
+# What it carries where it is a file that could not be read.
+FILE_SCHEMA = """
+    _filename STRING COMMENT 'the file, below the folder of the source',
+    length BIGINT COMMENT 'its bytes, NULL where it was gone',
+    modification_time TIMESTAMP COMMENT 'its date, NULL where it was gone',
+    _reason STRING COMMENT 'why it is not in the table as it lies there'
 """
 
 
@@ -54,11 +62,13 @@ def create(spark: SparkSession, table: Table) -> None:
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # So that the payload is not searched for its smallest and greatest value.
         properties["delta.dataSkippingStatsColumns"] = ",".join(KAFKA_PLACE)
-    _create(spark, table.name, schema, table.comment, {**properties, **table.properties})
+    is_of_files = isinstance(table.source, Files)
+    _create(spark, table.name, schema, table.comment, {**properties, **table.properties}, is_of_files)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
     if table.has_quarantine or is_stored(table.quarantine):
-        fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
-        comment = f"Rows that broke a rule of {table.name}"
+        kept = StructType.fromDDL(FILE_SCHEMA) if is_of_files else schema
+        fields = kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
+        comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
         _create(spark, table.quarantine, StructType(fields), comment, common)
 
 
@@ -66,10 +76,10 @@ def is_stored(name: str) -> bool:
     return (settings().table_path(name) / "_delta_log").is_dir()
 
 
-def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
+def _evolve(spark: SparkSession, name: str, schema: StructType, may_have_more: bool) -> None:
     """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken."""
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
-    for column in stored.keys() - set(schema.fieldNames()):
+    for column in set() if may_have_more else stored.keys() - set(schema.fieldNames()):
         raise Broken(
             f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL",
             "SCHEMA_CHANGED",
@@ -87,11 +97,19 @@ def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
 
 
-def _create(spark: SparkSession, name: str, schema: StructType, comment: str, properties: dict[str, str]) -> None:
+def _create(
+    spark: SparkSession,
+    name: str,
+    schema: StructType,
+    comment: str,
+    properties: dict[str, str],
+    may_have_more: bool = False,
+) -> None:
+    """may_have_more: columns that nobody declared, which files brought."""
     path = settings().table_path(name)
     if is_stored(name):
         register(spark, name)
-        _evolve(spark, name, schema)
+        _evolve(spark, name, schema, may_have_more)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
     for key, value in properties.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import Broken
+from include.ledger import landing
 
 
 def newest_generation(checkpoints: Path) -> int | None:
@@ -33,7 +34,9 @@ def check(checkpoint: Path) -> None:
         raise _damaged(beginning, "does not say where the source begins, it was cut short")
     # Spark reads the one before the newest as well.
     for batch in (newest - 1, newest, done):
-        end_offset(checkpoint, batch)
+        end = end_offset(checkpoint, batch)
+        if isinstance(end, dict) and "logOffset" in end:
+            landing.taken(checkpoint, end)
     if done >= 0 and not (checkpoint / "commits" / str(done)).read_text(errors="replace").startswith("v"):
         raise _damaged(checkpoint / "commits" / str(done), "does not say what was committed, it was cut short")
     if newest - done not in (0, 1):
@@ -48,7 +51,8 @@ def _check_metadata(file: Path) -> None:
 
 
 def end_offset(checkpoint: Path, batch: int) -> Any:
-    """Where the batch ends in its source: Kafka's `{topic: {partition: next offset}}`, or Delta's source offset.
+    """Where the batch ends in its source: Kafka's `{topic: {partition: next offset}}`, Delta's source offset, or
+    for files `{"logOffset": newest entry of the log in sources/0}`.
 
     None before the first batch. Raises Broken for a file that is missing, damaged or of another format.
     """

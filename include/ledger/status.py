@@ -8,9 +8,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from include import catalog
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, kafka
+from include.ledger import checkpoint, kafka, landing
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Files, Kafka, Table
 
 
 def rows(table: str) -> int | None:
@@ -29,6 +29,8 @@ def lag(flow: Table) -> str:
     offset = checkpoint.end_offset(checkpoints / str(generation), done)
     if isinstance(flow.source, Kafka):
         return f"{_unread(flow.source, offset):,} records"
+    if isinstance(flow.source, Files):
+        return f"{landing.waiting(flow.source, checkpoints / str(generation), offset):,} files"
     assert isinstance(flow.source, Delta)
     source = _open(flow.source.table)
     return "source is gone" if source is None else f"{source.version() - checkpoint.read_version(offset):,} versions"

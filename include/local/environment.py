@@ -83,6 +83,7 @@ def _variables(where: Settings, java_home: Path) -> dict[str, str]:
     return {
         "SLUICE_HOME": str(where.home),
         "SLUICE_JARS": str(where.jars),
+        "SLUICE_LANDING": where.landing,
         "SLUICE_KAFKA": where.kafka,
         "SLUICE_CONTROL_URL": where.control_url,
         "SLUICE_AIRFLOW_PORT": str(where.airflow_port),

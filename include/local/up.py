@@ -24,7 +24,7 @@ from include.local.producer import TOPIC
 from include.settings import Settings, settings
 from include.spec import Kafka
 
-BROKER, PRODUCER = "kafka-broker", "event-producer"
+BROKER, PRODUCER, BANK = "kafka-broker", "event-producer", "bank"
 SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
 DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
@@ -79,6 +79,10 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
         command = [str(install.venv() / "bin" / "python"), "-m", "include.local.producer", "--rate", rate]
         platform.start(PRODUCER, command, kit.variables)
         _say(f"event producer started, {rate} events a second")
+    if not platform.find(BANK):
+        command = [str(install.venv() / "bin" / "python"), "-m", "include.local.transactions"]
+        platform.start(BANK, command, kit.variables)
+        _say(f"the bank drops its daily files into {where.landing}")
 
 
 def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
@@ -87,7 +91,7 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
     before = streams.launched(engine)
 
     def check() -> None:
-        platform.require([BROKER, PRODUCER, *(name for name in airflow.COMMANDS if name in platform.names())])
+        platform.require([BROKER, PRODUCER, BANK, *(name for name in airflow.COMMANDS if name in platform.names())])
         _require_streams(engine, platform, before)
 
     kit.wait(ANSWER_SECONDS, check)

@@ -31,7 +31,7 @@ def test_a_wrong_call_is_one_sentence_and_an_exit_code(pipeline: Pipeline):
     option = pipeline.run("--twice")
     assert option.returncode == 2
     assert "stream.py: error: unrecognized arguments: --twice" in option.stdout.splitlines()
-    unreachable = pipeline.run("--once", SLUICE_KAFKA="127.0.0.1:1")
+    unreachable = pipeline.run("--once", "--flow", "bronze.tracker_events", SLUICE_KAFKA="127.0.0.1:1")
     assert unreachable.returncode == 4
     sentence = (
         "sluice: SLUICE_KAFKA is 127.0.0.1:1, where no Kafka broker answers: start it (make up), or correct the setting"

@@ -38,9 +38,33 @@ SENTENCES = {
     "bucket_is_no_key": "include/tables/gold/by_minute.py: bucket 'minute' is not one of its keys: add it to ('key',)",
     "bucket_of_unknown_column": "include/tables/gold/by_minute.py: bucket of 'timestmap', which its source has not: "
     "did you mean 'timestamp'?",
+    "cast_of_an_unknown_column": "include/tables/silver/readings.py: Cast of 'topik', which its source has not: did "
+    "you mean 'topic'?",
     "cycle": "include/tables/silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen <- silver.egg): cut one "
     "of these",
     "empty_schema": "include/tables/silver/readings.py: schema is empty: name its columns",
+    "files_below_a_glob": "include/tables/bronze/bills.py: path 'bills/2019-*' is a pattern: name one folder, and say "
+    "pattern= for its files",
+    "files_in_silver": "include/tables/silver/bills.py: only bronze reads files, so that what arrived is kept as it "
+    "arrived: read a bronze table",
+    "files_none_a_batch": "include/tables/bronze/bills.py: max_files is 0: set it to a whole number above 0",
+    "files_of_an_unknown_format": "include/tables/bronze/bills.py: format is 'cvs': did you mean 'csv'?",
+    "files_of_bytes_as_text": "include/tables/bronze/bills.py: max_bytes is '1 GB': set it to a whole number above 0",
+    "files_of_json_without_a_header": "include/tables/bronze/bills.py: header=False, and json has no header: leave it "
+    "out",
+    "files_with_a_parse": "include/tables/bronze/bills.py: parse would alter what arrived, and bronze keeps it as it "
+    "came: put it on the silver table",
+    "files_with_a_path_as_pattern": "include/tables/bronze/bills.py: pattern is '2019/*.csv': it has to match names "
+    "of files, such as '*.csv'",
+    "files_with_a_wide_pattern": "include/tables/bronze/bills.py: pattern is '*.{csv,txt}': use * and ? alone",
+    "files_with_an_unknown_mode": "include/tables/bronze/bills.py: new_columns is 'rescued': did you mean 'rescue'?",
+    "files_with_their_own_columns": "include/tables/bronze/bills.py: '_filename' is a column that every table of "
+    "files has: take it out of its schema",
+    "files_with_types": "include/tables/bronze/bills.py: column 'what it cost' is declared DECIMAL, and CSV is kept "
+    "as text: declare it STRING, and type it in silver with parse=Cast(...)",
+    "files_with_unique": "include/tables/bronze/bills.py: unique would alter what arrived, and bronze keeps it as it "
+    "came: put it on the silver table",
+    "files_without_a_folder": "include/tables/bronze/bills.py: path is '': name the folder in which the files land",
     "first_by_is_no_column": "include/tables/silver/readings.py: key 'arrival' is not a column of its schema: there "
     "are key, offset, timestamp",
     "gold_reads_kafka": "include/tables/gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it "
@@ -86,7 +110,8 @@ SENTENCES = {
     "cron: write '0 3 * * *'",
     "schedule_is_out_of_range": "include/tables/silver/readings.py: schedule is '99 * * * *', which is not the five "
     "fields of cron: write '0 3 * * *'",
-    "source_is_a_name": "include/tables/silver/readings.py: source is 'bronze.events': it has to be Kafka or Delta",
+    "source_is_a_name": "include/tables/silver/readings.py: source is 'bronze.events': it has to be Kafka or Files or "
+    "Delta",
     "table_beside_the_layers": "tests/mistakes/table_beside_the_layers/readings.py lies in no layer, so it would be "
     "ignored: move it to one of bronze, silver, gold",
     "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "

@@ -19,6 +19,7 @@ PLAIN = (
     "include.declaration",
     "include.sources",
     "include.avro",
+    "include.declared_files",
     "include.ddl",
     "include.expectations",
     "include.rules",

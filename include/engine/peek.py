@@ -1,0 +1,128 @@
+"""How a file begins or ends: the header of a CSV, the footer of a Parquet file, read by the driver, many at a time."""
+
+import codecs
+import csv
+import io
+from collections.abc import Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow
+from pyarrow import fs, parquet
+
+from include import ddl
+from include.errors import Unreachable
+from include.ledger.landing import file_system
+from include.settings import settings
+from include.spec import FILES_SCHEMA, Files, Table
+
+THREADS = 16
+HEAD_BYTES = 65_536
+LONGEST_HEADER_BYTES = 1_048_576
+csv.field_size_limit(LONGEST_HEADER_BYTES)
+CHUNK_BYTES = 8_388_608
+# Under which a record that does not fit its file is rescued.
+RECORD = "_record"
+# Longest first, because one begins like another.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """kind: what files have to share to be read together. names: of a CSV's columns. problem: why it cannot be read."""
+
+    path: str
+    kind: Hashable = None
+    names: tuple[str, ...] = ()
+    is_marked: bool = False
+    problem: str = ""
+    is_gone: bool = False
+
+
+def heads(table: Table, paths: Iterable[str]) -> list[Head]:
+    """In the order of `paths`. Raises Unreachable where it is not the file that is at fault."""
+    source = table.source
+    assert isinstance(source, Files)
+    system, _ = file_system(settings().folder(source.path))
+    declared = tuple(ddl.columns(table.schema.removesuffix(FILES_SCHEMA)))
+
+    def look(path: str) -> Head:
+        try:
+            return _look(system, path, source, declared)
+        except FileNotFoundError:
+            return Head(path, problem="it was gone before it was read", is_gone=True)
+        except (OSError, pyarrow.ArrowException, csv.Error) as error:
+            require_bytes(system, path)
+            return Head(path, problem=str(error).partition("\n")[0])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(look, paths))
+
+
+def require_bytes(system: fs.FileSystem, path: str) -> None:
+    """Raises Unreachable where a file's bytes cannot be had now; then another try may find it in order."""
+    try:
+        with system.open_input_stream(path) as stream:
+            while stream.read(CHUNK_BYTES):
+                pass
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        return
+    except OSError as error:
+        if not system.get_file_info(path).is_file:
+            return
+        raise Unreachable(f"{path} cannot be read now ({error}): it is tried again") from error
+
+
+def _look(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> Head:
+    if source.format == "parquet":
+        schema = parquet.read_schema(path, filesystem=system).remove_metadata()
+        return Head(path, schema.to_string())
+    with system.open_input_stream(path) as stream:
+        if source.format == "json":
+            stream.read(1)
+            return Head(path)
+        record, is_marked = _first_record(stream)
+    if record is None:
+        return Head(path)
+    given = record if source.header else list(declared)
+    given += [""] * (len(record) - len(given))
+    names = _apart([name.strip() or f"_c{place}" for place, name in enumerate(given)])
+    return Head(path, (names, is_marked), names, is_marked)
+
+
+def _apart(names: list[str]) -> tuple[str, ...]:
+    """A name that comes again says where it stands."""
+    seen = {RECORD}
+    for place in range(len(names)):
+        while names[place] in seen:
+            names[place] += f" ({place + 1})"
+        seen.add(names[place])
+    return tuple(names)
+
+
+def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, bool]:
+    """None where there is none. And whether the file begins with a byte-order mark."""
+    data = b""
+    while len(data) < LONGEST_HEADER_BYTES:
+        more = stream.read(HEAD_BYTES)
+        data += more
+        encoding = next((name for mark, name in MARKS if data.startswith(mark)), None)
+        text = io.StringIO(_text(data, encoding), newline="")
+        record = next((record for record in csv.reader(text) if record), None)
+        end = text.tell()
+        if not more or (record is not None and 0 < end < len(text.getvalue())):
+            return record, encoding is not None
+    raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
+
+
+def _text(data: bytes, encoding: str | None) -> str:
+    try:
+        return codecs.getincrementaldecoder(encoding or "utf-8")("strict").decode(data)
+    except UnicodeDecodeError:
+        return data.decode("latin-1")

@@ -1,0 +1,393 @@
+"""Each file once, whatever is in it and whenever it comes."""
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from include import catalog
+from include.catalog import Catalog
+from include.control import commands, database
+from include.control.commands import Action, Command
+from include.engine import commit, files
+from include.errors import Broken, FlowFailed
+from include.ledger import status
+from include.settings import settings
+from include.spec import Append, Cast, Delta, Table
+from tests.flows import Driver, rows_of
+from tests.landing import Landing
+from tests.pipeline import wait_until
+
+OLD = datetime(1990, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def landing(name) -> Landing:
+    return Landing(name)
+
+
+def as_parquet(**columns) -> bytes:
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.fixture
+def fails(monkeypatch):
+    """Within it, no batch reaches its commit."""
+
+    def run(run_once, *tables: Table) -> None:
+        def fail(*arguments, **named):
+            raise OSError("the disk is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(commit, "commit", fail)
+            with pytest.raises(FlowFailed, match="the disk is gone"):
+                run_once(*tables)
+
+    return run
+
+
+DAY = {"date": "2019-08-04", "amount": "500.00", "description": "Pay"}
+LINE = "2019-08-04,500.00,Pay\n"
+SCHEMA = "date STRING, amount STRING, description STRING"
+HEADER = "date,amount,description\n"
+# name of the file -> (what is in it, its rows)
+ODD: dict[str, tuple[bytes, list[dict]]] = {
+    "plain.csv": ((HEADER + LINE).encode(), [DAY]),
+    "mark.csv": (b"\xef\xbb\xbf" + (HEADER + LINE).encode(), [DAY]),
+    "utf16.csv": (
+        (HEADER + "2019-08-04,1,Caf\u00e9\n").encode("utf-16"),
+        [{**DAY, "amount": "1", "description": "Café"}],
+    ),
+    "crlf.csv": ((HEADER + LINE).replace("\n", "\r\n").encode(), [DAY]),
+    "no end.csv": ((HEADER + LINE).strip().encode(), [DAY]),
+    "quoted line.csv": (
+        f'{HEADER}2019-08-04,1,"Caf\u00e9\nCentral, ""old"""\n{LINE}'.encode(),
+        [{**DAY, "amount": "1", "description": 'Café\nCentral, "old"'}, DAY],
+    ),
+    "short.csv": (
+        f"{HEADER}2019-08-04,1\n{LINE}".encode(),
+        [{"date": "2019-08-04", "amount": "1", "rescued": {"_record": "2019-08-04,1"}}, DAY],
+    ),
+    "long.csv": (
+        f"{HEADER}2019-08-04,500.00,Pay,x,é\n".encode(),
+        [{**DAY, "rescued": {"_record": "2019-08-04,500.00,Pay,x,é"}}],
+    ),
+    "unclosed.csv": (
+        f'{HEADER}2019-08-04,"1\n{LINE}'.encode(),
+        [{"date": "2019-08-04", "amount": f"1\n{LINE}", "rescued": {"_record": f'2019-08-04,"1\n{LINE}'.rstrip()}}],
+    ),
+    "empty.csv": (b"", []),
+    "header.csv": (HEADER.encode(), []),
+    "blank lines.csv": (f"\n\n{HEADER}\n{LINE}\n\n".encode(), [DAY]),
+    "latin.csv": (
+        (HEADER + "2019-08-04,1,Caf\u00e9\n" + LINE).encode("latin-1"),
+        [{"date": "2019-08-04", "amount": "1", "rescued": {"description": "Café"}}, DAY],
+    ),
+    "order.csv": (b"description,date,amount\nPay,2019-08-04,500.00\n", [DAY]),
+    "case.csv": (
+        b"Date,AMOUNT,description,date,date\n2019-08-04,500.00,Pay,x,y\n",
+        [{**DAY, "rescued": {"date": "x", "date (5)": "y"}}],
+    ),
+    "more.csv": (
+        b"date,amount,description,_index,a=b;\n2019-08-04,500.00,Pay,7,8\n",
+        [{**DAY, "rescued": {"_index": "7", "a=b;": "8"}}],
+    ),
+    "nothing.csv": (
+        f'{HEADER}2019-08-04,,Pay\n,"",\n'.encode(),
+        [{"date": "2019-08-04", "description": "Pay"}, {"amount": ""}],
+    ),
+    "a b*[c]{d}?%20+\u00e9#:.csv": ((HEADER + LINE).encode(), [DAY]),
+    "below/it.csv": ((HEADER + LINE).encode(), [DAY]),
+    "below/k=v/it.csv": ((HEADER + LINE).encode(), [DAY]),
+}
+
+
+def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, run_once):
+    for file, (content, _) in ODD.items():
+        landing.drop(file, content)
+    landing.drop(".hidden.csv", HEADER + LINE)
+    landing.drop("_temporary/part.csv", HEADER + LINE)
+    landing.drop("other.txt", HEADER + LINE)
+    run_once(
+        landing.table(schema="date STRING, amount STRING, description STRING", new_columns="rescue", pattern="*.csv")
+    )
+    assert landing.rows() == {file: rows for file, (_, rows) in ODD.items() if rows}
+    assert landing.troubles() == []
+
+
+def test_a_csv_file_without_a_header_has_the_declared_columns_in_order(landing, run_once):
+    landing.drop("a.csv", LINE + "2019-08-05,1,x,y\n")
+    run_once(landing.table(schema=SCHEMA, header=False))
+    ragged = {"date": "2019-08-05", "amount": "1", "description": "x", "rescued": {"_record": "2019-08-05,1,x,y"}}
+    assert landing.rows() == {"a.csv": [DAY, ragged]}
+
+
+def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landing, run_once):
+    lines = {
+        b'\xef\xbb\xbf{"a": "x"}\r': {"a": "x"},
+        b"": None,
+        b'{"a": 1.10, "b": {"c": [1, null]}, "d": 12345678901234567890}': {
+            "a": "1.10",
+            "b": '{"c": [1, null]}',
+            "rescued": {"d": "12345678901234567890"},
+        },
+        b'  {"a": true, "b": null}  ': {"a": "true"},
+        b'{"a": "x", "A": "y"}': {"a": "x", "rescued": {"A": "y"}},
+        b'{"A": "y"}': {"a": "y"},
+        b'{"a": "x", "a": "y"}': {"rescued": {"_record": '{"a": "x", "a": "y"}'}},
+        b'{"a": "x"} {"a": "y"}': {"rescued": {"_record": '{"a": "x"} {"a": "y"}'}},
+        b'{"a": "x"': {"rescued": {"_record": '{"a": "x"'}},
+        b"[1]": {"rescued": {"_record": "[1]"}},
+        b"null": {"rescued": {"_record": "null"}},
+        b'{"a": "Caf\xe9"}': {"rescued": {"_record": '{"a": "Café"}'}},
+        b"{}": {},
+    }
+    landing.drop("a.json", b"\n".join(lines))
+    landing.drop("empty.json", b"")
+    run_once(landing.table("json", schema="a STRING, b STRING", new_columns="rescue"))
+    rows = landing.rows()["a.json"]
+    assert rows == [row for row in lines.values() if row is not None]
+
+
+def test_a_file_that_cannot_be_read_stops_no_other_and_is_named_once(landing, run_once, fails):
+    good = as_parquet(a=[1, 2])
+    landing.drop("good.parquet", good)
+    landing.drop("cut.parquet", good[:-10])
+    landing.drop("none.parquet", b"")
+    # Its footer is whole, what stands before it is not.
+    landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
+    table = landing.table("parquet")
+    fails(run_once, table)
+    expected = [("cut.parquet", "unreadable"), ("none.parquet", "unreadable")]
+    assert landing.troubles() == expected
+    run_once(table)
+    landing.drop("later.parquet", as_parquet(a=[3]))
+    run_once(table)
+    assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}], "later.parquet": [{"a": 3}]}
+    assert landing.troubles() == sorted([*expected, ("rotten.parquet", "unreadable")])
+
+
+def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, run_once, fails):
+    table = landing.table(schema="a STRING", new_columns="rescue")
+    for file in ("vanishes.csv", "changes.csv", "stays.csv"):
+        landing.drop(file, "a\n1\n", OLD)
+    fails(run_once, table)
+    (landing.folder / "vanishes.csv").unlink()
+    landing.drop("changes.csv", "a\n1\n2\n")
+    run_once(table)
+    assert landing.rows() == {"changes.csv": [{"a": "1"}, {"a": "2"}], "stays.csv": [{"a": "1"}]}
+    expected = [("changes.csv", "changed"), ("vanishes.csv", "vanished")]
+    assert landing.troubles() == expected
+    landing.drop("stays.csv", "a\n1\n3\n")
+    for file in ("b.csv", "c.csv"):
+        landing.drop(file, "a\n4\n")
+        run_once(table)
+    assert landing.rows()["stays.csv"] == [{"a": "1"}]
+    assert landing.troubles() == [*expected, ("stays.csv", "changed")]
+
+
+def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(landing, run_once):
+    table = landing.table(max_files=600)
+    for number in range(1000):
+        landing.drop(f"{number}.csv", f"a\n{number}\n")
+    run_once(table)
+    landing.drop("late.csv", "a\n-1\n", OLD)
+    assert status.lag(table) == "1 files"
+    run_once(table)
+    assert landing.rows() == {f"{number}.csv": [{"a": str(number)}] for number in range(1000)} | {
+        "late.csv": [{"a": "-1"}]
+    }
+    assert status.lag(table) == "0 files"
+
+
+@pytest.mark.parametrize("is_log_left", [True, False])
+def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fails, is_log_left):
+    table = landing.table("parquet")
+    odd = "a b*[c]{d}?%20+\u00e9#:.parquet"
+    landing.drop("a.parquet", as_parquet(a=[1]))
+    landing.drop("cut.parquet", b"")
+    landing.drop(odd, as_parquet(a=[2]))
+    run_once(table)
+    landing.drop("planned.parquet", as_parquet(a=[3]))
+    landing.drop("empty.parquet", b"")
+    fails(run_once, table)
+    if not is_log_left:
+        shutil.rmtree(settings().checkpoints(table.name) / "1")
+    landing.drop("new.parquet", as_parquet(a=[4]))
+    commands.obey(
+        database.connect(settings().control_url), Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test")
+    )
+    run_once(table)
+    run_once(table)
+    values = {"a.parquet": 1, odd: 2, "planned.parquet": 3, "new.parquet": 4}
+    assert landing.rows() == {file: [{"a": value}] for file, value in values.items()}
+    assert landing.troubles() == [("cut.parquet", "unreadable"), ("empty.parquet", "unreadable")]
+
+
+def test_a_checkpoint_whose_log_of_files_was_cut_short_is_refused(landing, run_once):
+    table = landing.table()
+    landing.drop("a.csv", "a\n1\n")
+    run_once(table)
+    log = settings().checkpoints(table.name) / "1" / "sources" / "0"
+    for damaged, sentence in (("", "it was cut short"), (None, "ends before what the batches have read")):
+        for file in (log / "0", log / ".0.crc"):
+            file.unlink(missing_ok=True)
+        if damaged is not None:
+            (log / "0").write_text(damaged)
+        with pytest.raises(Broken, match=sentence) as refused:
+            run_once(table)
+        assert refused.value.error == "CHECKPOINT_DAMAGED"
+
+
+FIRST, SECOND = {"a": ["1"], "b": ["2"]}, {"b": ["3"], "C": ["4"]}
+WRITERS = {
+    "csv": lambda columns: "\n".join(",".join(row) for row in (columns, *zip(*columns.values(), strict=True))),
+    "json": lambda columns: json.dumps({name: values[0] for name, values in columns.items()}),
+    "parquet": lambda columns: as_parquet(**columns),
+}
+SECOND_ROW = {
+    "add": {"b": "3", "C": "4"},
+    "rescue": {"b": "3", "rescued": {"C": "4"}},
+    "ignore": {"b": "3"},
+    "fail": None,
+}
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(landing, run_once, format):
+    for mode, row in SECOND_ROW.items():
+        one = Landing(f"{landing.name}_{mode}")
+        table = one.table(format, new_columns=mode)
+        one.drop(f"1.{format}", WRITERS[format](FIRST))
+        run_once(table)
+        one.drop(f"2.{format}", WRITERS[format](SECOND))
+        if row is None:
+            with pytest.raises(
+                Broken, match=r"file .*2\.\w+: column 'C' is none of the table: add `C STRING`"
+            ) as refused:
+                run_once(table)
+            assert refused.value.error == "NEW_COLUMN"
+            run_once(one.table(format, new_columns="add"))
+            row = SECOND_ROW["add"]
+        else:
+            run_once(table)
+        assert one.rows() == {f"1.{format}": [{"a": "1", "b": "2"}], f"2.{format}": [row]}
+
+
+def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(landing, run_once):
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    kept = {"n": [2**40], "t": [day], "s": [{"x": 1}], "l": [[1, 2]], "b": [b"\x00\xff"]}
+    landing.drop("1.parquet", as_parquet(**kept))
+    run_once(landing.table("parquet"))
+    other = {"n": pa.array([7], pa.int32()), "t": ["soon"], "s": [{"y": 2}], "l": [["a"]], "b": [b"\x01"]}
+    other["clock"] = pa.array([1], pa.time64("us"))
+    landing.drop("2.parquet", as_parquet(**other))
+    landing.drop("3.parquet", as_parquet(n=pa.array([1.5]), nanos=pa.array([5], pa.timestamp("ns"))))
+    run_once(landing.table("parquet"))
+    rows = landing.rows()
+    assert rows["1.parquet"] == [{name: values[0] for name, values in kept.items()}]
+    clock = rows["2.parquet"][0]["rescued"].pop("clock")
+    assert clock.startswith("00:00:00")
+    rescued = {"t": "soon", "s": {"y": 2}, "l": ["a"]}
+    assert rows["2.parquet"] == [{"n": 7, "b": b"\x01", "rescued": rescued}]
+    assert rows["3.parquet"] == [{"nanos": 5, "rescued": {"n": 1.5}}]
+    assert landing.troubles() == []
+
+
+def silver(landing: Landing, **parse) -> Table:
+    return Table(
+        name=f"silver.{landing.name}",
+        comment="typed",
+        source=Delta(f"bronze.{landing.name}"),
+        parse=Cast(into=("day", "amount"), **parse),
+        schema="day DATE, amount DECIMAL(10,2), _filename STRING, _index BIGINT, "
+        "_errors ARRAY<STRUCT<field: STRING, message: STRING>>",
+        write=Append(),
+    )
+
+
+def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing, run_once, stored):
+    landing.drop("a.csv", 'day,amount\n2019-08-04,1.5\n2019-08-05,\nsoon,"1,5"\n')
+    run_once(landing.table(), silver(landing))
+    typed = stored(f"silver.{landing.name}").orderBy("_index")
+    assert [tuple(map(str, row)) for row in typed.select("day", "amount").collect()] == [
+        ("2019-08-04", "1.50"),
+        ("2019-08-05", "None"),
+        ("None", "None"),
+    ]
+    errors = [[tuple(error) for error in row["_errors"]] for row in typed.collect()]
+    assert errors == [[], [], [("day", "'soon' is no DATE"), ("amount", "'1,5' is no DECIMAL(10,2)")]]
+    strict = silver(landing, fails=True)
+    landing.drop("b.csv", "day,amount\n2019-08-04,1\n2019-08-05,a lot\n")
+    with pytest.raises(Broken, match=r"_filename b\.csv, _index 1, field amount: 'a lot' is no DECIMAL\(10,2\)") as end:
+        run_once(landing.table(), strict)
+    assert end.value.error == "USER_RAISED_EXCEPTION"
+    run_once(silver(landing))
+    assert stored(f"silver.{landing.name}").count() == 5
+
+
+def test_a_stream_that_reads_the_table_goes_on_by_itself_after_a_new_column(
+    landing, run_once, spark, monkeypatch, name
+):
+    bronze, typed = landing.table(), silver(landing)
+    landing.drop("a.csv", "day,amount\n2019-08-04,1\n")
+    run_once(bronze, typed)
+    running = Driver(spark, name, (typed,), is_supervised=False)
+    monkeypatch.setattr(catalog, "reload", lambda: Catalog(running.tables))
+    running.start()
+    try:
+        wait_until(lambda: running.query(typed) and running.query(typed).lastProgress, 60)
+        landing.drop("b.csv", "day,amount,shop\n2019-08-05,2,x\n")
+        run_once(bronze)
+        wait_until(lambda: not running.thread.is_alive(), 60)
+    finally:
+        running.end()
+    assert running.error.error.startswith("DELTA_SCHEMA_CHANGED")
+    assert not running.error.needs_person
+    run_once(typed)
+    assert sorted(row["_filename"] for row in rows_of(typed.name)) == ["a.csv", "b.csv"]
+
+
+def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, tmp_path):
+    table = landing.table()
+    absolute = Landing(str(tmp_path / "mounted"))
+    elsewhere = Table(name=table.name, comment="", source=absolute.table().source)
+    with pytest.raises(FlowFailed) as refused:
+        run_once(elsewhere)
+    assert not refused.value.needs_person
+    Path(tmp_path / "mounted").mkdir()
+    absolute.drop("a.csv", "a\n1\n")
+    run_once(elsewhere)
+    assert landing.rows() == {"a.csv": [{"a": "1"}]}
+
+
+def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once, monkeypatch):
+    """A file that comes between the plan and the read waits for the next batch."""
+    table = landing.table(max_files=1)
+    for number in range(3):
+        landing.drop(f"{number}.csv", f"a\n{number}\n")
+    sizes = []
+    read = files.read
+
+    def watched(spark, table, heads):
+        sizes.append(len(heads))
+        return read(spark, table, heads)
+
+    monkeypatch.setattr(files, "read", watched)
+    run_once(table)
+    assert sizes == [1, 1, 1]
+    assert sum(len(rows) for rows in landing.rows().values()) == 3
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_named(landing, run_once):
+    landing.drop("a.csv", "a\n1\n").chmod(0)
+    run_once(landing.table())
+    assert landing.troubles() == [("a.csv", "unreadable")]

@@ -1,0 +1,46 @@
+"""Whatever Python's csv module writes, bronze holds: as many rows, and every value."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include.engine import files, peek, storage
+from tests.landing import Landing
+
+COLUMNS = ("a", "b", "c")
+CELL = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\",\r\n \\\t#'\0\ufeff"), max_size=8)
+# A cell that is empty and not quoted is none.
+QUOTING = [csv.QUOTE_ALL, csv.QUOTE_MINIMAL]
+ROWS = st.lists(st.tuples(CELL, CELL, CELL), max_size=30)
+
+
+@pytest.fixture(scope="module")
+def landing(spark) -> Landing:
+    made = Landing("written_by_csv")
+    storage.create(spark, made.table(schema="a STRING, b STRING, c STRING", new_columns="fail"))
+    return made
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from(QUOTING), st.booleans())
+def test_every_cell_of_every_file_arrives(spark, landing, sheets, quoting, is_marked):
+    paths = []
+    for number, rows in enumerate(sheets):
+        text = io.StringIO(newline="")
+        csv.writer(text, quoting=quoting).writerows([COLUMNS, *rows])
+        content = text.getvalue().encode("utf-8-sig" if is_marked else "utf-8")
+        paths.append(str(landing.drop(f"{number}.csv", content)))
+    table = landing.table(schema="a STRING, b STRING, c STRING", new_columns="fail")
+    read = files.read(spark, table, peek.heads(table, paths)).collect()
+    found = {(row["_filename"], row["_index"]): (row["a"], row["b"], row["c"]) for row in read}
+    assert len(read) == sum(map(len, sheets))
+    kept = (lambda cell: cell) if quoting == csv.QUOTE_ALL else (lambda cell: cell or None)
+    assert found == {
+        (f"{number}.csv", index): tuple(map(kept, row))
+        for number, rows in enumerate(sheets)
+        for index, row in enumerate(rows)
+    }
+    assert all(row["_rescued_data"] is None for row in read)
