@@ -3,13 +3,13 @@
 import importlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import declaration
+from include import declaration, layout, reading
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, Table
@@ -17,12 +17,18 @@ from include.spec import LAYERS, Delta, Table
 
 @dataclass(frozen=True)
 class Catalog:
-    """All tables by name, each after the ones it reads. A table has one flow, which bears its name."""
+    """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name.
+
+    steps: the temporary ones, which have none.
+    """
 
     tables: dict[str, Table]
+    steps: dict[str, Table] = field(default_factory=dict)
 
     def flow(self, name: str) -> Table:
         """Raises UsageError for a flow nobody declared."""
+        if name in self.steps:
+            raise UsageError(f"'{name}' is a temporary step and has no flow: name a table that reads it")
         if name not in self.tables:
             raise UsageError(f"there is no flow '{name}': {suggest(name, list(self.tables))}")
         return self.tables[name]
@@ -51,11 +57,15 @@ def load(package: str = "include.tables") -> Catalog:
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        declaration.check_alone(table)
+        for check in (declaration.check_alone, layout.check, reading.check_alone):
+            check(table)
         found[expected] = table
     for table in found.values():
         declaration.check_among(table, found)
-    return Catalog({name: found[name] for name in _in_graph_order(found)})
+    ordered = {name: found[name] for name in _in_graph_order(found)}
+    for table in ordered.values():
+        reading.check_among(table, ordered)
+    return Catalog(*reading.resolved(ordered))
 
 
 def reload() -> Catalog:

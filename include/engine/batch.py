@@ -12,6 +12,7 @@ from include.engine import commit, prune, quality
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.parse import typed
+from include.engine.transform import transformed
 from include.ledger import checkpoint as ledger
 from include.settings import settings
 from include.spec import Append, Delta, Kafka, Table, Upsert
@@ -53,8 +54,15 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
     if table.parse:
         rows = typed(rows, table.parse, schema)
     if table.transform:
-        rows = table.transform(rows)
+        rows = transformed(rows, table.transform)
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
+
+
+def _stepped(rows: DataFrame, table: Table) -> DataFrame:
+    """Rows of a stored source as rows of the last temporary step before the table."""
+    for step in table.steps:
+        rows = shaped(rows, step)
+    return rows
 
 
 def write(rows: DataFrame, batch: int, life: Life) -> None:
@@ -65,6 +73,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp = life.table, life.stamp(batch)
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
+    rows = _stepped(rows, table)
     if isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, table, table.write, stamp)
     elif as_it_came:
@@ -133,9 +142,9 @@ def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> in
         rows.sparkSession.read.format("delta")
         .option("versionAsOf", ledger.read_version(stamp.source_to))
         .load(str(settings().table_path(table.source.table)))
-        .filter(prune.condition(by.of, starts, by.unit))
-        .withColumn(by.name, prune.bucket(by.of, by.unit))
     )
+    source = _stepped(source, table).filter(prune.condition(by.of, starts, by.unit))
+    source = source.withColumn(by.name, prune.bucket(by.of, by.unit))
     near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
     commit.commit(shaped(source, table), table, stamp, pruning=near)
     return sum(row["count"] for row in touched)

@@ -17,8 +17,9 @@ from include.catalog import Catalog
 from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
+from include.engine.transform import SOURCE, tables_read, transformed
 from include.errors import DeclarationError, report
-from include.spec import KAFKA_SCHEMA, Bucket, Delta, Expect, Table, Upsert
+from include.spec import CHANGE_SCHEMA, KAFKA_SCHEMA, Append, Bucket, Delta, Expect, Table, Upsert
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -32,6 +33,8 @@ CLOCKS = {
 PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
 # Steps of a plan that look at one row at a time; what is not known to be one is refused.
 ROW_WISE = {
+    "CTERelationDef",
+    "CTERelationRef",
     "Expand",
     "Filter",
     "Generate",
@@ -42,13 +45,18 @@ ROW_WISE = {
     "SubqueryAlias",
     "Union",
     "View",
+    "WithCTE",
 }
+# Relations of a plan that nobody can change.
+CONSTANT = {"LocalRelation", "OneRowRelation"}
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
     """Raises DeclarationError for the first table whose rows would not be what it declares."""
-    for table in tables.tables.values():
+    # A temporary step first, so that what is wrong with it is not said of its readers.
+    for table in (*tables.steps.values(), *tables.tables.values()):
         source = _empty_source(spark, table, tables)
+        _check_sources(spark, table)
         if isinstance(table.write, Upsert):
             source = _with_bucket(source, table, table.write.recompute)
         rows = _shaped(source, table)
@@ -60,9 +68,42 @@ def check(spark: SparkSession, tables: Catalog) -> None:
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
+    return spark.createDataFrame([], StructType.fromDDL(_source_ddl(table, tables)))
+
+
+def _source_ddl(table: Table, tables: Catalog) -> str:
     source = table.source
-    ddl = tables.tables[source.table].schema if isinstance(source, Delta) else KAFKA_SCHEMA
-    return spark.createDataFrame([], StructType.fromDDL(ddl))
+    if table.steps:
+        return table.steps[-1].schema
+    if not isinstance(source, Delta):
+        return KAFKA_SCHEMA
+    ddl = tables.tables[source.table].schema
+    # What is recomputed is computed from rows.
+    return f"{ddl}, {CHANGE_SCHEMA}" if source.changes and isinstance(table.write, Append) else ddl
+
+
+def _check_sources(spark: SparkSession, table: Table) -> None:
+    """Refuses SQL that reads anything but its source."""
+    if not isinstance(table.transform, str):
+        return
+    try:
+        read = tables_read(spark, table.transform)
+    except PySparkException as error:
+        raise _mistake(
+            table, f"its SQL does not parse ({_first_line(error)}): mend it, one SELECT it has to be"
+        ) from error
+    if others := sorted(read - {SOURCE}):
+        raise _hidden_source(table, f"its SQL reads '{others[0]}'")
+    if SOURCE not in read:
+        raise _mistake(table, f"its SQL never reads `{SOURCE}`, the rows of its batch: select from it")
+
+
+def _hidden_source(table: Table, what: str) -> DeclarationError:
+    return _mistake(
+        table,
+        f"{what} besides its source, which a replayed batch would find changed: "
+        f"read `{SOURCE}` alone, or give the other rows a table of their own",
+    )
 
 
 def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:
@@ -77,7 +118,7 @@ def _shaped(source: DataFrame, table: Table) -> DataFrame:
     def transform(rows: DataFrame) -> DataFrame:
         assert table.transform
         try:
-            made = table.transform(rows)
+            made = transformed(rows, table.transform)
         except PySparkException:
             raise
         except Exception as error:
@@ -133,10 +174,13 @@ def _check_plan(table: Table, rows: DataFrame, source: DataFrame, what: str, ins
     if clocks or not all(node.deterministic() and node.nodeName() != "Sample" for node in nodes):
         culprit = f"uses {clocks[0]}()" if clocks else "is not deterministic"
         raise _mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
-    if isinstance(table.write, Upsert):
-        return
     # The source's own leaf passes for what it is, so that rows from anywhere else do not.
     origin = _plan(source)
+    if isinstance(table.write, Upsert):
+        read = {node.nodeName() for node in nodes if not node.sameResult(origin)} - CONSTANT
+        if any(name.endswith("Relation") for name in read):
+            raise _hidden_source(table, f"{what} reads a stored table")
+        return
     strange = [node.nodeName() for node in nodes if node.nodeName() not in ROW_WISE and not node.sameResult(origin)]
     if strange or subqueries:
         name = strange[0] if strange else "Subquery"

@@ -113,7 +113,9 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
-    writer = read.stream(spark, table).writeStream.queryName(table.name).foreachBatch(write)
+    writer = (
+        read.stream(spark, table, begins=claimed.committed < 0).writeStream.queryName(table.name).foreachBatch(write)
+    )
     writer = writer.option("checkpointLocation", str(claimed.path))
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
     flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()

@@ -39,7 +39,8 @@ def identity(table: Table) -> dict[str, Any]:
         topic = kafka.identity(settings().kafka, table.source.topic)
         source = {"topic": table.source.topic, "topic_id": topic.topic_id, "cluster_id": topic.cluster_id}
     else:
-        source = {"table": table.source.table}
+        # A checkpoint of appends is none of changes.
+        source = {"table": table.source.table} | ({"changes": True} if table.source.changes else {})
     write: dict[str, Any] = {"mode": type(table.write).__name__}
     if isinstance(table.write, Upsert):
         bucket = table.write.recompute

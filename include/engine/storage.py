@@ -1,11 +1,13 @@
 """Creates the Delta tables that the declarations describe."""
 
 import math
+from collections.abc import Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from include.engine import declared
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
@@ -46,11 +48,14 @@ def create(spark: SparkSession, table: Table) -> None:
     properties = dict(common)
     if isinstance(table.source, Kafka):
         # So that the payload is not searched for its smallest and greatest value.
-        properties["delta.dataSkippingStatsColumns"] = "timestamp,partition,offset"
+        searched = ("timestamp", "partition", "offset", *table.cluster_by)
+        properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys(searched))
     if isinstance(table.write, Append):
         properties["delta.appendOnly"] = "true"
     schema = StructType.fromDDL(table.schema)
-    _create(spark, table.name, schema, table.comment, {**properties, **table.properties})
+    properties = {**properties, **declared.properties(table)}
+    if _create(spark, table.name, schema, table.comment, properties, table.cluster_by, table.partition_by):
+        declared.follow(spark, table)
     if table.expect:
         fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
         comment = f"Rows that broke an expectation of {table.name}"
@@ -78,14 +83,28 @@ def _evolve(spark: SparkSession, name: str, schema: StructType) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
 
 
-def _create(spark: SparkSession, name: str, schema: StructType, comment: str, properties: dict[str, str]) -> None:
+def _create(
+    spark: SparkSession,
+    name: str,
+    schema: StructType,
+    comment: str,
+    properties: dict[str, str],
+    cluster_by: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+) -> bool:
+    """Returns whether it was there already."""
     path = settings().table_path(name)
     if (path / "_delta_log").is_dir():
         register(spark, name)
         _evolve(spark, name, schema)
-        return
+        return True
     builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)
+    if cluster_by:
+        builder = builder.clusterBy(*cluster_by)
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
     builder.execute()
     register(spark, name)
+    return False

@@ -18,6 +18,8 @@ PLAIN = (
     "include.catalog",
     "include.declaration",
     "include.ddl",
+    "include.layout",
+    "include.reading",
     "include.settings",
     "include.errors",
     "include.tables",
