@@ -54,6 +54,8 @@ def _check_properties(table: Table) -> None:
     said = table.properties
     if not isinstance(said, dict) or not all(isinstance(one, str) for pair in said.items() for one in pair):
         raise mistake(table, f"properties is {said!r}: it has to be a dict of texts, such as {{'delta.x': 'true'}}")
+    # Delta takes its own in any case.
+    kept = {name.lower(): why for name, why in KEPT.items()}
     for name in said:
-        if name in KEPT:
-            raise mistake(table, f"properties set '{name}': {KEPT[name]}")
+        if name.lower() in kept:
+            raise mistake(table, f"properties set '{name}': {kept[name.lower()]}")

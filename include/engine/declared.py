@@ -25,12 +25,15 @@ def properties(table: Table) -> dict[str, str]:
     return {**said, SET: json.dumps(sorted(said))} if said else {}
 
 
-def follow(spark: SparkSession, table: Table) -> None:
-    """Alter what differs in a table that is stored. Raises Broken where it is partitioned otherwise."""
+def follow(spark: SparkSession, table: Table, own: dict[str, str]) -> None:
+    """Alter what differs in a table that is stored. own: the properties it has where its file says nothing.
+
+    Raises Broken where it is partitioned otherwise.
+    """
     stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
     detail = stored.detail().first()
     _check_partitioning(table, detail["partitionColumns"])
-    _set_properties(spark, table, detail["properties"], detail["description"] or "")
+    _set_properties(spark, table, own, detail["properties"], detail["description"] or "")
     _comment_columns(spark, table, stored.toDF().schema)
     if list(detail["clusteringColumns"]) != list(table.cluster_by):
         columns = ", ".join(f"`{name}`" for name in table.cluster_by)
@@ -47,16 +50,18 @@ def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
         )
 
 
-def _set_properties(spark: SparkSession, table: Table, stored: dict[str, str], comment: str) -> None:
-    wanted = properties(table)
+def _set_properties(
+    spark: SparkSession, table: Table, own: dict[str, str], stored: dict[str, str], comment: str
+) -> None:
+    set_before = json.loads(stored.get(SET, "[]"))
+    wanted = {key: own[key] for key in set_before if key in own} | properties(table)
     changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
     if comment != table.comment:
         changed["comment"] = table.comment
     if changed:
         pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in changed.items())
         spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
-    set_before = {*json.loads(stored.get(SET, "[]")), SET} & set(stored)
-    if gone := sorted(set_before - set(wanted) - FOR_GOOD):
+    if gone := sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD):
         names = ", ".join(_text(key) for key in gone)
         spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 

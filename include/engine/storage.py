@@ -53,9 +53,9 @@ def create(spark: SparkSession, table: Table) -> None:
     if isinstance(table.write, Append):
         properties["delta.appendOnly"] = "true"
     schema = StructType.fromDDL(table.schema)
-    properties = {**properties, **declared.properties(table)}
-    if _create(spark, table.name, schema, table.comment, properties, table.cluster_by, table.partition_by):
-        declared.follow(spark, table)
+    said = {**properties, **declared.properties(table)}
+    if _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by):
+        declared.follow(spark, table, properties)
     if table.expect:
         fields = schema.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
         comment = f"Rows that broke an expectation of {table.name}"
