@@ -43,7 +43,7 @@ def first_version(flow: str, source: Delta) -> int | None:
         raise Broken(
             f"{flow} begins with {f'version {asked}' if source.since is None else source.since} of {source.table}, "
             f"whose log begins with version {oldest} of {_said(log, oldest)}: begin later, or with all that it holds",
-            "DELTA_VERSION_NOT_FOUND",
+            "BEGINNING_GONE",
         )
     return asked
 
