@@ -90,7 +90,7 @@ def _check_sources(spark: SparkSession, table: Table) -> None:
         read = tables_read(spark, table.transform)
     except PySparkException as error:
         raise _mistake(
-            table, f"its SQL does not parse ({_first_line(error)}): mend it, one SELECT it has to be"
+            table, f"its SQL does not parse ({_first_line(error)}): mend it, it has to be one SELECT"
         ) from error
     if others := sorted(read - {SOURCE}):
         raise _hidden_source(table, f"its SQL reads '{others[0]}'")

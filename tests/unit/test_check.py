@@ -306,7 +306,7 @@ def test_sql_over_anything_else_is_refused(spark, text: str):
 def test_what_is_no_query_is_refused_and_not_carried_out(spark, text: str):
     sentence = refusal(spark, readings(text))
     assert sentence.startswith(f"{FILE}its SQL does not parse ([PARSE_SYNTAX_ERROR] ")
-    assert sentence.endswith(": mend it, one SELECT it has to be")
+    assert sentence.endswith(": mend it, it has to be one SELECT")
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
