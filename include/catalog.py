@@ -3,13 +3,13 @@
 import importlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from include import avro, declaration, declared_files, expectations, sources
+from include import avro, declaration, declared_files, expectations, layout, reading, sources
 from include.declaration import mistake, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
@@ -17,9 +17,13 @@ from include.spec import LAYERS, Delta, References, Table
 
 @dataclass(frozen=True)
 class Catalog:
-    """All tables by name, each after the ones it reads. A table has one flow, which bears its name, or several."""
+    """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several.
+
+    steps: the temporary ones, which have none.
+    """
 
     tables: dict[str, Table]
+    steps: dict[str, Table] = field(default_factory=dict)
 
     @property
     def flows(self) -> dict[str, Table]:
@@ -32,6 +36,8 @@ class Catalog:
 
     def flow(self, name: str) -> Table:
         """Raises UsageError for a flow nobody declared."""
+        if name in self.steps:
+            raise UsageError(f"'{name}' is a temporary step and has no flow: name a table that reads it")
         return _named("flow", name, self.flows)
 
     def drivers(self) -> dict[str, list[Table]]:
@@ -64,15 +70,16 @@ def load(package: str = "include.tables") -> Catalog:
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        declaration.check_alone(table)
-        sources.check(table)
-        avro.check(table)
+        for alone in (declaration.check_alone, layout.check, sources.check, avro.check, reading.check_alone):
+            alone(table)
         found[expected] = table
     for table in found.values():
-        declaration.check_among(table, found)
-        expectations.check(table, found)
-        declared_files.check(table, found)
-    return Catalog({name: found[name] for name in _in_graph_order(found)})
+        for among in (declaration.check_among, expectations.check, declared_files.check):
+            among(table, found)
+    ordered = {name: found[name] for name in _in_graph_order(found)}
+    for table in ordered.values():
+        reading.check_among(table, ordered)
+    return Catalog(*reading.resolved(ordered))
 
 
 def reload() -> Catalog:

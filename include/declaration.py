@@ -60,8 +60,9 @@ def _check_kinds(table: Table) -> None:
         _check_kind(table, "parse", table.parse, Json, Avro, Cast)
         _check_list(table, "into", table.parse.into, str)
         _check_kind(table, "fails", table.parse.fails, bool)
-    if not (table.transform is None or callable(table.transform)):
-        raise mistake(table, f"transform is {table.transform!r}: it has to be a function")
+    is_sql = isinstance(table.transform, str) and table.transform.strip()
+    if not (table.transform is None or is_sql or callable(table.transform)):
+        raise mistake(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
     if isinstance(table.write, Append):
         _check_list(table, "unique", table.write.unique, str)
         _check_list(table, "first_by", table.write.first_by, str)
@@ -112,11 +113,11 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
     source = table.source.table
     if source not in tables:
         raise mistake(table, f"source is '{source}', which no file declares: {suggest(source, list(tables))}")
-    if isinstance(tables[source].write, Upsert):
+    if isinstance(tables[source].write, Upsert) and not table.source.changes:
         raise mistake(
             table,
             f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
-            f"read a table that is appended to",
+            f"read its changes, Delta('{source}', changes=True)",
         )
 
 

@@ -42,6 +42,14 @@ FILES_SCHEMA = """
 """
 
 
+# What the change feed of a Delta table says of each change, beside the row's own columns.
+CHANGE_SCHEMA = """
+    _change_type STRING COMMENT 'insert, update_preimage, update_postimage or delete',
+    _commit_version BIGINT COMMENT 'the version of the source in which it happened',
+    _commit_timestamp TIMESTAMP COMMENT 'when that version was committed'
+"""
+
+
 @dataclass(frozen=True)
 class Kafka:
     """Every record of one or several topics from their first one on, as `KAFKA_SCHEMA`.
@@ -76,13 +84,22 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Delta:
-    """The rows that are appended to another table of the catalog.
+    """The rows that are appended to another table of the catalog, or what happens to them.
 
-    max_files: data files a batch takes at most.
+    changes: its change feed, `CHANGE_SCHEMA` beside its columns: what it holds at the beginning as inserts, then each
+        change. To a recomputed `Upsert` the changes tell which buckets are touched; `transform` sees the table's rows.
+    since_version: begin with what this version brought; since: with the first version of this moment or later, such
+        as "2026-03-01T00:00:00Z"; neither: with all that the table holds. They count once, when the flow begins.
+    max_files: data files a batch takes at most. max_bytes: about how many bytes, at least one file. A version of the
+        change feed is never divided.
     """
 
     table: str
+    changes: bool = False
+    since_version: int | None = None
+    since: str | None = None
     max_files: int = 1_000
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,7 +270,7 @@ Source = Kafka | Files | Delta
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table, or one of its flows: the same table with one source.
+    """A streaming table, one of its flows (the same table with one source), or a step on the way to a table.
 
     name: `<layer>.<name>`, the same as the file's path.
     source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
@@ -261,12 +278,16 @@ class Table:
     schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`; one fed by
         files gets `FILES_SCHEMA` in addition, and may have further columns.
     transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
-        `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Without one, the columns of
-        `schema` are taken by name.
+        `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Or a SQL query, which calls them
+        `source`. Without one, the columns of `schema` are taken by name.
+    temporary: a named step that is never stored: each table that reads it does it first, in its own batch.
     interval_seconds: the shortest time from the start of one batch to the start of the next.
     driver: flows that name the same driver share one Spark process.
+    owner: who answers for the table; stored as the property `sluice.owner`.
+    cluster_by, partition_by: columns by which its files are laid out; one of the two.
     properties: Delta table properties, over Sluice's own.
     branch: of one of several flows; the catalog sets it.
+    steps: the temporary steps between `source` and this table, in their order; the catalog fills them in.
     """
 
     name: str
@@ -274,14 +295,19 @@ class Table:
     comment: str
     schema: str = KAFKA_SCHEMA
     parse: Json | Avro | Cast | None = None
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[[Any], Any] | str | None = None
     write: Append | Upsert = Append()
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
     interval_seconds: float = 2.0
     driver: str = "main"
+    temporary: bool = False
+    owner: str | None = None
+    cluster_by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     branch: str | None = None
+    steps: tuple["Table", ...] = ()
 
     @property
     def flow(self) -> str:

@@ -10,6 +10,7 @@ from include.engine import avro, commit, deduplicate, files, parse, prune, quali
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.quality import Tally
+from include.engine.transform import transformed
 from include.errors import Broken
 from include.ledger import checkpoint as ledger
 from include.settings import settings
@@ -56,8 +57,15 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
         rows = typed(rows, table.parse, schema)
         rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
-        rows = table.transform(rows)
+        rows = transformed(rows, table.transform)
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
+
+
+def _stepped(rows: DataFrame, table: Table) -> DataFrame:
+    """Rows of a stored source as rows of the last temporary step before the table."""
+    for step in table.steps:
+        rows = shaped(rows, step)
+    return rows
 
 
 def write(rows: DataFrame, batch: int, life: Life) -> None:
@@ -68,6 +76,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp = life.table, life.stamp(batch)
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
+    rows = _stepped(rows, table)
     if isinstance(table.source, Files):
         is_replay = life.may_have_been_tried(batch)
         life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, is_replay)
@@ -155,6 +164,7 @@ def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> in
         .option("versionAsOf", ledger.read_version(stamp.source_to))
         .load(str(settings().table_path(table.source.table)))
     )
+    source = _stepped(source, table)
     if by is None:
         commit.commit(shaped(source, table), table, stamp)
         return rows.count()

@@ -17,9 +17,22 @@ from include.catalog import Catalog
 from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.session import open_session
+from include.engine.transform import SOURCE, tables_read, transformed
 from include.errors import DeclarationError, report
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Delta, Expect, Files, References, Table, Unique, Upsert
+from include.spec import (
+    CHANGE_SCHEMA,
+    FILES_SCHEMA,
+    Append,
+    Bucket,
+    Delta,
+    Expect,
+    Files,
+    References,
+    Table,
+    Unique,
+    Upsert,
+)
 
 # Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
 # a replay is another query.
@@ -33,6 +46,8 @@ CLOCKS = {
 PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
 # Steps of a plan that look at one row at a time; what is not known to be one is refused.
 ROW_WISE = {
+    "CTERelationDef",
+    "CTERelationRef",
     "Expand",
     "Filter",
     "Generate",
@@ -43,12 +58,16 @@ ROW_WISE = {
     "SubqueryAlias",
     "Union",
     "View",
+    "WithCTE",
 }
+# Relations of a plan that nobody can change.
+CONSTANT = {"LocalRelation", "OneRowRelation"}
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
     """Raises DeclarationError for the first table whose rows would not be what it declares."""
-    for table in tables.flows.values():
+    # A temporary step first, so that what is wrong with it is not said of its readers.
+    for table in (*tables.steps.values(), *tables.flows.values()):
         if isinstance(table.source, Files):
             _check_schema(table)
         elif not _is_unknown(table, tables):
@@ -57,6 +76,7 @@ def check(spark: SparkSession, tables: Catalog) -> None:
 
 def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
+    _check_sources(spark, table)
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     rows = _shaped(source, table)
@@ -74,8 +94,10 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
     """Whether the columns of its source come with files that nobody has read yet."""
-    above = tables.tables[table.source.table] if isinstance(table.source, Delta) else None
-    return above is not None and above.schema == FILES_SCHEMA and not _is_stored(above)
+    if table.steps or not isinstance(table.source, Delta):
+        return False
+    above = tables.tables[table.source.table]
+    return above.schema == FILES_SCHEMA and not _is_stored(above)
 
 
 def _check_schema(table: Table) -> None:
@@ -90,15 +112,44 @@ def _is_stored(table: Table) -> bool:
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
-    if not isinstance(table.source, Delta):
-        return spark.createDataFrame([], StructType.fromDDL(table.source.schema))
-    above = tables.tables[table.source.table]
+    source = table.source
+    if table.steps:
+        return spark.createDataFrame([], StructType.fromDDL(table.steps[-1].schema))
+    if not isinstance(source, Delta):
+        return spark.createDataFrame([], StructType.fromDDL(source.schema))
+    above = tables.tables[source.table]
     declared = StructType.fromDDL(above.schema)
     if isinstance(above.source, Files) and _is_stored(above):
         stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
-        more = [field for field in stored if field.name not in declared.fieldNames()]
-        declared = StructType([*declared.fields, *more])
+        declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
+    # What is recomputed is computed from rows.
+    if source.changes and isinstance(table.write, Append):
+        declared = StructType([*declared, *StructType.fromDDL(CHANGE_SCHEMA)])
     return spark.createDataFrame([], declared)
+
+
+def _check_sources(spark: SparkSession, table: Table) -> None:
+    """Refuses SQL that reads anything but its source."""
+    if not isinstance(table.transform, str):
+        return
+    try:
+        read = tables_read(spark, table.transform)
+    except PySparkException as error:
+        raise _mistake(
+            table, f"its SQL does not parse ({_first_line(error)}): mend it, it has to be one SELECT"
+        ) from error
+    if others := sorted(read - {SOURCE}):
+        raise _hidden_source(table, f"its SQL reads '{others[0]}'")
+    if SOURCE not in read:
+        raise _mistake(table, f"its SQL never reads `{SOURCE}`, the rows of its batch: select from it")
+
+
+def _hidden_source(table: Table, what: str) -> DeclarationError:
+    return _mistake(
+        table,
+        f"{what} besides its source, which a replayed batch would find changed: "
+        f"read `{SOURCE}` alone, or give the other rows a table of their own",
+    )
 
 
 def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:
@@ -131,7 +182,7 @@ def _shaped(source: DataFrame, table: Table) -> DataFrame:
     def transform(rows: DataFrame) -> DataFrame:
         assert table.transform
         try:
-            made = table.transform(rows)
+            made = transformed(rows, table.transform)
         except PySparkException:
             raise
         except Exception as error:
@@ -187,10 +238,13 @@ def _check_plan(table: Table, rows: DataFrame, source: DataFrame, what: str, ins
     if clocks or not all(node.deterministic() and node.nodeName() != "Sample" for node in nodes):
         culprit = f"uses {clocks[0]}()" if clocks else "is not deterministic"
         raise _mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
-    if isinstance(table.write, Upsert):
-        return
     # The source's own leaf passes for what it is, so that rows from anywhere else do not.
     origin = _plan(source)
+    if isinstance(table.write, Upsert):
+        read = {node.nodeName() for node in nodes if not node.sameResult(origin)} - CONSTANT
+        if any(name.endswith("Relation") for name in read):
+            raise _hidden_source(table, f"{what} reads a stored table")
+        return
     strange = [node.nodeName() for node in nodes if node.nodeName() not in ROW_WISE and not node.sameResult(origin)]
     if strange or subqueries:
         name = strange[0] if strange else "Subquery"

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,12 @@ def _write_owner(path: Path, **changed: Any) -> None:
 
 
 def fingerprint(table: Table) -> str:
-    """SHA-256 of what the declaration says, and of the file its transform stands in."""
-    code = inspect.getsource(inspect.getmodule(table.transform) or table.transform) if table.transform else ""
-    return hashlib.sha256(f"{replace(table, transform=None)!r}\n{code}".encode()).hexdigest()
+    """SHA-256 of what the declaration says, and of the files its transform and those of its steps stand in."""
+    said = [f"{replace(one, transform=None, steps=())!r}\n{_code(one.transform)}" for one in (*table.steps, table)]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def _code(transform: Callable[[Any], Any] | str | None) -> str:
+    if transform is None or isinstance(transform, str):
+        return transform or ""
+    return inspect.getsource(inspect.getmodule(transform) or transform)

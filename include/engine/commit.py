@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Append, Delta, Table
 
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -87,14 +87,17 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
     same_key = " AND ".join(f"stored.`{key}` <=> new.`{key}`" for key in keys)
     values = [column for column in rows.columns if column not in keys]
     changed = " OR ".join(f"NOT (stored.`{column}` <=> new.`{column}`)" for column in values)
-    (
+    merge = (
         DeltaTable.forPath(spark, str(settings().table_path(table.name)))
         .alias("stored")
         .merge(rows.alias("new"), f"({pruning}) AND {same_key}")
         .whenMatchedUpdateAll(condition=changed or "false")
         .whenNotMatchedInsertAll()
-        .execute()
     )
+    if isinstance(table.source, Delta) and table.source.changes:
+        # A key goes when the last row of its source did. Its bucket was touched, so it was computed whole.
+        merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
+    merge.execute()
 
 
 def quarantine(

@@ -17,6 +17,7 @@ INCURABLE = (
     "KAFKA_DATA_LOSS",
     "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
     "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "DELTA_MISSING_CHANGE_DATA",
     "MALFORMED_LOG_FILE",
     "STATE_STORE_",
     "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART",
@@ -37,6 +38,7 @@ REMEDIES = {
     "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": READ_AGAIN,
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": READ_AGAIN,
     "DELTA_SOURCE_IGNORE_DELETE": READ_AGAIN,
+    "DELTA_MISSING_CHANGE_DATA": "begin where its source keeps changes: a later since_version, or none for all",
 }
 # Of Kafka's own exceptions, which carry no class of Spark's.
 LOST_IN_KAFKA = ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException",)

@@ -115,7 +115,8 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    writer = read.stream(spark, table).writeStream.queryName(table.flow).foreachBatch(write)
+    rows = read.stream(spark, table, begins=claimed.committed < 0)
+    writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claimed.path))
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
     flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()

@@ -48,7 +48,8 @@ def identity(table: Table) -> dict[str, Any]:
     elif isinstance(table.source, Files):
         source = {"folder": settings().folder(table.source.path)}
     else:
-        source = {"table": table.source.table}
+        # A checkpoint of appends is none of changes.
+        source = {"table": table.source.table} | ({"changes": True} if table.source.changes else {})
     write: dict[str, Any] = {"mode": type(table.write).__name__}
     if isinstance(table.write, Upsert):
         bucket = table.write.recompute

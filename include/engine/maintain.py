@@ -1,6 +1,7 @@
 """What is done to a stored table while nobody else writes it: compaction, VACUUM, a shorter log."""
 
 import os
+from urllib.parse import unquote
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -11,6 +12,10 @@ from include.settings import settings
 
 SMALLER_THAN = "spark.databricks.delta.optimize.minFileSize"
 TARGET = "spark.databricks.delta.optimize.maxFileSize"
+# Of a clustered table: what a group of files that were clustered together holds when it is left alone.
+CLOSED_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold"
+FULL_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # By default VACUUM is not to be found in the table's history.
 LOGGING = "spark.databricks.delta.vacuum.logging.enabled"
 # The default plans 10,000 tasks to list a handful of directories.
@@ -20,8 +25,23 @@ LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 def compact(spark: SparkSession, name: str, step: Step, stamp: dict[str, object]) -> None:
     """Make few files of many, as planned, in one commit that changes no row."""
     sizes = {SMALLER_THAN: step.numbers["smaller_than_bytes"], TARGET: step.numbers["target_bytes"]}
+    if cube_bytes := step.numbers.get("cube_bytes"):
+        sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
     with commit.stamped(spark, stamp, sizes):
-        DeltaTable.forPath(spark, str(settings().table_path(name))).optimize().executeCompaction()
+        wanted = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
+        if step.partitions:
+            wanted = wanted.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))
+        wanted.executeCompaction()
+
+
+def _predicate(directory: str) -> str:
+    """A partition's directory, such as `day=2026-03-01/country=de`, as a SQL condition."""
+    terms = []
+    for part in directory.split("/"):
+        column, _, value = part.partition("=")
+        quoted = unquote(value).replace("\\", "\\\\").replace("'", "\\'")
+        terms.append(f"`{unquote(column)}` " + ("IS NULL" if value == NULL_PARTITION else f"= '{quoted}'"))
+    return " AND ".join(terms)
 
 
 def vacuum(spark: SparkSession, name: str, retention_seconds: float, stamp: dict[str, object]) -> None:

@@ -8,21 +8,36 @@ from pyspark.sql import functions as F
 
 from include.engine import registry
 from include.errors import Unreachable
+from include.ledger import since
 from include.settings import settings
-from include.spec import Files, Kafka, Table
+from include.spec import Delta, Files, Kafka, Table
 
 
-def stream(spark: SparkSession, table: Table) -> DataFrame:
-    """The rows that `table` has yet to read. Raises Unreachable where its source is not there yet."""
+def stream(spark: SparkSession, table: Table, begins: bool) -> DataFrame:
+    """The rows that `table` has yet to read. begins: no batch is committed, so where it begins still counts.
+
+    Raises Unreachable where its source does not hold yet what it asks for, and Broken where it does no longer.
+    """
     if isinstance(table.source, Kafka):
         return kafka(spark, table.source)
     if isinstance(table.source, Files):
         return files(spark, table.source)
-    source = table.source.table
-    path = settings().table_path(source)
+    return delta(spark, table.flow, table.source, begins)
+
+
+def delta(spark: SparkSession, flow: str, source: Delta, begins: bool) -> DataFrame:
+    path = settings().table_path(source.table)
     if not (path / "_delta_log").is_dir():
-        raise Unreachable(f"{table.flow} reads {source}, which is not stored yet: start the flow {source} first")
-    return spark.readStream.format("delta").option("maxFilesPerTrigger", table.source.max_files).load(str(path))
+        raise Unreachable(f"{flow} reads {source.table}, which is not stored yet: start the flow {source.table} first")
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", source.max_files)
+    if source.max_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", source.max_bytes)
+    if source.changes:
+        since.require_feed(flow, source)
+        reader = reader.option("readChangeFeed", "true")
+    if begins and (version := since.first_version(flow, source)) is not None:
+        reader = reader.option("startingVersion", version)
+    return reader.load(str(path))
 
 
 def newest(spark: SparkSession, table: str) -> DataFrame | None:

@@ -1,11 +1,13 @@
 """Creates the Delta tables that the declarations describe."""
 
 import math
+from collections.abc import Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from include.engine import declared
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
@@ -61,9 +63,11 @@ def create(spark: SparkSession, table: Table) -> None:
     schema = StructType.fromDDL(table.schema)
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # So that the payload is not searched for its smallest and greatest value.
-        properties["delta.dataSkippingStatsColumns"] = ",".join(KAFKA_PLACE)
+        properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = isinstance(table.source, Files)
-    _create(spark, table.name, schema, table.comment, {**properties, **table.properties}, is_of_files)
+    said = {**properties, **declared.properties(table)}
+    if _create(spark, table.name, schema, table.comment, said, is_of_files, table.cluster_by, table.partition_by):
+        declared.follow(spark, table, properties)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
     if table.has_quarantine or is_stored(table.quarantine):
         kept = StructType.fromDDL(FILE_SCHEMA) if is_of_files else schema
@@ -104,15 +108,22 @@ def _create(
     comment: str,
     properties: dict[str, str],
     may_have_more: bool = False,
-) -> None:
-    """may_have_more: columns that nobody declared, which files brought."""
+    cluster_by: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+) -> bool:
+    """Returns whether it was there already. may_have_more: columns that nobody declared, which files brought."""
     path = settings().table_path(name)
     if is_stored(name):
         register(spark, name)
         _evolve(spark, name, schema, may_have_more)
-        return
+        return True
     builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)
+    if cluster_by:
+        builder = builder.clusterBy(*cluster_by)
+    if partition_by:
+        builder = builder.partitionedBy(*partition_by)
     builder.execute()
     register(spark, name)
+    return False

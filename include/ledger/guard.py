@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from include.catalog import Catalog
 from include.errors import Broken
@@ -22,6 +23,8 @@ SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_
 PROMISE = "the promised time travel"
 # A window is over within an hour; what expires in it counts as expired.
 WINDOW_SECONDS = 3_600
+# Where the rows of the change feed lie. VACUUM knows them by their age alone.
+CHANGES = "_change_data"
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ def files_kept_since(log: Log, consumers: Iterable[Consumer], now: float) -> flo
 
     Delta forgets a removal once `delta.deletedFileRetentionDuration` is over. From then on nothing but its own age
     keeps the file, so that counts in its place. Which commit removed a file that only a checkpoint tells of can no
-    longer be known, so the commits are read; where one of them is gone, everything is kept.
+    longer be known, so the commits are read; where one of them is gone, everything is kept. Files of the change feed
+    are never removed, so of those behind that version their own age counts, too.
     """
     decisive = held_by(consumers)
     if decisive is None:
@@ -96,7 +100,8 @@ def files_kept_since(log: Log, consumers: Iterable[Consumer], now: float) -> flo
             moments.append(one.deleted_at)
         elif one.path not in live and (modified := _modified(log.table / one.path)) is not None:
             moments.append(modified)
-    return min(moments, default=None)
+    changes = (_modified(log.table / path) for path in _changes_after(log, decisive.version))
+    return min([*moments, *filter(None, changes)], default=None)
 
 
 def dead_files(log: Log) -> list[Tombstone]:
@@ -182,6 +187,12 @@ def _time_travel(log: Log, hours: float, now: float) -> Consumer:
     return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp)
 
 
+def _changes_after(log: Log, version: int) -> Iterator[str]:
+    """The files of the change feed that later commits brought."""
+    for one in log.after(version):
+        yield from (unquote(action["cdc"]["path"]) for action in log.actions(one, b'"cdc"') if "cdc" in action)
+
+
 def _seconds(interval: str) -> float:
     """The length of a Delta interval; 0, the careful reading, where it is written in some other way."""
     found = INTERVAL.fullmatch(interval.strip().lower())
@@ -189,9 +200,12 @@ def _seconds(interval: str) -> float:
 
 
 def _data_files(directory: Path) -> Iterator[Path]:
-    """As VACUUM lists them: names with a dot or an underscore in front are somebody else's, except of a partition."""
+    """As VACUUM lists them: names with a dot or an underscore in front are somebody else's, except of a partition and
+    of the change feed.
+    """
     for entry in directory.iterdir():
-        if entry.name.startswith(".") or (entry.name.startswith("_") and "=" not in entry.name):
+        is_ours = "=" in entry.name or entry.name == CHANGES
+        if entry.name.startswith(".") or (entry.name.startswith("_") and not is_ours):
             continue
         if entry.is_dir():
             yield from _data_files(entry)

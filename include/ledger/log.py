@@ -17,7 +17,6 @@ COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
-
 # What an append calls it, an OPTIMIZE, a MERGE.
 FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded")
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
@@ -25,12 +24,13 @@ BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A data file of the newest version. rows: None where its statistics do not say. modified_at: in seconds."""
+    """A live data file. rows: None where unknown. modified_at: in seconds. is_clustered: by an OPTIMIZE."""
 
     path: str
     bytes: int
     rows: int | None
     modified_at: float
+    is_clustered: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class Log:
                     yield _tombstone(action["remove"], one)
 
     def commit(self, version: int) -> Commit:
-        infos = (action.get("commitInfo") for action in self.actions(version, b'"commitInfo"'))
-        said: dict[str, Any] = next(filter(None, infos), {})
+        found = self.actions(version, b'"commitInfo"')
+        said: dict[str, Any] = next((one["commitInfo"] for one in found if one.get("commitInfo")), {})
         metrics = said.get("operationMetrics") or {}
         return Commit(
             version=version,
@@ -192,7 +192,8 @@ class _Replay:
             path = unquote(add["path"])
             self.removed.pop(path, None)
             statistics = add.get("stats_parsed") or _object(add.get("stats"))
-            self.live[path] = LiveFile(path, add["size"], statistics.get("numRecords"), add["modificationTime"] / 1000)
+            rows, modified_at = statistics.get("numRecords"), add["modificationTime"] / 1000
+            self.live[path] = LiveFile(path, add["size"], rows, modified_at, bool(add.get("clusteringProvider")))
         elif remove := action.get("remove"):
             tombstone = _tombstone(remove, version)
             self.live.pop(tombstone.path, None)
@@ -211,15 +212,14 @@ def _new_checkpoint(file: Path) -> Broken:
 def _ends_as_parquet(file: Path) -> bool:
     """A power loss leaves a name with nothing, or half a file, behind it."""
     with file.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - len(END_OF_PARQUET)))
+        stream.seek(max(0, stream.seek(0, 2) - len(END_OF_PARQUET)))
         return stream.read() == END_OF_PARQUET
 
 
 def _of_checkpoint(file: Path) -> Iterator[dict[str, Any]]:
     columns = ["add.path", "add.size", "add.modificationTime", "add.stats", "add.stats_parsed.numRecords"]
     columns += ["remove.path", "remove.size", "remove.deletionTimestamp", "metaData.configuration"]
-    columns += ["sidecar.path", "checkpointMetadata.version"]
+    columns += ["sidecar.path", "checkpointMetadata.version", "add.clusteringProvider"]
     try:
         actions = parquet.ParquetFile(file).read(columns).to_pylist()
     except (OSError, ValueError) as error:

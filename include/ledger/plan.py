@@ -59,12 +59,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing a window does. why: a sentence for people, also where it is not worth it. numbers: what it rests on."""
+    """why: a sentence for people, worth it or not. numbers: what it rests on. partitions: none for all."""
 
     kind: str
     is_worth_it: bool
     why: str
     numbers: dict[str, int] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import database, holds, orders
 from include.control.windows import Shape
-from include.ledger import checkpoint, guard, policy
+from include.ledger import arranged, checkpoint, guard, policy
 from include.ledger import plan as planning
 from include.ledger.guard import Consumer
 from include.ledger.log import Log, Tombstone
@@ -96,7 +96,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
         unread_versions=_unread(table) if name == table.name and _merges(engine, table) else 0,
         seconds_since_compaction=_seconds_since_compaction(log, now),
     )
-    plan = planning.plan(facts, table.maintain)
+    plan = arranged.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
     place, reason = policy.place_of_compaction(table, settings().store)
     is_inline = place is Place.INLINE and name == table.name
     return Survey(

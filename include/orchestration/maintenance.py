@@ -77,7 +77,7 @@ def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str |
         return f"its window did not finish: {window.why if window else 'nobody planned it'}"
     if window.before is None:
         return None
-    if not table.merges_in_windows and (wrong := _what_has_changed(window.before, window.after)):
+    if not table.merges_in_windows and (wrong := _what_has_changed(table, window.before, window.after)):
         return wrong
     log = Log(settings().table_path(table.name))
     inside = [log.commit(one) for one in log.versions if window.before.version < one <= window.after.version]
@@ -87,11 +87,11 @@ def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str |
     return _stands_still(engine, table, window)
 
 
-def _what_has_changed(before: Shape, after: Shape) -> str | None:
-    """A window without a merge leaves the rows as they were, and no more files."""
+def _what_has_changed(table: Table, before: Shape, after: Shape) -> str | None:
+    """A window without a merge leaves the rows as they were, and no more files, unless it clusters large ones."""
     if before.rows is not None and after.rows is not None and before.rows != after.rows:
         return f"it held {before.rows:,} rows before its window and {after.rows:,} after it"
-    if before.files < after.files:
+    if before.files < after.files and not table.cluster_by:
         return f"it had {before.files:,} files before its window and {after.files:,} after it"
     return None
 

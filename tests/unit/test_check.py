@@ -1,12 +1,14 @@
 """What only Spark can refuse about a table: include.engine.check."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from include.catalog import Catalog
 from include.engine import check
 from include.errors import DeclarationError
+from include.reading import resolved
 from include.rules import not_null, one_of, references, unique
 from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 
@@ -15,7 +17,7 @@ SCHEMA = "key BINARY, value BINARY"
 FILE = "include/tables/silver/readings.py: "
 
 
-def readings(transform: Callable | None = None, **more) -> Table:
+def readings(transform: Callable | str | None = None, **more) -> Table:
     declared = {"schema": SCHEMA, **more}
     return Table(name="silver.readings", comment="", source=Delta("bronze.events"), transform=transform, **declared)
 
@@ -274,3 +276,134 @@ def test_a_reference_to_a_column_of_another_type_is_refused(spark):
         f"{FILE}rule 'value in bronze.events' compares value, which is BINARY, with offset, which is BIGINT: "
         "give them one type"
     )
+
+
+STORED = Table(name="silver.readings", comment="", source=Delta("bronze.events"), schema=SCHEMA)
+
+
+def upserted(transform, **more) -> Table:
+    write = Upsert(keys=("minute",), recompute=Bucket("minute", of="timestamp", unit="minute"))
+    return readings(transform, schema="minute TIMESTAMP, n BIGINT", write=write, **more)
+
+
+SQL = {
+    "a query": readings("SELECT key, value FROM source WHERE partition >= 0 -- the end"),
+    "a query that names another": readings("WITH some AS (SELECT * FROM source) SELECT key, value FROM some"),
+    "a nested query": readings("SELECT key, value FROM (SELECT key, value, explode(headers) FROM Source) AS nested"),
+    "an aggregate that is recomputed": upserted("SELECT minute, count(*) AS n FROM source GROUP BY minute"),
+}
+
+
+@pytest.mark.parametrize("case", SQL)
+def test_sql_over_the_rows_of_its_batch_is_right(spark, case: str):
+    check.check(spark, Catalog({"bronze.events": EVENTS, "silver.readings": SQL[case]}))
+
+
+OTHERS = "besides its source, which a replayed batch would find changed: read `source` alone, or give the other rows a "
+WRONG_SQL = {
+    "SELECT key, value FROM source JOIN silver.other USING (key)": f"its SQL reads 'silver.other' {OTHERS}table of "
+    "their own",
+    "SELECT key, value FROM source WHERE key IN (SELECT key FROM bronze.events)": "its SQL reads 'bronze.events' "
+    f"{OTHERS}table of their own",
+    "WITH a AS (SELECT * FROM b) SELECT key, value FROM a": f"its SQL reads 'b' {OTHERS}table of their own",
+    "SELECT key, value FROM delta.`/tmp/x`": f"its SQL reads 'delta./tmp/x' {OTHERS}table of their own",
+    "SELECT X'00' AS key, X'00' AS value": "its SQL never reads `source`, the rows of its batch: select from it",
+    "SELECT key, value FROM source WHERE rand() < 0.5": "its transform is not deterministic, so a replayed batch "
+    "would come out different: use source columns",
+    "SELECT key, value FROM source WHERE timestamp < now()": "its transform uses now(), so a replayed batch would "
+    "come out different: use source columns",
+    "SELECT key, max(value) AS value FROM source GROUP BY key": "its transform needs rows of other batches "
+    "(Aggregate): write it as a recomputed Upsert",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_SQL)
+def test_sql_over_anything_else_is_refused(spark, text: str):
+    assert refusal(spark, readings(text)) == FILE + WRONG_SQL[text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT key, value FORM source",
+        "SELECT key, value FROM source; SELECT 1",
+        "DROP TABLE silver.other",
+        "INSERT INTO silver.other SELECT * FROM source",
+        "CREATE TABLE silver.other AS SELECT * FROM source",
+    ],
+)
+def test_what_is_no_query_is_refused_and_not_carried_out(spark, text: str):
+    sentence = refusal(spark, readings(text))
+    assert sentence.startswith(f"{FILE}its SQL does not parse ([PARSE_SYNTAX_ERROR] ")
+    assert sentence.endswith(": mend it, it has to be one SELECT")
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_aggregate_that_looks_into_another_table_is_refused(spark, tmp_path, is_stored: bool):
+    other = str(tmp_path / "other")
+    spark.range(5).write.format("delta").save(other)
+
+    def transform(rows):
+        here = rows.sparkSession.read.format("delta").load(other) if is_stored else rows.sparkSession.range(5)
+        return rows.crossJoin(here).groupBy("minute").agg(functions().count("*").alias("n"))
+
+    tables = Catalog({"bronze.events": EVENTS, "silver.readings": upserted(transform)})
+    if not is_stored:
+        check.check(spark, tables)
+        return
+    with pytest.raises(DeclarationError) as refused:
+        check.check(spark, tables)
+    assert str(refused.value) == f"{FILE}its transform reads a stored table {OTHERS}table of their own"
+
+
+def test_changes_have_columns_of_their_own_and_an_aggregate_of_them_has_rows(spark):
+    changes = Table(
+        name="gold.changes",
+        comment="",
+        source=Delta("silver.readings", changes=True),
+        schema="key BINARY, _change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP",
+    )
+    check.check(spark, Catalog({one.name: one for one in (EVENTS, STORED, changes)}))
+    summed = replace(
+        changes,
+        schema="key BINARY, minute TIMESTAMP, _change_type STRING",
+        write=Upsert(keys=("minute",), recompute=Bucket("minute", of="timestamp", unit="minute")),
+    )
+    stored = replace(STORED, schema=f"{SCHEMA}, timestamp TIMESTAMP")
+    with pytest.raises(DeclarationError, match="UNRESOLVED_COLUMN.*_change_type"):
+        check.check(spark, Catalog({one.name: one for one in (EVENTS, stored, summed)}))
+
+
+def step(transform, **more) -> Table:
+    return readings(transform, temporary=True, **more)
+
+
+def with_a_reader(one: Table, transform) -> Catalog:
+    reader = Table(name="gold.reader", comment="", source=Delta(one.name), schema="n BIGINT", transform=transform)
+    return Catalog(*resolved({table.name: table for table in (EVENTS, one, reader)}))
+
+
+def test_what_is_wrong_with_a_temporary_step_is_said_of_the_step(spark):
+    wrong = step(lambda rows: rows.select("key", functions().lit(1).alias("value")))
+    with pytest.raises(DeclarationError) as refused:
+        check.check(spark, with_a_reader(wrong, "SELECT count(*) AS n FROM source"))
+    assert str(refused.value) == (
+        f"{FILE}column 'value' is declared BINARY, its transform makes INT: change one of them"
+    )
+    assert refusal_of(spark, with_a_reader(step(lambda rows: rows.distinct()), "SELECT 1L AS n FROM source")) == (
+        f"{FILE}its transform needs rows of other batches (Deduplicate): write it as a recomputed Upsert"
+    )
+
+
+def test_a_reader_of_a_temporary_step_sees_the_columns_of_the_step(spark):
+    right = step(lambda rows: rows.select("key", "value"))
+    check.check(spark, with_a_reader(right, "SELECT length(key) + 0L AS n FROM source"))
+    assert refusal_of(spark, with_a_reader(right, "SELECT offset AS n FROM source")).startswith(
+        "include/tables/gold/reader.py: Spark cannot analyse it ([UNRESOLVED_COLUMN"
+    )
+
+
+def refusal_of(spark, tables: Catalog) -> str:
+    with pytest.raises(DeclarationError) as refused:
+        check.check(spark, tables)
+    return str(refused.value)

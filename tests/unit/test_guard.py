@@ -319,3 +319,21 @@ def test_a_log_whose_only_checkpoint_was_cut_short_is_left_alone(table: Path):
     DeltaTable(table).create_checkpoint()
     os.truncate(table / "_delta_log" / f"{3:020}.checkpoint.parquet", 100)
     assert guard.clean_log(Log(table), 3) == []
+
+
+def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_their_age(table: Path):
+    commit(table, 0, said(NOW - 9 * HOUR), added("a"))
+    file_of(table, "_change_data/cdc-1", at=NOW - 6 * HOUR)
+    commit(
+        table,
+        1,
+        said(NOW - 5 * HOUR),
+        removed("a", NOW - 5 * HOUR),
+        added("b"),
+        {"cdc": {"path": "_change_data/cdc-1"}},
+    )
+    file_of(table, "b")
+    log = Log(table)
+    assert guard.files_kept_since(log, [Consumer("reader", 0)], NOW) == NOW - 6 * HOUR
+    assert guard.files_kept_since(log, [Consumer("reader", 1)], NOW) is None
+    assert [one.path for one in guard.would_vacuum(log, 4 * HOUR, NOW)] == ["_change_data/cdc-1"]

@@ -10,10 +10,13 @@ from include.errors import DeclarationError
 MISTAKES = Path(__file__).resolve().parent.parent / "mistakes"
 
 SENTENCES = {
+    "aggregate_of_a_step_over_changes": "include/tables/gold/by_hour.py: source 'silver.changed' is a temporary "
+    "step over changes, and an aggregate is recomputed from rows: read the changes without a step between",
     "aggregate_of_kafka": "include/tables/gold/by_minute.py: an aggregate is recomputed from a Delta table, and its "
     "source is none: read one",
     "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
-    "stream of appends would stop at the first changed row: read a table that is appended to",
+    "stream of appends would stop at the first changed row: read its changes, Delta('silver.by_minute', "
+    "changes=True)",
     "avro_field_is_misspelt": "include/tables/silver/readings.py: into names 'device', which no schema of its "
     "Avro has: did you mean 'devise'?",
     "avro_schema_by_name": "include/tables/silver/readings.py: schema id 'reading-v1' is none that a registry "
@@ -28,7 +31,8 @@ SENTENCES = {
     "avro_without_a_schema": "include/tables/silver/readings.py: Avro has neither schemas nor a schema: name "
     "schemas by id where values have a header, else the one schema",
     "bad_bucket_unit": "include/tables/gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
-    "branch_is_a_name": "include/tables/bronze/events.py: source is 'events-us': it has to be Kafka or Delta",
+    "begins_twice": "include/tables/silver/readings.py: since_version and since both say where it begins: keep one",
+    "branch_is_a_name": "include/tables/bronze/events.py: source is 'events-us': it has to be Kafka or Files or Delta",
     "branch_is_no_word": "include/tables/bronze/events.py: branch 'EU west' is no plain word: use small letters, "
     "digits and _",
     "branch_of_an_unknown_table": "include/tables/bronze/events.py: source is 'bronze.event', which no file declares: "
@@ -40,6 +44,23 @@ SENTENCES = {
     "did you mean 'timestamp'?",
     "cast_of_an_unknown_column": "include/tables/silver/readings.py: Cast of 'topik', which its source has not: did "
     "you mean 'topic'?",
+    "change_feed_switched_off": "include/tables/silver/readings.py: properties switch delta.enableChangeDataFeed "
+    "off, and gold.readings reads the changes of this table: take that out",
+    "changes_is_text": "include/tables/silver/readings.py: changes is 'yes': it has to be True or False",
+    "changes_of_a_temporary_step": "include/tables/gold/readings.py: source 'silver.readings' is a temporary step, "
+    "and how its rows are read stands there: write Delta('silver.readings') alone",
+    "cluster_by_as_one_string": "include/tables/silver/readings.py: cluster_by is 'offset' and no tuple: write "
+    "cluster_by=(...,) with the comma",
+    "cluster_by_is_no_column": "include/tables/silver/readings.py: cluster_by names 'ofset', no column of its "
+    "schema: did you mean 'offset'?",
+    "cluster_by_names_a_column_twice": "include/tables/silver/readings.py: cluster_by names 'offset' twice: take "
+    "one out",
+    "clustered_and_partitioned": "include/tables/silver/readings.py: cluster_by and partition_by both lay out its "
+    "files: keep one, mostly cluster_by",
+    "clustered_by_five_columns": "include/tables/silver/readings.py: cluster_by names 5 columns, and Delta takes 4 "
+    "at most: keep those that readers filter by",
+    "column_of_the_change_feed": "include/tables/silver/readings.py: column '_change_type' has a name of the change "
+    "feed, and gold.readings reads the changes of this table: call it something else",
     "cycle": "include/tables/silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen <- silver.egg): cut one "
     "of these",
     "empty_schema": "include/tables/silver/readings.py: schema is empty: name its columns",
@@ -75,13 +96,16 @@ SENTENCES = {
     "mean 'device'?",
     "key_is_no_column": "include/tables/gold/by_minute.py: key 'kye' is not a column of its schema: did you mean "
     "'key'?",
+    "late_rows_fail": "include/tables/silver/readings.py: late is 'fail': there are quarantine, drop",
     "layer_cannot_be_imported": "tests/mistakes/layer_cannot_be_imported/silver/__init__.py cannot be imported "
     "(ModuleNotFoundError: No module named 'not_there_at_all'): mend that line; pyspark is imported inside "
     "`transform` only",
     "maintain_is_a_schedule": "include/tables/silver/readings.py: maintain is '0 3 * * *': it has to be Maintenance",
+    "max_bytes_is_text": "include/tables/silver/readings.py: max_bytes is '1 GB': set it to a whole number above 0",
     "name_is_not_its_path": "include/tables/silver/readings.py: name is 'silver.reading', which is not its path: call "
     "it 'silver.readings'",
     "no_branch": "include/tables/bronze/events.py: source has no branch: name at least one, or give it one source",
+    "no_files_a_batch": "include/tables/silver/readings.py: max_files is 0: set it to a whole number above 0",
     "no_interval": "include/tables/silver/readings.py: interval_seconds is 0: set it to a number above 0",
     "no_offsets": "include/tables/bronze/events.py: max_offsets is 0: set it to a number above 0",
     "no_table": "tests/mistakes/no_table/silver/readings.py has no `TABLE = Table(...)`: add it, or move the file out "
@@ -90,26 +114,54 @@ SENTENCES = {
     "no_topic": "include/tables/bronze/events.py: Kafka has neither topics nor a pattern: give it one of them",
     "one_rule_without_a_tuple": "include/tables/silver/readings.py: expect is Expect(name='known', condition='key IS "
     "NOT NULL', otherwise='quarantine') and no tuple: write expect=(...,) with the comma",
+    "owner_is_empty": "include/tables/silver/readings.py: owner is '': write the name of a team or a person",
     "parsed_without_errors": "include/tables/silver/readings.py: parse without a column for what cannot be typed: add "
     "`_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema",
+    "partition_by_is_no_column": "include/tables/silver/readings.py: partition_by names 'day', no column of its "
+    "schema: there are key, offset",
+    "partitioned_by_every_column": "include/tables/silver/readings.py: partition_by names every column, and none is "
+    "left for the files: take one out",
     "pattern_does_not_compile": "include/tables/bronze/events.py: pattern is 'events-[a-z', which is no regular "
     "expression (unterminated character set at position 7): mend it",
     "pattern_of_java_alone": "include/tables/bronze/events.py: pattern is 'events-[a-z&&[^q]]', in which Java and "
     "Python read && in two ways: write it without",
+    "property_is_no_text": "include/tables/silver/readings.py: properties is {'delta.checkpointInterval': 100}: it "
+    "has to be a dict of texts, such as {'delta.x': 'true'}",
     "reads_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- silver.readings): "
     "cut one of these",
+    "reference_to_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- "
+    "silver.readings): cut one of these",
+    "reference_to_unknown_key": "include/tables/silver/readings.py: rule 'offset in bronze.events' looks for 'ofset', "
+    "no column of bronze.events: did you mean 'offset'?",
+    "reference_to_unknown_table": "include/tables/silver/readings.py: rule 'offset in bronze.event' looks into "
+    "'bronze.event', which no file declares: did you mean 'bronze.events'?",
+    "retention_as_a_property": "include/tables/silver/readings.py: properties set "
+    "'delta.deletedFileRetentionDuration': the vacuum guard sets it, by what streams still need: say "
+    "maintain=Maintenance(time_travel_hours=...) instead",
+    "rule_named_like_late_rows": "include/tables/silver/readings.py: a rule is called 'later than 30 minutes', as late"
+    " rows are: give it another name",
+    "rule_of_unknown_column": "include/tables/silver/readings.py: rule 'ofset not null' names 'ofset', no column of "
+    "its schema: did you mean 'offset'?",
+    "rule_over_nothing": "tests/mistakes/rule_over_nothing/silver/readings.py cannot be imported (ValueError: a rule "
+    "over nothing: name a column, or a value): mend that line; pyspark is imported inside `transform` only",
+    "rules_on_a_temporary_step": "include/tables/silver/readings.py: expect is of no use to a temporary step, which "
+    "is not stored: put it on the tables that read it",
     "rules_on_an_aggregate": "include/tables/gold/by_minute.py: expectations stand on a recomputed aggregate: put "
     "them on the table it reads",
     "rules_on_bronze": "include/tables/bronze/events.py: expect would drop messages, and bronze keeps each as it "
     "arrived: put it on the silver table",
-    "schema_ids_without_a_column": "include/tables/bronze/events.py: schema_ids without a column for them: write "
-    "schema=KAFKA_SCHEMA_WITH_IDS",
-    "schema_ends_with_a_comma": "include/tables/silver/readings.py: schema has a comma too many after 'offset': take "
-    "it out",
     "schedule_is_no_cron": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
     "cron: write '0 3 * * *'",
     "schedule_is_out_of_range": "include/tables/silver/readings.py: schedule is '99 * * * *', which is not the five "
     "fields of cron: write '0 3 * * *'",
+    "schema_ends_with_a_comma": "include/tables/silver/readings.py: schema has a comma too many after 'offset': take "
+    "it out",
+    "schema_ids_without_a_column": "include/tables/bronze/events.py: schema_ids without a column for them: write "
+    "schema=KAFKA_SCHEMA_WITH_IDS",
+    "since_version_below_zero": "include/tables/silver/readings.py: since_version is -1: set it to a version of its "
+    "source, 0 or more",
+    "since_without_a_zone": "include/tables/silver/readings.py: since is '2026-03-01', no moment with its time "
+    "zone: write one such as '2026-03-01T00:00:00Z'",
     "source_is_a_name": "include/tables/silver/readings.py: source is 'bronze.events': it has to be Kafka or Files or "
     "Delta",
     "table_beside_the_layers": "tests/mistakes/table_beside_the_layers/readings.py lies in no layer, so it would be "
@@ -117,10 +169,19 @@ SENTENCES = {
     "table_is_another_thing": "tests/mistakes/table_is_another_thing/silver/readings.py has no `TABLE = Table(...)`: "
     "add it, or move the file out of the tables",
     "target_file_is_text": "include/tables/silver/readings.py: target_file_mb is '128 MB': set it to a number above 0",
+    "temporary_is_text": "include/tables/silver/readings.py: temporary is 'yes': it has to be True or False",
+    "temporary_step_reads_kafka": "include/tables/bronze/events.py: a temporary step keeps nothing, and what "
+    "arrives has to be kept: let it read a table",
+    "temporary_step_upserts": "include/tables/silver/readings.py: write is of no use to a temporary step, which is "
+    "not stored: put it on the tables that read it",
+    "temporary_steps_in_a_cycle": "include/tables/silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen "
+    "<- silver.egg): cut one of these",
     "topic_named_twice": "include/tables/bronze/events.py: topic 'events' is named twice: take one of them out",
     "topics_and_pattern": "include/tables/bronze/events.py: Kafka has both topics and a pattern: give it one of them",
     "topics_in_one_string": "include/tables/bronze/events.py: topic 'events,clicks' has a name that Kafka does not "
     "allow: use letters, digits, . _ and -",
+    "transform_is_a_number": "include/tables/silver/readings.py: transform is 5: it has to be a function or SQL text",
+    "transform_is_empty": "include/tables/silver/readings.py: transform is ' ': it has to be a function or SQL text",
     "two_rules_with_one_name": "include/tables/silver/readings.py: two rules are called 'known': give each a name of "
     "its own",
     "unique_as_one_string": "include/tables/silver/readings.py: unique is 'key' and no tuple: write unique=(...,) "
@@ -140,29 +201,16 @@ SENTENCES = {
     "upsert_of_branches": "include/tables/gold/by_minute.py: Upsert has several sources, and the rows of one would "
     "overwrite those of another: append the branches to a table of their own, and upsert from that",
     "upsert_without_keys": "include/tables/gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
-    "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert",
-    "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
-    "Table.__init__() got an unexpected keyword argument 'retention'): mend that line; pyspark is imported inside "
-    "`transform` only",
-    "late_rows_fail": "include/tables/silver/readings.py: late is 'fail': there are quarantine, drop",
-    "reference_to_itself": "include/tables/silver/readings.py: reads itself in a cycle (silver.readings <- "
-    "silver.readings): cut one of these",
-    "reference_to_unknown_key": "include/tables/silver/readings.py: rule 'offset in bronze.events' looks for 'ofset', "
-    "no column of bronze.events: did you mean 'offset'?",
-    "reference_to_unknown_table": "include/tables/silver/readings.py: rule 'offset in bronze.event' looks into "
-    "'bronze.event', which no file declares: did you mean 'bronze.events'?",
-    "rule_named_like_late_rows": "include/tables/silver/readings.py: a rule is called 'later than 30 minutes', as late"
-    " rows are: give it another name",
-    "rule_of_unknown_column": "include/tables/silver/readings.py: rule 'ofset not null' names 'ofset', no column of "
-    "its schema: did you mean 'offset'?",
-    "rule_over_nothing": "tests/mistakes/rule_over_nothing/silver/readings.py cannot be imported (ValueError: a rule "
-    "over nothing: name a column, or a value): mend that line; pyspark is imported inside `transform` only",
     "watermark_is_a_column": "include/tables/silver/readings.py: watermark is 'timestamp': it has to be Watermark",
     "watermark_of_no_minutes": "include/tables/silver/readings.py: minutes is 0: set it to a number above 0",
     "watermark_of_unknown_column": "include/tables/silver/readings.py: watermark of 'timestmap', no column of its "
     "schema: did you mean 'timestamp'?",
     "watermark_without_unique": "include/tables/silver/readings.py: watermark without unique: name the columns by "
     "which a repeated row is known",
+    "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert",
+    "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
+    "Table.__init__() got an unexpected keyword argument 'retention'): mend that line; pyspark is imported inside "
+    "`transform` only",
 }
 
 RIGHT = {"unique_as_a_list"}

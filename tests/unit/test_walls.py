@@ -23,6 +23,8 @@ PLAIN = (
     "include.ddl",
     "include.expectations",
     "include.rules",
+    "include.layout",
+    "include.reading",
     "include.settings",
     "include.errors",
     "include.tables",

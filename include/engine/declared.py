@@ -1,0 +1,80 @@
+"""Brings a stored table to what its file says of it: comments, owner, properties, clustering."""
+
+import json
+from collections.abc import Sequence
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from include.errors import Broken
+from include.reading import FEED
+from include.settings import settings
+from include.spec import Table
+
+OWNER, SET = "sluice.owner", "sluice.properties"
+# Once its changes are kept they are kept on: a reader that was away for a while would find a hole.
+FOR_GOOD = {FEED}
+
+
+def properties(table: Table) -> dict[str, str]:
+    """What its file sets, and in `sluice.properties` their names, so that one it no longer sets can be told."""
+    said = dict(table.properties)
+    if table.owner:
+        said[OWNER] = table.owner
+    return {**said, SET: json.dumps(sorted(said))} if said else {}
+
+
+def follow(spark: SparkSession, table: Table, own: dict[str, str]) -> None:
+    """Alter what differs in a table that is stored. own: the properties it has where its file says nothing.
+
+    Raises Broken where it is partitioned otherwise.
+    """
+    stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
+    detail = stored.detail().first()
+    _check_partitioning(table, detail["partitionColumns"])
+    _set_properties(spark, table, own, detail["properties"], detail["description"] or "")
+    _comment_columns(spark, table, stored.toDF().schema)
+    if list(detail["clusteringColumns"]) != list(table.cluster_by):
+        columns = ", ".join(f"`{name}`" for name in table.cluster_by)
+        spark.sql(f"ALTER TABLE {table.name} CLUSTER BY {f'({columns})' if columns else 'NONE'}")
+
+
+def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
+    if list(stored) != list(table.partition_by):
+        raise Broken(
+            f"{table.name}: it is stored partitioned by {', '.join(stored) or 'nothing'} and declared partitioned by "
+            f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, or give the new one a name of "
+            f"its own",
+            "SCHEMA_CHANGED",
+        )
+
+
+def _set_properties(
+    spark: SparkSession, table: Table, own: dict[str, str], stored: dict[str, str], comment: str
+) -> None:
+    set_before = json.loads(stored.get(SET, "[]"))
+    wanted = {key: own[key] for key in set_before if key in own} | properties(table)
+    changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
+    if comment != table.comment:
+        changed["comment"] = table.comment
+    if changed:
+        pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in changed.items())
+        spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
+    if gone := sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD):
+        names = ", ".join(_text(key) for key in gone)
+        spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
+
+
+def _comment_columns(spark: SparkSession, table: Table, stored: StructType) -> None:
+    was = {field.name: field.metadata.get("comment", "") for field in stored}
+    for field in StructType.fromDDL(table.schema):
+        comment = field.metadata.get("comment", "")
+        if was.get(field.name, "") != comment:
+            spark.sql(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {_text(comment)}")
+
+
+def _text(value: str) -> str:
+    """As a SQL literal."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

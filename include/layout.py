@@ -1,0 +1,61 @@
+"""What a table says of how it is stored: its owner, its clustering or partitioning, its Delta properties."""
+
+from include import ddl
+from include.declaration import mistake, suggest
+from include.spec import Table
+
+MOST_CLUSTERING_COLUMNS = 4
+TIME_TRAVEL = "say maintain=Maintenance(time_travel_hours=...) instead"
+# What a table file may not set, and why.
+KEPT = {
+    "delta.deletedFileRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
+    "delta.logRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
+    "delta.enableExpiredLogCleanup": "the log is cleaned in windows, by what streams still need: take it out",
+    "delta.setTransactionRetentionDuration": "a batch that Delta forgot would be written twice: take it out",
+    "delta.checkpointPolicy": "Sluice reads classic checkpoints only: take it out",
+    "sluice.owner": "write owner='...' instead",
+    "sluice.properties": "Sluice notes there what a table file has set: take it out",
+}
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError, one sentence that names the file."""
+    _check_columns(table, "cluster_by", table.cluster_by)
+    _check_columns(table, "partition_by", table.partition_by)
+    if table.cluster_by and table.partition_by:
+        raise mistake(table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by")
+    if len(table.cluster_by) > MOST_CLUSTERING_COLUMNS:
+        raise mistake(
+            table,
+            f"cluster_by names {len(table.cluster_by)} columns, and Delta takes {MOST_CLUSTERING_COLUMNS} at most: "
+            f"keep those that readers filter by",
+        )
+    if set(table.partition_by) >= set(ddl.columns(table.schema)):
+        raise mistake(table, "partition_by names every column, and none is left for the files: take one out")
+    if table.owner is not None and not (isinstance(table.owner, str) and table.owner.strip()):
+        raise mistake(table, f"owner is {table.owner!r}: write the name of a team or a person")
+    _check_properties(table)
+
+
+def _check_columns(table: Table, what: str, names: object) -> None:
+    if isinstance(names, str):
+        raise mistake(table, f"{what} is {names!r} and no tuple: write {what}=(...,) with the comma")
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise mistake(table, f"{what} is {names!r}: it has to be a tuple of str")
+    columns = ddl.columns(table.schema)
+    for name in names:
+        if name not in columns:
+            raise mistake(table, f"{what} names '{name}', no column of its schema: {suggest(name, columns)}")
+        if list(names).count(name) > 1:
+            raise mistake(table, f"{what} names '{name}' twice: take one out")
+
+
+def _check_properties(table: Table) -> None:
+    said = table.properties
+    if not isinstance(said, dict) or not all(isinstance(one, str) for pair in said.items() for one in pair):
+        raise mistake(table, f"properties is {said!r}: it has to be a dict of texts, such as {{'delta.x': 'true'}}")
+    # Delta takes its own in any case.
+    kept = {name.lower(): why for name, why in KEPT.items()}
+    for name in said:
+        if name.lower() in kept:
+            raise mistake(table, f"properties set '{name}': {kept[name.lower()]}")

@@ -1,0 +1,11 @@
+"""Its changes are read, and it keeps none."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT",
+    properties={"delta.enableChangeDataFeed": "false"},
+)

@@ -1,0 +1,11 @@
+"""A comma is missing."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT",
+    cluster_by=("offset"),
+)

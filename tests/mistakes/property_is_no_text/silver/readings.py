@@ -1,0 +1,11 @@
+"""Delta takes texts."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT",
+    properties={"delta.checkpointInterval": 100},
+)

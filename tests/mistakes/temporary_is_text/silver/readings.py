@@ -1,0 +1,11 @@
+"""temporary has to be True or False."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT",
+    temporary="yes",
+)

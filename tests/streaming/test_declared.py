@@ -1,0 +1,165 @@
+"""What a table file says of how its table is stored arrives in the table: at first, and when it changes."""
+
+from dataclasses import replace
+
+import pytest
+from deltalake import DeltaTable
+
+from include.catalog import Catalog
+from include.control import database
+from include.engine import maintain, storage
+from include.errors import Broken
+from include.ledger import survey
+from include.ledger.plan import OPTIMIZE
+from include.settings import settings
+from include.spec import Delta, Maintenance, Table
+from tests.flows import rows_of
+
+SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.001)
+
+
+def table(name: str, **more) -> Table:
+    declared = {
+        "comment": "what it's about",
+        "schema": "id BIGINT COMMENT 'its \\'number\\'', day DATE, text STRING COMMENT 'as it came'",
+        **more,
+    }
+    return Table(name=f"silver.{name}", source=Delta(f"bronze.{name}"), maintain=SMALL, **declared)
+
+
+def stored(table: Table) -> DeltaTable:
+    return DeltaTable(str(settings().table_path(table.name)))
+
+
+def comments(table: Table) -> dict[str, str]:
+    return {field.name: field.metadata.get("comment", "") for field in stored(table).schema().fields}
+
+
+def properties(table: Table) -> dict[str, str]:
+    return stored(table).metadata().configuration
+
+
+def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(spark, name):
+    first = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
+    storage.create(spark, first)
+    assert stored(first).metadata().description == "what it's about"
+    assert comments(first) == {"id": "its 'number'", "day": "", "text": "as it came"}
+    assert properties(first).items() >= {
+        ("sluice.owner", "team-x"),
+        ("delta.checkpointInterval", "50"),
+        ("my.own", "it's"),
+        ("delta.appendOnly", "true"),
+    }
+    version = stored(first).version()
+    storage.create(spark, first)
+    assert stored(first).version() == version, "nothing differs, so nothing is committed"
+    second = table(
+        name,
+        comment="another",
+        schema="id BIGINT, day DATE COMMENT 'of the \\\\ year', text STRING COMMENT 'as it came', m INT COMMENT 'new'",
+        owner="team-y",
+        properties={"delta.checkpointInterval": "70", "delta.appendOnly": "false"},
+    )
+    storage.create(spark, second)
+    assert stored(second).metadata().description == "another"
+    assert comments(second) == {"id": "", "day": "of the \\ year", "text": "as it came", "m": "new"}
+    changed = properties(second)
+    assert (changed["sluice.owner"], changed["delta.checkpointInterval"]) == ("team-y", "70")
+    assert "my.own" not in changed and changed["delta.appendOnly"] == "false"
+    third = replace(second, owner=None, properties={})
+    storage.create(spark, third)
+    left = properties(third)
+    assert left["delta.appendOnly"] == "true", "what Sluice sets comes back"
+    assert not {"sluice.owner", "sluice.properties", "delta.checkpointInterval", "my.own"} & set(left)
+    version = stored(third).version()
+    storage.create(spark, third)
+    assert stored(third).version() == version
+
+
+def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
+    storage.create(spark, table(name, properties={"delta.enableChangeDataFeed": "true"}))
+    storage.create(spark, table(name))
+    assert properties(table(name))["delta.enableChangeDataFeed"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"), [((), ("day",), "nothing and .* by day"), (("day",), (), "day and .* by nothing")]
+)
+def test_another_partitioning_is_refused(spark, name, was: tuple, now: tuple, words: str):
+    storage.create(spark, table(name, partition_by=was))
+    with pytest.raises(Broken, match=f"stored partitioned by {words}: declare it as it is stored"):
+        storage.create(spark, table(name, partition_by=now))
+
+
+def clustered_by(spark, one: Table) -> list[str]:
+    path = settings().table_path(one.name)
+    return spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()["clusteringColumns"]
+
+
+def plan(one: Table):
+    found = survey.look(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
+    return found.plan.step(OPTIMIZE), found
+
+
+def arrive(spark, name: str, begin: int, end: int, day: str = "2026-03-01") -> None:
+    """One file of rows."""
+    rows = spark.range(begin, end, 1, 1).selectExpr("id", f"DATE'{day}' AS day", "md5(CAST(id AS STRING)) AS text")
+    rows.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+
+
+def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, run_once, name):
+    one = table(name, cluster_by=("id",))
+    arrive(spark, name, 0, 3_000)
+    run_once(one)
+    assert clustered_by(spark, one) == ["id"]
+    step, _ = plan(one)
+    assert step.is_worth_it and "not clustered yet" in step.why
+    maintain.compact(spark, one.name, step, {"a": "test"})
+    step, found = plan(one)
+    assert not step.is_worth_it
+    assert all(file.is_clustered for file in found.log.state.live)
+    # What comes later does not make it write again what is done.
+    done = {file.path for file in found.log.state.live}
+    arrive(spark, name, 3_000, 6_000)
+    run_once(one)
+    step, _ = plan(one)
+    maintain.compact(spark, one.name, step, {"a": "test"})
+    assert done <= {file.path for file in plan(one)[1].log.state.live}
+    # delta-rs reads it.
+    assert sorted(row["id"] for row in rows_of(one.name)) == list(range(6_000))
+    for columns in (("day", "id"), ()):
+        storage.create(spark, table(name, cluster_by=columns))
+        assert clustered_by(spark, one) == list(columns)
+
+
+def test_a_table_without_clustering_can_be_clustered_later(spark, name):
+    storage.create(spark, table(name))
+    storage.create(spark, table(name, cluster_by=("day",)))
+    assert clustered_by(spark, table(name)) == ["day"]
+
+
+def test_a_partitioned_table_is_written_compacted_and_vacuumed_partition_by_partition(spark, run_once, name):
+    one = replace(table(name, partition_by=("day",)), source=Delta(f"bronze.{name}", max_files=1))
+    for number in range(14):
+        arrive(spark, name, 30 * number, 30 * (number + 1), "2026-03-01" if number < 2 else "2026-03-02")
+    run_once(one)
+    assert stored(one).metadata().partition_columns == ["day"]
+    path = settings().table_path(one.name)
+    step, _ = plan(one)
+    assert step.is_worth_it
+    assert step.partitions == ("day=2026-03-02",)
+    maintain.compact(spark, one.name, step, {"a": "test"})
+    files = [file.path for file in plan(one)[1].log.state.live]
+    assert sum(file.startswith("day=2026-03-01/") for file in files) == 2
+    assert sum(file.startswith("day=2026-03-02/") for file in files) == 1
+    gone = [path / one.path for one in plan(one)[1].log.state.tombstones]
+    assert len(gone) == 12 and all(file.exists() for file in gone)
+    # What a reader needs stays, also below a partition.
+    gold = Table(name=f"gold.{name}", comment="", source=Delta(one.name), schema="id BIGINT")
+    engine = database.connect(settings().control_url)
+    found = survey.look(engine, one, Catalog({one.name: one, gold.name: gold}))[0]
+    maintain.vacuum(spark, one.name, found.retention_seconds, {"a": "test"})
+    assert all(file.exists() for file in gone)
+    maintain.vacuum(spark, one.name, 0.001, {"a": "test"})
+    assert not any(file.exists() for file in gone)
+    assert sorted(row["id"] for row in rows_of(one.name)) == list(range(420))

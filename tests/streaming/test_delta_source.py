@@ -1,0 +1,269 @@
+"""Delta as a source: the appends of a table or its changes, file by file, from some version or moment on."""
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from include.catalog import Catalog
+from include.control import commands, database
+from include.control.commands import Action, Command
+from include.engine import commit, maintain, storage
+from include.errors import Broken, FlowFailed, Unreachable
+from include.ledger import checkpoint, survey
+from include.ledger.log import Log
+from include.reading import resolved
+from include.settings import settings
+from include.spec import Bucket, Delta, Maintenance, Table, Upsert
+from tests.flows import rows_of
+
+CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
+
+
+@pytest.fixture
+def source(spark, name):
+    """SQL on a stored table of the test's own, which is called `{t}`: `source("DELETE FROM {t}")`."""
+    path = settings().table_path(f"bronze.{name}")
+    return lambda text: spark.sql(text.replace("{t}", f"delta.`{path}`"))
+
+
+def reader(name: str, layer: str = "silver", schema: str = "id BIGINT, n INT", **source) -> Table:
+    return Table(name=f"{layer}.{name}", comment="", source=Delta(f"bronze.{name}", **source), schema=schema)
+
+
+def offsets(table: str) -> list[tuple[int, int, bool]]:
+    """Where each batch of a flow ends: version, index of the file, and whether that is the snapshot it began with."""
+    home = settings().checkpoints(table) / "1"
+    ends = [checkpoint.end_offset(home, batch) for batch in range((checkpoint.last_planned(home) or 0) + 1)]
+    return [(end["reservoirVersion"], end["index"], end["isStartingVersion"]) for end in ends]
+
+
+def batches(table: str) -> list[int]:
+    """How many rows each batch of a flow wrote."""
+    log = Log(settings().table_path(table))
+    found = [log.commit(version) for version in log.versions]
+    return [one.rows or 0 for one in found if "batch" in one.metadata]
+
+
+def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_so(spark, run_once, name):
+    path = str(settings().table_path(f"bronze.{name}"))
+    spark.range(0, 16_384, 1, 8).write.format("delta").save(path)
+    table = reader(name, schema="id BIGINT", max_files=5)
+    run_once(table)
+    assert batches(table.name) == [10_240, 6_144]
+    assert offsets(table.name) == [(0, 4, True), (1, -1, False)]
+    for files in (3, 7):
+        spark.range(0, 10 * files, 1, files).write.format("delta").mode("append").save(path)
+    run_once(table)
+    assert batches(table.name) == [10_240, 6_144, 50, 50]
+    assert offsets(table.name)[2:] == [(2, 1, False), (3, -1, False)]
+    assert len(rows_of(table.name)) == 16_384 + 100
+
+
+def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_once, name):
+    spark.range(0, 40, 1, 4).write.format("delta").save(str(settings().table_path(f"bronze.{name}")))
+    table = reader(name, schema="id BIGINT", max_bytes=1)
+    run_once(table)
+    assert batches(table.name) == [10, 10, 10, 10]
+
+
+def test_a_flow_begins_with_a_version_or_a_moment_and_goes_on_from_there(source, run_once, name):
+    source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
+    for number in (1, 2, 3):
+        source(f"INSERT INTO {{t}} VALUES ({number}, {number})")
+    second = Log(settings().table_path(f"bronze.{name}")).commit(2).timestamp
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{round(second * 1000) % 1000:03}Z"
+    tables = [reader(name, "silver", since_version=3), reader(name, "gold", since=moment)]
+    run_once(*tables)
+    source("INSERT INTO {t} VALUES (4, 4)")
+    # A moment that is moved later does not count any more.
+    run_once(tables[0], replace(tables[1], source=Delta(f"bronze.{name}", since="2999-01-01T00:00:00Z")))
+    assert sorted(row["id"] for row in rows_of(f"silver.{name}")) == [3, 4]
+    assert sorted(row["id"] for row in rows_of(f"gold.{name}")) == [2, 3, 4]
+
+
+def test_changes_begin_with_what_the_table_holds_also_where_the_feed_was_switched_on_late(source, run_once, name):
+    source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
+    source("INSERT INTO {t} VALUES (1, 10), (2, 20), (3, 30)")
+    source("UPDATE {t} SET n = 11 WHERE id = 1")
+    table = reader(name, schema=CHANGED, changes=True)
+    with pytest.raises(Unreachable, match=f"changes of bronze.{name}, which does not keep them yet: restart the flow"):
+        run_once(table)
+    source("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    run_once(table)
+    source("UPDATE {t} SET n = 21 WHERE id = 2")
+    source("DELETE FROM {t} WHERE id = 3")
+    source("INSERT INTO {t} VALUES (4, 40)")
+    run_once(table)
+    found = [(row["_commit_version"], row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name)]
+    assert sorted(found) == [
+        (3, 1, 11, "insert"),
+        (3, 2, 20, "insert"),
+        (3, 3, 30, "insert"),
+        (4, 2, 20, "update_preimage"),
+        (4, 2, 21, "update_postimage"),
+        (5, 3, 30, "delete"),
+        (6, 4, 40, "insert"),
+    ]
+
+
+def test_changes_of_versions_that_kept_none_are_refused_and_not_passed_over(source, run_once, name):
+    source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
+    source("INSERT INTO {t} VALUES (1, 10)")
+    source("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    source("INSERT INTO {t} VALUES (2, 20)")
+    with pytest.raises(Broken, match="begin where its source keeps changes: a later since_version, or none for all"):
+        run_once(reader(name, schema=CHANGED, changes=True, since_version=1))
+    run_once(reader(name, "gold", schema=CHANGED, changes=True, since_version=3))
+    assert [row["id"] for row in rows_of(f"gold.{name}")] == [2]
+
+
+FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+
+
+def test_a_batch_of_changes_that_fails_is_written_once(source, run_once, name, monkeypatch):
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source("INSERT INTO {t} VALUES (1, 10), (2, 20)")
+    table = reader(name, schema=CHANGED, changes=True)
+    run_once(table)
+    source("UPDATE {t} SET n = n + 1")
+    real = commit.commit
+
+    def die_after(*arguments, **named):
+        real(*arguments, **named)
+        raise OSError("killed after the commit")
+
+    for broken in (lambda *_, **__: (_ for _ in ()).throw(OSError("killed before the commit")), die_after):
+        with monkeypatch.context() as patched:
+            patched.setattr(commit, "commit", broken)
+            with pytest.raises(FlowFailed, match="killed"):
+                run_once(table)
+    run_once(table)
+    found = sorted((row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name))
+    assert found == [
+        (1, 10, "insert"),
+        (1, 10, "update_preimage"),
+        (1, 11, "update_postimage"),
+        (2, 20, "insert"),
+        (2, 20, "update_preimage"),
+        (2, 21, "update_postimage"),
+    ]
+
+
+def test_a_checkpoint_of_appends_is_none_of_changes(source, run_once, name):
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source("INSERT INTO {t} VALUES (1, 10)")
+    run_once(reader(name))
+    with pytest.raises(Broken, match="Spark cannot go on from there"):
+        run_once(reader(name, changes=True))
+
+
+def readings_of(name: str) -> list[Table]:
+    """Bronze, kept current by the minute, and from its changes by the hour."""
+
+    def newest(rows):
+        from pyspark.sql import functions as F
+
+        return rows.groupBy("id", "minute").agg(F.max("n").alias("n"))
+
+    def total(rows):
+        from pyspark.sql import functions as F
+
+        return rows.groupBy("hour").agg(F.sum("n").alias("n"), F.count("*").alias("minutes"))
+
+    bronze = Table(
+        name=f"bronze.{name}", comment="", source=Delta(f"bronze.{name}_0"), schema="id BIGINT, at TIMESTAMP, n INT"
+    )
+    silver = Table(
+        name=f"silver.{name}",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="id BIGINT, minute TIMESTAMP, n INT",
+        transform=newest,
+        write=Upsert(("id", "minute"), recompute=Bucket("minute", of="at", unit="minute")),
+    )
+    gold = Table(
+        name=f"gold.{name}",
+        comment="",
+        source=Delta(f"silver.{name}", changes=True),
+        schema="hour TIMESTAMP, n BIGINT, minutes BIGINT",
+        transform=total,
+        write=Upsert(("hour",), recompute=Bucket("hour", of="minute", unit="hour")),
+    )
+    stored, _ = resolved({one.name: one for one in (bronze, silver, gold)})
+    return list(stored.values())
+
+
+def hours(name: str) -> list[tuple[str, int, int]]:
+    return sorted((f"{row['hour']:%H}", row["n"], row["minutes"]) for row in rows_of(f"gold.{name}"))
+
+
+def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, run_once, name):
+    bronze, silver, gold = readings_of(name)
+    storage.create(spark, bronze)
+    source("INSERT INTO {t} VALUES (1, TIMESTAMP'2026-03-01 12:00:01', 5), (2, TIMESTAMP'2026-03-01 13:00:01', 7)")
+    run_once(silver, gold)
+    assert hours(name) == [("12", 5, 1), ("13", 7, 1)]
+    # Late, and a greater one for a minute that has been counted.
+    source("INSERT INTO {t} VALUES (1, TIMESTAMP'2026-03-01 12:00:59', 9), (1, TIMESTAMP'2026-03-01 12:30:00', 1)")
+    run_once(silver, gold)
+    assert hours(name) == [("12", 10, 2), ("13", 7, 1)]
+    # Somebody's data is erased from the table in between: its hour goes when nothing is left of it.
+    spark.sql(f"DELETE FROM delta.`{settings().table_path(silver.name)}` WHERE id = 2")
+    run_once(gold)
+    assert hours(name) == [("12", 10, 2)]
+
+
+def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source, run_once, name):
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source("INSERT INTO {t} VALUES (1, 10)")
+    table = reader(name, schema=CHANGED, changes=True)
+    run_once(table)
+    source("UPDATE {t} SET n = 11")
+    engine = database.connect(settings().control_url)
+    commands.obey(engine, Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test"))
+    run_once(table)
+    assert sorted(row["_change_type"] for row in rows_of(table.name)) == [
+        "insert",
+        "update_postimage",
+        "update_preimage",
+    ]
+
+
+def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, source, run_once, name):
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source("INSERT INTO {t} VALUES (1, 10), (2, 20)")
+    table = reader(name, schema=CHANGED, changes=True)
+    run_once(table)
+    source("UPDATE {t} SET n = 21 WHERE id = 2")
+    path = settings().table_path(f"bronze.{name}")
+    changes = list((path / "_change_data").glob("*.parquet"))
+    assert changes
+    for file in changes:
+        os.utime(file, (time.time() - 5 * 3_600,) * 2)
+    kept = Table(
+        name=f"bronze.{name}",
+        comment="",
+        source=Delta("bronze.other"),
+        schema="id BIGINT, n INT",
+        maintain=Maintenance(time_travel_hours=0.001),
+    )
+    found = look(kept, table)
+    maintain.vacuum(spark, kept.name, found.retention_seconds, {"a": "test"})
+    run_once(table)
+    assert sorted((row["n"], row["_change_type"]) for row in rows_of(table.name)) == [
+        (10, "insert"),
+        (20, "insert"),
+        (20, "update_preimage"),
+        (21, "update_postimage"),
+    ]
+    # Once it has read them they go.
+    found = look(kept, table)
+    maintain.vacuum(spark, kept.name, found.retention_seconds, {"a": "test"})
+    assert not any(file.exists() for file in changes)
+
+
+def look(table: Table, *readers: Table) -> survey.Survey:
+    engine = database.connect(settings().control_url)
+    return survey.look(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]

@@ -1,0 +1,150 @@
+"""Temporary steps and SQL: what a table file says in other forms than one function."""
+
+import threading
+from collections import Counter
+
+from include.catalog import Catalog
+from include.engine.transform import transformed
+from include.reading import resolved
+from include.settings import settings
+from include.spec import Bucket, Delta, Expect, Table, Upsert
+from tests.flows import rows_of
+
+READING = "device STRING, time TIMESTAMP, bpm INT"
+ROWS = [
+    ("a", "2026-03-01 12:00:01", 60),
+    ("a", "2026-03-01 12:00:02", 400),
+    ("b", "2026-03-01 12:10:00", 80),
+    ("b", None, 90),
+]
+
+
+def arrive(spark, name: str, *rows: tuple) -> None:
+    frame = spark.createDataFrame(rows, "device STRING, time STRING, bpm INT")
+    frame = frame.selectExpr("device", "CAST(time AS TIMESTAMP) AS time", "bpm")
+    frame.coalesce(1).write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+
+
+def catalog_of(*tables: Table) -> Catalog:
+    return Catalog(*resolved({one.name: one for one in tables}))
+
+
+def doubled(rows):
+    return rows.selectExpr("device", "time", "bpm * 2 AS twice")
+
+
+def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_once, name):
+    python = Table(
+        name=f"silver.{name}",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="device STRING, time TIMESTAMP, twice INT",
+        transform=doubled,
+        expect=(Expect("plausible", "twice < 500"),),
+    )
+    sql = Table(
+        name=f"silver.{name}_sql",
+        comment="",
+        source=Delta(python.name),
+        schema="device STRING, label STRING, twice INT",
+        transform="""
+            -- A query like any other: {braces}, 'quotes' and a comment at its end.
+            WITH named AS (SELECT device, concat(device, '; {', twice, '}') AS label, twice FROM SOURCE)
+            SELECT * FROM named WHERE twice IS NOT NULL  -- the end
+        """,
+    )
+    again = Table(
+        name=f"gold.{name}",
+        comment="",
+        source=Delta(sql.name),
+        schema="device STRING, half INT",
+        transform=lambda rows: rows.selectExpr("device", "CAST(twice / 2 AS INT) AS half"),
+    )
+    arrive(spark, name, *ROWS)
+    run_once(python, sql, again)
+    arrive(spark, name, ("c", "2026-03-01 12:00:00", 1))
+    run_once(python, sql, again)
+    labels = sorted(row["label"] for row in rows_of(sql.name))
+    assert labels == ["a; {120}", "b; {160}", "b; {180}", "c; {2}"]
+    assert sorted((row["device"], row["half"]) for row in rows_of(again.name)) == [
+        ("a", 60),
+        ("b", 80),
+        ("b", 90),
+        ("c", 1),
+    ]
+
+
+def test_sql_aggregates_what_is_recomputed(spark, run_once, name):
+    table = Table(
+        name=f"gold.{name}",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="device STRING, hour TIMESTAMP, n BIGINT",
+        transform="SELECT device, hour, count(*) AS n FROM source GROUP BY device, hour",
+        write=Upsert(("device", "hour"), recompute=Bucket("hour", of="time", unit="hour")),
+    )
+    arrive(spark, name, *ROWS)
+    run_once(table)
+    arrive(spark, name, ("a", "2026-03-01 12:59:59", 70))
+    run_once(table)
+    found = {(row["device"], row["hour"] and row["hour"].hour): row["n"] for row in rows_of(table.name)}
+    assert found == {("a", 12): 3, ("b", 12): 1, ("b", None): 1}
+
+
+def test_queries_that_run_at_once_in_one_process_see_their_own_source(spark):
+    found: dict[int, set] = {}
+
+    def run(number: int) -> None:
+        session = spark.newSession()
+        rows = session.range(number, number + 1)
+        made = [transformed(rows, "SELECT id * 10 AS id FROM source").collect()[0].id for _ in range(10)]
+        found[number] = {*made, len(session.catalog.listTables())}
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    # No view is left behind either.
+    assert found == {number: {10 * number, 0} for number in range(1, 5)}
+
+
+def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run_once, name):
+    step = Table(
+        name=f"silver.{name}_step",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="device STRING, time TIMESTAMP, twice INT",
+        transform=doubled,
+        temporary=True,
+    )
+    further = Table(
+        name=f"silver.{name}_further",
+        comment="",
+        source=Delta(step.name),
+        schema="device STRING, time TIMESTAMP, four INT",
+        transform="SELECT device, time, twice * 2 AS four FROM source WHERE twice < 500",
+        temporary=True,
+    )
+    appended = Table(name=f"silver.{name}", comment="", source=Delta(further.name), schema="device STRING, four INT")
+    summed = Table(
+        name=f"gold.{name}",
+        comment="",
+        source=Delta(further.name),
+        schema="hour TIMESTAMP, four BIGINT",
+        transform="SELECT hour, sum(four) AS four FROM source GROUP BY hour",
+        write=Upsert(("hour",), recompute=Bucket("hour", of="time", unit="hour")),
+    )
+    tables = catalog_of(step, further, appended, summed)
+    arrive(spark, name, *ROWS)
+    run_once(*tables.tables.values())
+    arrive(spark, name, ("a", "2026-03-01 12:30:00", 1))
+    run_once(*tables.tables.values())
+    assert Counter((row["device"], row["four"]) for row in rows_of(appended.name)) == Counter(
+        [("a", 240), ("b", 320), ("b", 360), ("a", 4)]
+    )
+    sums = {row["hour"] and row["hour"].hour: row["four"] for row in rows_of(summed.name)}
+    assert sums == {12: 240 + 320 + 4, None: 360}
+    for one in (step, further):
+        assert not settings().table_path(one.name).exists()
+        assert not settings().checkpoints(one.name).exists()
