@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from include import ddl
 from include.declaration import mistake
-from include.spec import Append, Delta, Kafka, Table
+from include.spec import Append, Delta, Files, Kafka, Table
 
 # It becomes part of the names of a flow and of a directory.
 BRANCH = re.compile("[a-z][a-z0-9_]*|")
@@ -34,6 +34,12 @@ def _check_branches(table: Table, names: list[str]) -> None:
     for name in names:
         if not isinstance(name, str) or not BRANCH.fullmatch(name):
             raise mistake(table, f"branch {name!r} is no plain word: use small letters, digits and _")
+    if any(isinstance(flow.source, Files) for flow in table.flows):
+        raise mistake(
+            table,
+            "Files stands beside other sources, and its columns come and go with its files: let it fill a table of "
+            "its own, and read that",
+        )
 
 
 def _check_kafka(flow: Table, source: Kafka) -> None:

@@ -3,9 +3,7 @@
 The catalog has already refused what can be known without Spark.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +14,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.engine import prune, quality
 from include.engine.batch import shaped
+from include.engine.plans import Plan
 from include.engine.session import open_session
 from include.engine.transform import SOURCE, tables_read, transformed
 from include.errors import DeclarationError, report
@@ -33,35 +32,6 @@ from include.spec import (
     Unique,
     Upsert,
 )
-
-# Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
-# a replay is another query.
-CLOCKS = {
-    "CurrentTimestamp": "current_timestamp",
-    "CurrentDate": "current_date",
-    "CurrentTime": "current_time",
-    "LocalTimestamp": "localtimestamp",
-    "Now": "now",
-}
-PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
-# Steps of a plan that look at one row at a time; what is not known to be one is refused.
-ROW_WISE = {
-    "CTERelationDef",
-    "CTERelationRef",
-    "Expand",
-    "Filter",
-    "Generate",
-    "Project",
-    "Repartition",
-    "RepartitionByExpression",
-    "ResolvedHint",
-    "SubqueryAlias",
-    "Union",
-    "View",
-    "WithCTE",
-}
-# Relations of a plan that nobody can change.
-CONSTANT = {"LocalRelation", "OneRowRelation"}
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
@@ -225,46 +195,19 @@ def _judged(rows: DataFrame, table: Table, rule: Expect) -> DataFrame:
 
 def _check_plan(table: Table, rows: DataFrame, source: DataFrame, what: str, instead: str) -> None:
     """Refuses what would not come out the same from the same rows, or would from other batches of them."""
-    plan = _plan(rows)
-    subqueries = _items(plan.subqueriesAll())
-    nodes = [node for root in (plan, *subqueries) for node in _tree(root)]
-    calls = {call.nodeName() for node in nodes for root in _items(node.expressions()) for call in _tree(root)}
-    if calls & PYTHON:
+    plan = Plan(rows, source)
+    if plan.runs_python:
         raise _mistake(
             table, f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
         )
-    clocks = [name for call, name in CLOCKS.items() if call in calls]
-    # Which rows a sample takes hangs on how they are partitioned, whatever the seed; Spark holds it for deterministic.
-    if clocks or not all(node.deterministic() and node.nodeName() != "Sample" for node in nodes):
-        culprit = f"uses {clocks[0]}()" if clocks else "is not deterministic"
+    if plan.clock or not plan.is_deterministic:
+        culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
         raise _mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
-    # The source's own leaf passes for what it is, so that rows from anywhere else do not.
-    origin = _plan(source)
     if isinstance(table.write, Upsert):
-        read = {node.nodeName() for node in nodes if not node.sameResult(origin)} - CONSTANT
-        if any(name.endswith("Relation") for name in read):
+        if plan.reads_stored_rows:
             raise _hidden_source(table, f"{what} reads a stored table")
-        return
-    strange = [node.nodeName() for node in nodes if node.nodeName() not in ROW_WISE and not node.sameResult(origin)]
-    if strange or subqueries:
-        name = strange[0] if strange else "Subquery"
+    elif name := plan.needs_other_rows:
         raise _mistake(table, f"{what} needs rows of other batches ({name}): {instead}")
-
-
-def _plan(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
-
-
-def _tree(node: Any) -> Iterator[Any]:
-    """A node of a plan or of an expression, and all below it."""
-    yield node
-    for child in _items(node.children()):
-        yield from _tree(child)
-
-
-def _items(sequence: Any) -> list[Any]:
-    """A Scala sequence as a list."""
-    return [sequence.apply(position) for position in range(sequence.size())]
 
 
 def _first_line(error: Exception) -> str:

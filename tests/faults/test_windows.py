@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -121,6 +122,29 @@ def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
     operations = [commit.operation for commit in log(gold).commits()]
     assert "OPTIMIZE" in operations
     chain.assert_holds(chain.topic.messages())
+
+
+def test_a_version_that_time_travel_is_promised_for_outlives_the_windows_and_an_older_one_does_not(
+    chain, run_once, maintain
+):
+    chain.topic.create()
+    bronze, silver, _ = chain.in_windows
+    promised = replace(bronze, maintain=replace(bronze.maintain, time_travel_hours=1))
+    for number in range(8):
+        chain.topic.send(*range(1 + 20 * number))
+        run_once(bronze)
+    run_once(silver)
+    then = DeltaTable(str(settings().table_path(bronze.name)))
+    rows = then.to_pyarrow_table().num_rows
+    for _ in range(2):
+        # The second one may delete what the first one removed, as the flows have read on.
+        maintain(promised, silver)
+        run_once(silver)
+    assert "OPTIMIZE" in [commit.operation for commit in log(bronze).commits()]
+    assert then.to_pyarrow_table().num_rows == rows
+    maintain(bronze, silver)
+    with pytest.raises(FileNotFoundError):
+        then.to_pyarrow_table()
 
 
 def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, maintain):

@@ -86,6 +86,8 @@ SENTENCES = {
     "files_with_unique": "include/tables/bronze/bills.py: unique would alter what arrived, and bronze keeps it as it "
     "came: put it on the silver table",
     "files_without_a_folder": "include/tables/bronze/bills.py: path is '': name the folder in which the files land",
+    "files_beside_kafka": "include/tables/bronze/events.py: Files stands beside other sources, and its columns come "
+    "and go with its files: let it fill a table of its own, and read that",
     "first_by_is_no_column": "include/tables/silver/readings.py: key 'arrival' is not a column of its schema: there "
     "are key, offset, timestamp",
     "gold_reads_kafka": "include/tables/gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it "

@@ -15,6 +15,7 @@ LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
 
 PLAIN = (
     "include.spec",
+    "include.origin",
     "include.catalog",
     "include.declaration",
     "include.sources",

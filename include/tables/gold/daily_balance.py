@@ -27,4 +27,5 @@ TABLE = Table(
     transform=transform,
     # A late file changes the balance of every later day.
     write=Upsert(keys=("day",)),
+    driver="side",
 )

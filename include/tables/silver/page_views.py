@@ -1,6 +1,6 @@
 """One row per page view. One that was reported again counts once: the first report stays."""
 
-from include.spec import Append, Avro, Delta, Expect, Table
+from include.spec import Append, Avro, Delta, Expect, Table, Watermark
 
 FIELDS = """
     {"name": "view_id", "type": "string"},
@@ -32,6 +32,9 @@ TABLE = Table(
         offset BIGINT,
         _errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'what could not be read, and why'
     """,
-    write=Append(unique=("view_id", "time"), first_by=("topic", "partition", "offset")),
+    write=Append(
+        unique=("view_id",), first_by=("topic", "partition", "offset"), watermark=Watermark("time", minutes=60)
+    ),
     expect=(Expect("identified", "view_id IS NOT NULL AND time IS NOT NULL AND document_id IS NOT NULL"),),
+    driver="side",
 )

@@ -1,0 +1,92 @@
+"""What Spark's analysed plan tells of a transform: whether a replayed batch would come out the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+# Spark's classes for what SQL calls so. It holds these for deterministic, because they are constant within one query;
+# a replay is another query.
+CLOCKS = {
+    "CurrentTimestamp": "current_timestamp",
+    "CurrentDate": "current_date",
+    "CurrentTime": "current_time",
+    "LocalTimestamp": "localtimestamp",
+    "Now": "now",
+}
+PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
+# Steps of a plan that look at one row at a time; what is not known to be one is refused.
+ROW_WISE = {
+    "CTERelationDef",
+    "CTERelationRef",
+    "Expand",
+    "Filter",
+    "Generate",
+    "Project",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "SubqueryAlias",
+    "Union",
+    "View",
+    "WithCTE",
+}
+# Relations of a plan that nobody can change.
+CONSTANT = {"LocalRelation", "OneRowRelation"}
+
+
+class Plan:
+    """The plan of `rows`, which were made of `source`."""
+
+    def __init__(self, rows: DataFrame, source: DataFrame) -> None:
+        plan, self._origin = _plan(rows), _plan(source)
+        self._subqueries = _items(plan.subqueriesAll())
+        self._nodes = [node for root in (plan, *self._subqueries) for node in _tree(root)]
+        expressions = [root for node in self._nodes for root in _items(node.expressions())]
+        self._calls = {call.nodeName() for root in expressions for call in _tree(root)}
+
+    @property
+    def runs_python(self) -> bool:
+        return bool(self._calls & PYTHON)
+
+    @property
+    def clock(self) -> str | None:
+        """The name of a function that it calls and that tells the time."""
+        return next((name for call, name in CLOCKS.items() if call in self._calls), None)
+
+    @property
+    def is_deterministic(self) -> bool:
+        # Which rows a sample takes hangs on how they are partitioned, whatever the seed; Spark holds it for
+        # deterministic.
+        return all(node.deterministic() and node.nodeName() != "Sample" for node in self._nodes)
+
+    @property
+    def reads_stored_rows(self) -> bool:
+        """Whether it reads a relation that is not its source."""
+        return any(name.endswith("Relation") for name in set(self._strange) - CONSTANT)
+
+    @property
+    def needs_other_rows(self) -> str | None:
+        """The first step that looks at more than one row at a time, or at rows from elsewhere."""
+        return next((name for name in self._strange if name not in ROW_WISE), "Subquery" if self._subqueries else None)
+
+    @property
+    def _strange(self) -> list[str]:
+        """Its steps, except the source's own leaf, which passes for what it is."""
+        return [node.nodeName() for node in self._nodes if not node.sameResult(self._origin)]
+
+
+def _plan(rows: DataFrame) -> Any:
+    return rows._jdf.queryExecution().analyzed()
+
+
+def _tree(node: Any) -> Iterator[Any]:
+    """A node of a plan or of an expression, and all below it."""
+    yield node
+    for child in _items(node.children()):
+        yield from _tree(child)
+
+
+def _items(sequence: Any) -> list[Any]:
+    """A Scala sequence as a list."""
+    return [sequence.apply(position) for position in range(sequence.size())]
