@@ -33,7 +33,7 @@ TABLE = Table(
         _errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'what could not be read, and why'
     """,
     write=Append(
-        unique=("view_id",), first_by=("topic", "partition", "offset"), watermark=Watermark("time", minutes=60)
+        unique=("view_id",), first_by=("topic", "partition", "offset"), watermark=Watermark("time", minutes=180)
     ),
     expect=(Expect("identified", "view_id IS NOT NULL AND time IS NOT NULL AND document_id IS NOT NULL"),),
     driver="side",
