@@ -1,11 +1,18 @@
 """The one function that writes a batch, idempotently and stamped."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,6 +23,15 @@ from include.spec import Append, Delta, Table
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+# By somebody whom no lock binds, an OPTIMIZE by hand, say. Not a conflict of transaction ids, which is the fence.
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentWriteException,
+)
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -54,10 +70,17 @@ def commit(rows: DataFrame, table: Table, stamp: Stamp, pruning: str = "true") -
     """
     spark = rows.sparkSession
     with stamped(spark, asdict(stamp), once(stamp.txn_app_id, stamp.batch)):
-        if isinstance(table.write, Append):
-            append(rows, table)
-        else:
-            _merge(spark, rows, table, table.write.keys, pruning)
+        for tries_left in reversed(range(TRIES)):
+            try:
+                if isinstance(table.write, Append):
+                    append(rows, table)
+                else:
+                    _merge(spark, rows, table, table.write.keys, pruning)
+                return
+            except CONFLICTS as conflict:
+                if not tries_left:
+                    raise
+                print(f"sluice: {table.flow}: batch {stamp.batch} is written again: {conflict}", file=sys.stderr)
 
 
 def append(rows: DataFrame, table: Table) -> None:

@@ -170,7 +170,7 @@ def test_an_optimize_by_hand_beside_a_live_upsert_ends_no_flow_and_costs_no_row(
     def optimize() -> int:
         done, by_hand = 0, spark.newSession()
         by_hand.conf.set("spark.databricks.delta.optimize.maxFileSize", "100000")
-        while not over.is_set():
+        while not over.wait(0.5):
             # Whoever does it by hand may lose against the stream; the stream must not.
             with suppress(PySparkException, Py4JJavaError):
                 by_hand.sql(f"OPTIMIZE delta.`{settings().table_path(gold.name)}`")
