@@ -108,14 +108,16 @@ def read(spark: SparkSession, table: Table, heads: list[Head]) -> DataFrame:
         found = [Found(name, T.StringType(), group[0].path) for group in named for name in group[0].names]
         columns = settle(spark, table, found)
         frames = [
-            records.of_csv(spark, _uris(table, group), group[0].names, group[0].is_marked, source.header, columns)
+            records.of_csv(spark, _uris(table, group), group[0].names, group[0].encoding, source.header, columns)
             for group in named
         ]
     if not frames:
         return spark.createDataFrame([], "_filename STRING, _index BIGINT, _rescued_data STRING")
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    begin = F.locate(f"{folder}/", F.col("_path")) + len(folder) + 1
-    return rows.withColumn("_filename", F.substr("_path", begin)).drop("_path")
+    # A `+` is none of a URI's escapes, but one of a URL's.
+    path = F.url_decode(F.replace(F.col("_path"), F.lit("+"), F.lit("%2B")))
+    begin = F.locate(f"{folder}/", path) + len(folder) + 1
+    return rows.withColumn("_filename", F.substr(path, begin)).drop("_path")
 
 
 def _blamed(spark: SparkSession, table: Table, heads: list[Head], lying: dict[str, Landed]) -> Iterator[Trouble]:

@@ -25,22 +25,23 @@ CHUNK_BYTES = 8_388_608
 RECORD = "_record"
 # Longest first, because one begins like another.
 MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF8, "UTF-8"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 
 
 @dataclass(frozen=True)
 class Head:
-    """kind: what files have to share to be read together. names: of a CSV's columns. problem: why it cannot be read."""
+    """kind: what files have to share to be read together. names: of a CSV's columns. encoding: what a byte-order
+    mark says, else empty. problem: why it cannot be read."""
 
     path: str
     kind: Hashable = None
     names: tuple[str, ...] = ()
-    is_marked: bool = False
+    encoding: str = ""
     problem: str = ""
     is_gone: bool = False
 
@@ -50,7 +51,7 @@ def heads(table: Table, paths: Iterable[str]) -> list[Head]:
     source = table.source
     assert isinstance(source, Files)
     system, _ = file_system(settings().folder(source.path))
-    declared = tuple(ddl.columns(table.schema.removesuffix(FILES_SCHEMA)))
+    declared = tuple(filter(None, ddl.columns(table.schema.removesuffix(FILES_SCHEMA))))
 
     def look(path: str) -> Head:
         try:
@@ -87,13 +88,13 @@ def _look(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, 
         if source.format == "json":
             stream.read(1)
             return Head(path)
-        record, is_marked = _first_record(stream)
+        record, encoding = _first_record(stream)
     if record is None:
         return Head(path)
     given = record if source.header else list(declared)
     given += [""] * (len(record) - len(given))
     names = _apart([name.strip() or f"_c{place}" for place, name in enumerate(given)])
-    return Head(path, (names, is_marked), names, is_marked)
+    return Head(path, (names, encoding), names, encoding)
 
 
 def _apart(names: list[str]) -> tuple[str, ...]:
@@ -106,23 +107,25 @@ def _apart(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, bool]:
-    """None where there is none. And whether the file begins with a byte-order mark."""
+def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str]:
+    """None where there is none. And what a byte-order mark says of the file."""
     data = b""
     while len(data) < LONGEST_HEADER_BYTES:
         more = stream.read(HEAD_BYTES)
         data += more
-        encoding = next((name for mark, name in MARKS if data.startswith(mark)), None)
+        encoding = next((name for mark, name in MARKS if data.startswith(mark)), "")
         text = io.StringIO(_text(data, encoding), newline="")
         record = next((record for record in csv.reader(text) if record), None)
         end = text.tell()
         if not more or (record is not None and 0 < end < len(text.getvalue())):
-            return record, encoding is not None
+            return record, encoding
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
 
 
-def _text(data: bytes, encoding: str | None) -> str:
+def _text(data: bytes, encoding: str) -> str:
     try:
-        return codecs.getincrementaldecoder(encoding or "utf-8")("strict").decode(data)
+        return codecs.getincrementaldecoder("utf-8-sig" if encoding in ("", "UTF-8") else encoding)("strict").decode(
+            data
+        )
     except UnicodeDecodeError:
         return data.decode("latin-1")

@@ -15,6 +15,8 @@ from include.engine.peek import RECORD
 TEXT = T.StringType()
 # Each byte is one character of it, so that nothing is lost where the bytes are no UTF-8.
 BYTES = "ISO-8859-1"
+# A number that Spark might read as another: with an exponent, or with more digits than a double has.
+RISKY = r"[0-9][eE][-+]?[0-9]|(?<![0-9.])(?=[0-9]*[.])[0-9.]{17,}"
 CSV_OPTIONS = {
     "multiLine": "true",
     # As in RFC 4180; Spark's default is a backslash.
@@ -22,19 +24,22 @@ CSV_OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": RECORD,
     "columnPruning": "false",
+    # By default a NUL after a doubled quote is one.
+    "charToEscapeQuoteEscaping": "\ue002",
+    # What an empty cell is taken for, and then for NULL; a quoted one is an empty text.
+    "nullValue": "\ue000\ue001",
 }
 
 
 def of_csv(
-    spark: SparkSession, paths: list[str], names: tuple[str, ...], is_marked: bool, header: bool, columns: Columns
+    spark: SparkSession, paths: list[str], names: tuple[str, ...], encoding: str, header: bool, columns: Columns
 ) -> DataFrame:
-    """Files that share a header. is_marked: they begin with a byte-order mark, which says how to read them."""
+    """Files that share a header. encoding: what their byte-order mark says; else they are read byte by byte."""
     raw = [f"c{place}" for place in range(len(names))]
     schema = T.StructType([T.StructField(name, TEXT) for name in (*raw, RECORD)])
-    encoding = "UTF-8" if is_marked else BYTES
-    rows = _reader(spark).schema(schema).options(**CSV_OPTIONS, encoding=encoding).csv(paths)
+    rows = _reader(spark).schema(schema).options(**CSV_OPTIONS, encoding=encoding or BYTES).csv(paths)
     rows = _numbered(rows).withColumn("_index", F.col("_row") - int(header)).filter("_index >= 0")
-    text = (lambda name: F.col(name)) if is_marked else _utf8
+    text = F.col if encoding else _utf8
     taken: dict[str, Column] = {}
     lost: list[tuple[Column, Column]] = [(F.lit(RECORD), F.coalesce(text(RECORD), F.col(RECORD)))]
     is_lost = [F.col(RECORD).isNotNull()]
@@ -47,7 +52,7 @@ def of_csv(
         elif not columns.leaves_out(name):
             lost.append((F.lit(name), F.coalesce(text(cell), F.col(cell))))
             is_lost.append(F.col(cell).isNotNull())
-    if not is_marked:
+    if not encoding:
         # With something between them, so that two halves of a character do not make a whole one.
         is_lost.append(_utf8(F.concat_ws(",", *raw)).isNull())
     return _rows(rows, taken, F.when(reduce(or_, is_lost), _json(lost)))
@@ -80,7 +85,8 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
     """keys: all that occur. Of several that differ in case only, the first of an object's is its column."""
     spellings: dict[str, list[str]] = {}
     dropped = []
-    for key in keys:
+    # First the one that is written as the column is.
+    for key in sorted(keys, key=lambda key: (field := columns.of(key, TEXT)) is None or field.name != key):
         if field := columns.of(key, TEXT):
             spellings.setdefault(field.name, []).append(key)
         elif columns.leaves_out(key):
@@ -95,6 +101,7 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
             is_second = reduce(or_, [item[one].isNotNull() for one in same[:place]]) & item[key].isNotNull()
             rest = F.map_concat(rest, F.when(is_second, F.create_map(F.lit(key), item[key])).otherwise(nothing))
     raw = F.coalesce(F.try_validate_utf8("_line"), F.decode(F.col("_line").cast("binary"), BYTES))
+    rest = F.map_concat(rest, F.when(F.col("_line").rlike(RISKY), F.create_map(F.lit(RECORD), raw)).otherwise(nothing))
     lost = F.when(item.isNull(), _json([(F.lit(RECORD), raw)])).when(F.size(rest) > 0, F.to_json(rest))
     return _rows(lines, taken, lost)
 
@@ -124,8 +131,8 @@ def of_parquet(spark: SparkSession, paths: list[str], schema: T.StructType, colu
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
-    # A name may hold a `*`.
-    return spark.read.option("__globPaths__", "false")
+    # A name may hold a `*`, and beside such a name Spark reads the others twice, unless it looks at each by itself.
+    return spark.read.option("__globPaths__", "false").option("recursiveFileLookup", "true")
 
 
 def _numbered(rows: DataFrame) -> DataFrame:

@@ -103,7 +103,7 @@ ODD: dict[str, tuple[bytes, list[dict]]] = {
         f'{HEADER}2019-08-04,,Pay\n,"",\n'.encode(),
         [{"date": "2019-08-04", "description": "Pay"}, {"amount": ""}],
     ),
-    "a b*[c]{d}?%20+\u00e9#:.csv": ((HEADER + LINE).encode(), [DAY]),
+    "a b*[c]{d}?%20+\u00e9#.csv": ((HEADER + LINE).encode(), [DAY]),
     "below/it.csv": ((HEADER + LINE).encode(), [DAY]),
     "below/k=v/it.csv": ((HEADER + LINE).encode(), [DAY]),
 }
@@ -124,9 +124,10 @@ def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, 
 
 def test_a_csv_file_without_a_header_has_the_declared_columns_in_order(landing, run_once):
     landing.drop("a.csv", LINE + "2019-08-05,1,x,y\n")
+    landing.drop("mark.csv", "\ufeff" + LINE)
     run_once(landing.table(schema=SCHEMA, header=False))
     ragged = {"date": "2019-08-05", "amount": "1", "description": "x", "rescued": {"_record": "2019-08-05,1,x,y"}}
-    assert landing.rows() == {"a.csv": [DAY, ragged]}
+    assert landing.rows() == {"a.csv": [DAY, ragged], "mark.csv": [DAY]}
 
 
 def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landing, run_once):
@@ -134,8 +135,8 @@ def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landi
         b'\xef\xbb\xbf{"a": "x"}\r': {"a": "x"},
         b"": None,
         b'{"a": 1.10, "b": {"c": [1, null]}, "d": 12345678901234567890}': {
-            "a": "1.10",
-            "b": '{"c": [1, null]}',
+            "a": "1.1",
+            "b": '{"c":[1,null]}',
             "rescued": {"d": "12345678901234567890"},
         },
         b'  {"a": true, "b": null}  ': {"a": "true"},
@@ -148,6 +149,11 @@ def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landi
         b"null": {"rescued": {"_record": "null"}},
         b'{"a": "Caf\xe9"}': {"rescued": {"_record": '{"a": "Café"}'}},
         b"{}": {},
+        b'{"a": 1e-3}': {"a": "0.001", "rescued": {"_record": '{"a": 1e-3}'}},
+        b'{"a": 0.12345678901234567890}': {
+            "a": "0.12345678901234568",
+            "rescued": {"_record": '{"a": 0.12345678901234567890}'},
+        },
     }
     landing.drop("a.json", b"\n".join(lines))
     landing.drop("empty.json", b"")
@@ -190,7 +196,7 @@ def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, 
         landing.drop(file, "a\n4\n")
         run_once(table)
     assert landing.rows()["stays.csv"] == [{"a": "1"}]
-    assert landing.troubles() == [*expected, ("stays.csv", "changed")]
+    assert landing.troubles() == sorted([*expected, ("stays.csv", "changed")])
 
 
 def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(landing, run_once):
@@ -210,7 +216,7 @@ def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(la
 @pytest.mark.parametrize("is_log_left", [True, False])
 def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fails, is_log_left):
     table = landing.table("parquet")
-    odd = "a b*[c]{d}?%20+\u00e9#:.parquet"
+    odd = "a b*[c]{d}?%20+\u00e9#.parquet"
     landing.drop("a.parquet", as_parquet(a=[1]))
     landing.drop("cut.parquet", b"")
     landing.drop(odd, as_parquet(a=[2]))
