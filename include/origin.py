@@ -65,9 +65,7 @@ class Kafka:
         return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
 
     def __str__(self) -> str:
-        if self.pattern is not None:
-            return f"topics like '{self.pattern}'"
-        return f"topic{'s' if len(self.names) > 1 else ''} " + ", ".join(f"'{name}'" for name in self.names)
+        return f"topics like '{self.pattern}'" if self.pattern else "topic " + ", ".join(map(repr, self.names))
 
 
 @dataclass(frozen=True)

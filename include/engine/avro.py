@@ -31,7 +31,9 @@ def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
     }
     rows = rows.withColumns(decoded)
     rows = rows.withColumns({name: F.when(F.col(name)["end"] == F.lit(END), F.col(name)["value"]) for name in decoded})
-    errors = [_value_error(value, parse, number, F.coalesce(*[F.col(name).isNotNull() for name in decoded]))]
+    errors = [
+        _value_error(value, parse, number, F.coalesce(*[F.when(F.col(name).isNotNull(), True) for name in decoded]))
+    ]
     columns = {}
     for name in parse.into:
         want = schema[name].dataType
@@ -67,7 +69,7 @@ def _value_error(value: Column, parse: Avro, number: Column, is_read: Column) ->
         what = F.concat(shown, F.lit(" is no Avro of schema id "), number.cast("string"))
     else:
         what = F.concat(shown, F.lit(" is no Avro of its schema"))
-    error = error.when(~is_read, what)
+    error = error.when(is_read.isNull(), what)
     return F.when(error.isNotNull(), _error(parse.column, error))
 
 

@@ -5,6 +5,7 @@ The catalog has already refused what can be known without Spark.
 
 from dataclasses import replace
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -169,6 +170,9 @@ def _shaped(source: DataFrame, table: Table) -> DataFrame:
         raise _mistake(
             table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform"
         ) from error
+    except Py4JJavaError as error:
+        why = error.java_exception.getMessage()
+        raise _mistake(table, f"its parse or transform cannot be analysed ({why}): mend it") from error
 
 
 def _check_types(table: Table, rows: DataFrame) -> None:

@@ -16,7 +16,7 @@ from include.ledger import status
 from include.orchestration import outlook
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
-from tests.flows import rows_of, wait_for_rows
+from tests.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.topic import Topic
 
 
@@ -123,6 +123,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_named_and_left_behind_only_when
     assert lost(engine, table) == [(b.name, 0, 2, None), (c.name, 0, 1, None)]
 
 
+@only_in_full_runs
 def test_what_retention_took_of_one_topic_is_named_and_the_others_lose_nothing(topics, run_once, engine, ask, name):
     a, b, _ = topics
     a.create().send(1, 2)
@@ -145,6 +146,7 @@ def test_what_retention_took_of_one_topic_is_named_and_the_others_lose_nothing(t
     assert lost(engine, table) == [(a.name, 0, 2, 3)]
 
 
+@only_in_full_runs
 def test_a_topic_that_left_the_list_is_refused_and_nothing_of_the_others_is_lost(topics, run_once, name):
     a, b, _ = topics
     a.create().send(1)

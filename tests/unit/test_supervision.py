@@ -594,6 +594,7 @@ def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
     flows = [f"{A}.eu", f"{A}.us"]
     supervision.settle(engine, "main", flows)
     lease.acquire(engine, [lease.of_driver("main"), *flows], holder("main"), 60)
+    orders.show_signs(engine, flows)
     lease.acquire(engine, [lease.of_window(A)], holder("maintain"), 60)
     with database.transaction(engine) as connection:
         lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
