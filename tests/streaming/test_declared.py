@@ -13,7 +13,7 @@ from include.ledger import survey
 from include.ledger.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Maintenance, Table
-from tests.flows import rows_of
+from tests.flows import is_long, rows_of
 from tests.pipeline import wait_until
 
 SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.05)
@@ -133,6 +133,7 @@ def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, 
         assert clustered_by(spark, one) == list(columns)
 
 
+@is_long
 def test_a_table_without_clustering_can_be_clustered_later(spark, name):
     storage.create(spark, table(name))
     storage.create(spark, table(name, cluster_by=("day",)))

@@ -16,7 +16,7 @@ from include.ledger.log import Log
 from include.reading import resolved
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
-from tests.flows import rows_of
+from tests.flows import is_long, rows_of
 
 CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
 
@@ -61,6 +61,7 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
     assert len(rows_of(table.name)) == 16_384 + 100
 
 
+@is_long
 def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_once, name):
     spark.range(0, 40, 1, 4).write.format("delta").save(str(settings().table_path(f"bronze.{name}")))
     table = reader(name, schema="id BIGINT", max_bytes=1)
