@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from importlib.resources import files
+from importlib import resources
 from importlib.resources.abc import Traversable
 
-from include import avro, declaration, declared_files, expectations, layout, reading, sources
-from include.declaration import mistake, suggest
+from include import declaration
+from include.declaration import avro, expectations, files, layout, mistake, reading, sources, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
 
@@ -59,7 +59,7 @@ def _named(kind: str, name: str, options: dict[str, Table]) -> Table:
 def load(package: str = "include.tables") -> Catalog:
     """Every `<package>.<layer>.<name>`, checked. Raises DeclarationError, one sentence that names the file."""
     found = {}
-    for path in sorted(_files(files(package))):
+    for path in sorted(_files(resources.files(package))):
         layer, _, name = path.removesuffix(".py").rpartition("/")
         if layer not in LAYERS:
             place = f"{package.replace('.', '/')}/{path}"
@@ -74,7 +74,7 @@ def load(package: str = "include.tables") -> Catalog:
             alone(table)
         found[expected] = table
     for table in found.values():
-        for among in (declaration.check_among, expectations.check, declared_files.check):
+        for among in (declaration.check_among, expectations.check, files.check):
             among(table, found)
     ordered = {name: found[name] for name in _in_graph_order(found)}
     for table in ordered.values():

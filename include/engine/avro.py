@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampType
 
-from include.avro import fields, texts
+from include.declaration.avro import fields, texts
 from include.engine import registry
 from include.engine.parse import ERROR_TYPE, _cast, _error, _shown
 from include.spec import Avro

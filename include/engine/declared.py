@@ -7,8 +7,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from include.declaration.reading import FEED
 from include.errors import Broken
-from include.reading import FEED
 from include.settings import settings
 from include.spec import Table
 

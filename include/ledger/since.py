@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from deltalake import DeltaTable
 
+from include.declaration.reading import FEED, moment
 from include.errors import Broken, Unreachable
 from include.ledger.log import Log
-from include.reading import FEED, moment
 from include.settings import settings
 from include.spec import Delta
 

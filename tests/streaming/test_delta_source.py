@@ -9,11 +9,11 @@ import pytest
 from include.catalog import Catalog
 from include.control import commands, database
 from include.control.commands import Action, Command
+from include.declaration.reading import resolved
 from include.engine import commit, maintain, storage
 from include.errors import Broken, FlowFailed, Unreachable
 from include.ledger import checkpoint, survey
 from include.ledger.log import Log
-from include.reading import resolved
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
 from tests.flows import is_long, rows_of

@@ -4,8 +4,8 @@ import threading
 from collections import Counter
 
 from include.catalog import Catalog
+from include.declaration.reading import resolved
 from include.engine.transform import transformed
-from include.reading import resolved
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from tests.flows import rows_of

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
+from include.declaration.reading import resolved
 from include.engine import check
 from include.errors import DeclarationError
-from include.reading import resolved
 from include.rules import not_null, one_of, references, unique
 from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 

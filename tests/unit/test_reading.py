@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from include.catalog import Catalog
+from include.declaration.reading import FEED, resolved
 from include.engine.checkpoint import fingerprint
 from include.errors import Broken, Unreachable, UsageError
 from include.ledger import guard, since
-from include.reading import FEED, resolved
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.unit.test_log import added, commit, said

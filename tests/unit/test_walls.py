@@ -18,14 +18,8 @@ PLAIN = (
     "include.origin",
     "include.catalog",
     "include.declaration",
-    "include.sources",
-    "include.avro",
-    "include.declared_files",
     "include.ddl",
-    "include.expectations",
     "include.rules",
-    "include.layout",
-    "include.reading",
     "include.settings",
     "include.errors",
     "include.tables",
@@ -49,7 +43,7 @@ class Zone:
 # `*`: everything that is installed.
 ZONES = {
     "declarations": Zone(
-        ("include/*.py", "include/tables/**/*.py"),
+        ("include/*.py", "include/declaration/*.py", "include/tables/**/*.py"),
         PLAIN,
         ("*",),
     ),
