@@ -11,7 +11,7 @@ from include import catalog
 from include.local import transactions
 from include.settings import settings
 from include.spec import Delta, Files
-from tests.flows import rows_of
+from tests.flows import is_long, rows_of
 
 TABLES = catalog.load().tables
 DAYS = {
@@ -57,6 +57,7 @@ def test_the_balance_is_right_whatever_the_order_in_which_the_days_arrive(name, 
     assert typed["2019-08-04_transactions.csv", 1] == (date(2019, 8, 4), Decimal("-21.60"))
 
 
+@is_long
 def test_a_year_of_generated_files_comes_out_as_plain_python_has_it(name, run_once):
     made = dict(transactions.files(seed=7, days=365))
     assert len(made) == 365

@@ -19,7 +19,7 @@ from include.errors import Broken, FlowFailed
 from include.ledger import status
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Table
-from tests.flows import Driver, rows_of
+from tests.flows import Driver, is_long, rows_of
 from tests.landing import Landing
 from tests.pipeline import wait_until
 
@@ -213,7 +213,7 @@ def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(la
     assert status.lag(table) == "0 files"
 
 
-@pytest.mark.parametrize("is_log_left", [True, False])
+@pytest.mark.parametrize("is_log_left", [pytest.param(True, marks=is_long), False])
 def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fails, is_log_left):
     table = landing.table("parquet")
     odd = "a b*[c]{d}?%20+\u00e9#.parquet"
@@ -266,7 +266,7 @@ SECOND_ROW = {
 }
 
 
-@pytest.mark.parametrize("format", WRITERS)
+@pytest.mark.parametrize("format", ["csv", pytest.param("json", marks=is_long), pytest.param("parquet", marks=is_long)])
 def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(landing, run_once, format):
     for mode, row in SECOND_ROW.items():
         one = Landing(f"{landing.name}_{mode}")
@@ -373,6 +373,7 @@ def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, 
     assert landing.rows() == {"a.csv": [{"a": "1"}]}
 
 
+@is_long
 def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once, monkeypatch):
     """A file that comes between the plan and the read waits for the next batch."""
     table = landing.table(max_files=1)
