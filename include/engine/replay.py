@@ -7,7 +7,9 @@ behind the second is finished by the third; one that died before it is begun ane
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
+from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -150,12 +152,14 @@ def _broke(*rules: str) -> Column:
 
 def _has_happened(table: Table) -> Column:
     """Not the rows of a batch that was begun and not committed: its flow will judge all of it again."""
-    stamp = generation.last_stamp(table)
-    if stamp is None:
-        return F.lit(False)
+    stamps = [stamp for flow in table.flows if (stamp := generation.last_stamp(flow))]
+    return reduce(or_, [_is_up_to(stamp) for stamp in stamps], F.lit(False))
+
+
+def _is_up_to(stamp: dict[str, Any]) -> Column:
     number, batch = F.lit(stamp["generation"]), F.lit(stamp["batch"])
     own, in_batch = F.col("_generation"), F.col("_batch")
-    return (F.col("_flow") == table.name) & ((own < number) | ((own == number) & (in_batch <= batch)))
+    return (F.col("_flow") == stamp["flow"]) & ((own < number) | ((own == number) & (in_batch <= batch)))
 
 
 def _require_known(stored: DataFrame, table: Table, rules: list[str]) -> None:

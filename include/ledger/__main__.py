@@ -98,8 +98,8 @@ def _batch_line(batch: Batch) -> str:
     at = datetime.fromtimestamp(batch.at, UTC)
     broke = ", ".join(f"{count:,} broke '{name}'" for name, count in batch.broke.items() if count)
     return (
-        f"{batch.generation}/{batch.batch}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: {batch.read:,} read = "
-        f"{batch.written:,} written + {batch.duplicates:,} duplicates + {batch.quarantined:,} quarantined + "
+        f"{batch.flow} {batch.generation}/{batch.batch}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: "
+        f"{batch.read:,} read = {batch.written:,} written + {batch.duplicates:,} duplicates + {batch.quarantined:,} quarantined + "
         f"{batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
     )
 

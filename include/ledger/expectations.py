@@ -17,6 +17,7 @@ class Batch:
 
     version: int
     at: float
+    flow: str
     generation: int
     batch: int
     read: int
@@ -45,7 +46,8 @@ class Rule:
 def batches(table: Table, limit: int) -> list[Batch]:
     """The newest ones whose commits are still in the log, newest first. Raises Unreachable and Broken."""
     log = Log(settings().table_path(table.name))
-    own = (one for one in log.commits() if one.metadata.get("flow") == table.name and one.metadata.get("rows"))
+    flows = {flow.flow for flow in table.flows}
+    own = (one for one in log.commits() if one.metadata.get("flow") in flows and one.metadata.get("rows"))
     return [_batch(commit) for commit in islice(own, limit)]
 
 
@@ -70,6 +72,7 @@ def _batch(commit: Commit) -> Batch:
     return Batch(
         version=commit.version,
         at=commit.timestamp,
+        flow=said["flow"],
         generation=said["generation"],
         batch=said["batch"],
         read=rows["read"],
