@@ -99,8 +99,8 @@ def _batch_line(batch: Batch) -> str:
     broke = ", ".join(f"{count:,} broke '{name}'" for name, count in batch.broke.items() if count)
     return (
         f"{batch.flow} {batch.generation}/{batch.batch}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: "
-        f"{batch.read:,} read = {batch.written:,} written + {batch.duplicates:,} duplicates + {batch.quarantined:,} quarantined + "
-        f"{batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
+        f"{batch.read:,} read = {batch.written:,} written + {batch.duplicates:,} duplicates + "
+        f"{batch.quarantined:,} quarantined + {batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
     )
 
 
