@@ -43,7 +43,7 @@ bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
 faults: setup ## the fault runs: what is killed while data flows must lose and double nothing
-	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults
+	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming
 
 lock: venv ## resolve requirements.txt into requirements.lock
 	@$(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \
