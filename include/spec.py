@@ -206,5 +206,4 @@ class Table:
 
 def table_of(flow: str) -> str:
     """The name of the table that the flow writes."""
-    layer, name, *_ = flow.split(".")
-    return f"{layer}.{name}"
+    return ".".join(flow.split(".")[:2])

@@ -299,8 +299,8 @@ def test_the_ledger_prints_the_counts_for_people_and_for_programs(tmp_path):
     assert run().splitlines() == [
         "identified (quarantine): 77.78% of 9 rows pass, 2 broke it",
         "plausible heart rate (quarantine): 88.89% of 9 rows pass, 1 broke it",
-        "silver.tracker_readings 1/4  2027-01-15 08:00:00Z  version 0: 9 read = 5 written + 1 duplicates + 3 quarantined + 0 "
-        "dropped; 2 broke 'identified', 1 broke 'plausible heart rate'",
+        "silver.tracker_readings 1/4  2027-01-15 08:00:00Z  version 0: 9 read = 5 written + 1 duplicates + "
+        "3 quarantined + 0 dropped; 2 broke 'identified', 1 broke 'plausible heart rate'",
     ]
     found = json.loads(run("--json"))
     assert found["rules"][0]["pass_rate"] == pytest.approx(7 / 9)
