@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="say how many rows would go back, and do nothing")
     arguments = parser.parse_args()
     tables = catalog.load()
-    replay.run(tables.flow(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)
+    replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)
 
 
 if __name__ == "__main__":
