@@ -7,12 +7,12 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from include import catalog
 from include.control import commands, database, lease, orders
 from include.control.commands import Action, Command
 from include.control.decide import Failure
 from include.control.process import Holder
 from include.control.schema import runs
-from include.local import views
 from include.local.broker import create_topic
 from include.orchestration import submit
 from include.settings import settings
@@ -51,8 +51,10 @@ def let_it_last() -> None:
 @pytest.fixture
 def supervise(dags, broker):
     create_topic(broker, TOPIC, 3)
-    create_topic(broker, views.TOPIC, 3)
+    engine, aside = database.connect(settings().control_url), tuple(catalog.load().flows.keys() - FLOWS)
+    commands.obey(engine, Command(Action.STOP, aside, "a test", "one driver is enough here"))
     yield dags["supervise"]
+    commands.obey(engine, Command(Action.START, aside, "a test", "it is over"))
     for pid in drivers():
         os.kill(pid, signal.SIGKILL)
 
