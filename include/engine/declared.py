@@ -1,7 +1,7 @@
 """Brings a stored table to what its file says of it: comments, owner, properties, clustering."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -25,19 +25,19 @@ def properties(table: Table) -> dict[str, str]:
     return {**said, SET: json.dumps(sorted(said))} if said else {}
 
 
-def follow(spark: SparkSession, table: Table, own: dict[str, str]) -> None:
+def follow(spark: SparkSession, table: Table, own: dict[str, str], alter: Callable[[str], object]) -> None:
     """Alter what differs in a table that is stored. own: the properties it has where its file says nothing.
 
-    Raises Broken where it is partitioned otherwise.
+    alter: runs the statements. Raises Broken where it is partitioned otherwise.
     """
     stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
     detail = stored.detail().first()
     _check_partitioning(table, detail["partitionColumns"])
-    _set_properties(spark, table, own, detail["properties"], detail["description"] or "")
-    _comment_columns(spark, table, stored.toDF().schema)
+    _set_properties(table, own, detail["properties"], detail["description"] or "", alter)
+    _comment_columns(table, stored.toDF().schema, alter)
     if list(detail["clusteringColumns"]) != list(table.cluster_by):
         columns = ", ".join(f"`{name}`" for name in table.cluster_by)
-        spark.sql(f"ALTER TABLE {table.name} CLUSTER BY {f'({columns})' if columns else 'NONE'}")
+        alter(f"ALTER TABLE {table.name} CLUSTER BY {f'({columns})' if columns else 'NONE'}")
 
 
 def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
 
 
 def _set_properties(
-    spark: SparkSession, table: Table, own: dict[str, str], stored: dict[str, str], comment: str
+    table: Table, own: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
 ) -> None:
     set_before = json.loads(stored.get(SET, "[]"))
     wanted = {key: own[key] for key in set_before if key in own} | properties(table)
@@ -60,18 +60,18 @@ def _set_properties(
         changed["comment"] = table.comment
     if changed:
         pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in changed.items())
-        spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
+        alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
     if gone := sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD):
         names = ", ".join(_text(key) for key in gone)
-        spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
+        alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 
 
-def _comment_columns(spark: SparkSession, table: Table, stored: StructType) -> None:
+def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], object]) -> None:
     was = {field.name: field.metadata.get("comment", "") for field in stored}
     for field in StructType.fromDDL(table.schema):
         comment = field.metadata.get("comment", "")
         if was.get(field.name, "") != comment:
-            spark.sql(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {_text(comment)}")
+            alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {_text(comment)}")
 
 
 def _text(value: str) -> str:

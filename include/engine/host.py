@@ -2,8 +2,10 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -13,6 +15,7 @@ from include import catalog
 from include.control import commands, database, holds, lease, orders, resets
 from include.control.decide import Failure
 from include.control.keeper import Keeper
+from include.control.lock import Entry
 from include.control.orders import Order, Orders
 from include.engine import checkpoint, failure, flow, generation, storage
 from include.engine.checkpoint import Checkpoint
@@ -22,6 +25,7 @@ from include.spec import Table
 
 POLL_SECONDS = 1
 SIGN_SECONDS = 5
+ALTER_SECONDS = 20
 
 
 class Host:
@@ -120,7 +124,7 @@ class Host:
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
-        storage.create(self._spark, table)
+        storage.create(self._spark, table, partial(self._alter, table))
         reset = resets.asked(self._engine, table.flow)
         if reset is None or generation.last_stamp(table):
             holds.require_unreleased(self._engine, table.flow)
@@ -129,6 +133,19 @@ class Host:
             resets.done(self._engine, reset, claimed.generation, claimed.lost)
         self._record_deployment(table, claimed)
         self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
+
+    def _alter(self, table: Table, statement: str) -> None:
+        """Run it at the gate, with the table to itself: like a batch, it commits. Raises Unreachable."""
+        deadline = time.monotonic() + ALTER_SECONDS
+        try:
+            if not self._keeper.enter(Entry(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline):
+                raise Unreachable(
+                    f"{table.flow}: its file changes its table, which others have been writing for {ALTER_SECONDS} s: "
+                    f"it is tried again"
+                )
+            self._spark.sql(statement)
+        finally:
+            self._keeper.leave(table.flow)
 
     def _record_deployment(self, table: Table, claimed: Checkpoint) -> None:
         if claimed.deployed_from is None:

@@ -1,7 +1,7 @@
 """Creates the Delta tables that the declarations describe."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -51,11 +51,13 @@ def retention(seconds: float) -> dict[str, str]:
     }
 
 
-def create(spark: SparkSession, table: Table) -> None:
+def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | None = None) -> None:
     """Create the table, and its quarantine where it needs one; existing ones get the columns they lack.
 
-    Raises Broken where what is stored cannot become what is declared.
+    alter: what runs a statement that changes a stored table; by default the session, which is right for whoever has
+    the table to himself. Raises Broken where what is stored cannot become what is declared.
     """
+    alter = alter or spark.sql
     common = PROPERTIES | retention(table.maintain.retention_seconds)
     properties = dict(common)
     if isinstance(table.write, Append):
@@ -66,22 +68,38 @@ def create(spark: SparkSession, table: Table) -> None:
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = isinstance(table.source, Files)
     said = {**properties, **declared.properties(table)}
-    if _create(spark, table.name, schema, table.comment, said, is_of_files, table.cluster_by, table.partition_by):
-        declared.follow(spark, table, properties)
+    if is_stored(table.name):
+        _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
+        declared.follow(spark, table, properties, alter)
+    else:
+        _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
     if table.has_quarantine or is_stored(table.quarantine):
         kept = StructType.fromDDL(FILE_SCHEMA) if is_of_files else schema
         fields = kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
         comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
-        _create(spark, table.quarantine, StructType(fields), comment, common)
+        if is_stored(table.quarantine):
+            _evolve(spark, table.quarantine, StructType(fields), alter)
+        else:
+            _create(spark, table.quarantine, StructType(fields), comment, common)
 
 
 def is_stored(name: str) -> bool:
     return (settings().table_path(name) / "_delta_log").is_dir()
 
 
-def _evolve(spark: SparkSession, name: str, schema: StructType, may_have_more: bool) -> None:
-    """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken."""
+def _evolve(
+    spark: SparkSession,
+    name: str,
+    schema: StructType,
+    alter: Callable[[str], object],
+    may_have_more: bool = False,
+) -> None:
+    """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken.
+
+    may_have_more: columns that nobody declared, which files brought.
+    """
+    register(spark, name)
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
     for column in set() if may_have_more else stored.keys() - set(schema.fieldNames()):
         raise Broken(
@@ -98,7 +116,7 @@ def _evolve(spark: SparkSession, name: str, schema: StructType, may_have_more: b
             )
     new = StructType([field for field in schema if field.name not in stored])
     if new:
-        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
+        alter(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
 
 
 def _create(
@@ -107,16 +125,10 @@ def _create(
     schema: StructType,
     comment: str,
     properties: dict[str, str],
-    may_have_more: bool = False,
     cluster_by: Sequence[str] = (),
     partition_by: Sequence[str] = (),
-) -> bool:
-    """Returns whether it was there already. may_have_more: columns that nobody declared, which files brought."""
+) -> None:
     path = settings().table_path(name)
-    if is_stored(name):
-        register(spark, name)
-        _evolve(spark, name, schema, may_have_more)
-        return True
     builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)
@@ -126,4 +138,3 @@ def _create(
         builder = builder.partitionedBy(*partition_by)
     builder.execute()
     register(spark, name)
-    return False

@@ -20,6 +20,8 @@ from include.control import database, lease, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
+from include.engine import host
+from include.errors import Unreachable
 from include.ledger.log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
@@ -92,6 +94,26 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
         keeper.leave(window.name)
         wait_for_rows(silver, 2)
     keeper.stop()
+
+
+def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine, run_once, monkeypatch):
+    monkeypatch.setattr(host, "ALTER_SECONDS", 1)
+    chain.topic.create().send(1)
+    run_once(chain.bronze)
+    owned = replace(chain.bronze, owner="team-x")
+    window = Entry(lease.of_window(owned.name), owned.name, alone=True)
+    keeper = Keeper(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
+    keeper.take([window.name])
+    keeper.start()
+    assert keeper.enter(window, lambda: True)
+    before = log(owned).newest
+    with pytest.raises(Unreachable, match="which others have been writing for 1 s: it is tried again"):
+        run_once(owned)
+    assert log(owned).newest == before
+    keeper.leave(window.name)
+    keeper.stop()
+    run_once(owned)
+    assert DeltaTable(str(settings().table_path(owned.name))).metadata().configuration["sluice.owner"] == "team-x"
 
 
 @is_long
