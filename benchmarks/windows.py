@@ -49,7 +49,7 @@ def rows(count: int, seed: int) -> pa.Table:
     return pa.table(
         {
             "number": pa.array(range(count), pa.int64()),
-            "time": pa.array((seed * 1_000_000 + numpy.arange(count)).astype("datetime64[us]")),
+            "time": pa.array((seed * 1_000_000 + numpy.arange(count)), pa.timestamp("us", "UTC")),
             "value": pa.array(dice.integers(0, 1_000, count), pa.int32()),
             "payload": pa.array([dice.bytes(48) for _ in range(count)], pa.binary()),
         }
