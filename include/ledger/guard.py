@@ -62,11 +62,8 @@ def consumers(
     own: the flows that write it. flows: those that read it. now: seconds since 1970. released: flows that count no
     more, because somebody decided to rebuild them.
     """
-    found = [_flow(flow) for flow in flows if flow not in released]
-    return [one for one in (*found, *_own_flows(own, log)) if one] + [
-        _time_travel(log, time_travel_hours, now),
-        *registered,
-    ]
+    found = [one for flow in flows if flow not in released for one in _flow(flow)]
+    return [*found, *_own_flows(own, log), _time_travel(log, time_travel_hours, now), *registered]
 
 
 def held_by(consumers: Iterable[Consumer]) -> Consumer | None:
@@ -149,12 +146,16 @@ def clean_log(log: Log, needed_from: int) -> list[Path]:
     return removable
 
 
-def _flow(name: str) -> Consumer | None:
-    """Where a flow stands in the table; None where it has not begun, so that it will begin with the newest version."""
+def _flow(name: str) -> Iterator[Consumer]:
+    """Where a flow stands in the table; nothing where it has not begun, so that it will begin with the newest version.
+
+    When it starts again, Spark asks the source for its last batch once more, whose rows it does not look at. So it
+    needs the log from the end of the batch before.
+    """
     checkpoints = settings().checkpoints(name)
     generation = checkpoint.newest_generation(checkpoints)
     if generation is None:
-        return None
+        return
     directory = checkpoints / str(generation)
     done = checkpoint.last_committed(directory)
     since = None if done is None else _modified(directory / "commits" / str(done))
@@ -163,12 +164,17 @@ def _flow(name: str) -> Consumer | None:
         batch = checkpoint.last_planned(directory) if done is None else done
         offset = None if batch is None else checkpoint.end_offset(directory, batch)
         if offset is None:
-            return None
+            return
         # A first batch that is replayed may begin with all of the version before the one in which it ends.
         version = int(offset["reservoirVersion"]) - 1 if done is None else checkpoint.read_version(offset)
+        before = checkpoint.end_offset(directory, done - 1) if done else None
+        began = None if before is None else checkpoint.read_version(before)
     except (Broken, KeyError, TypeError, ValueError):
-        return Consumer(f"{name}, whose checkpoint does not say where it stands", -1, since)
-    return Consumer(name, version, since)
+        yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, since)
+        return
+    yield Consumer(name, version, since)
+    if began is not None:
+        yield Consumer(f"{name}, which looks up its last batch when it starts", began, since, needs_files=False)
 
 
 def _own_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:

@@ -16,12 +16,14 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from include.catalog import Catalog
 from include.control import database, lease, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
 from include.engine import host
 from include.errors import Unreachable
+from include.ledger import guard, survey
 from include.ledger.log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
@@ -94,6 +96,23 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
         keeper.leave(window.name)
         wait_for_rows(silver, 2)
     keeper.stop()
+
+
+def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, run_once):
+    chain.topic.create()
+    bronze, silver, _ = chain.in_windows
+    # Each record is a commit of its own.
+    bronze = replace(bronze, source=replace(bronze.source, max_offsets=1))
+    for records in (9, 1, 12):
+        chain.topic.send(*range(records))
+        run_once(bronze)
+        run_once(silver)
+    # The last batch of silver has a checkpoint of bronze's log between its beginning and its end.
+    found = survey.look(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
+    guard.clean_log(found.log, found.log_needed_from)
+    chain.topic.send(22)
+    run_once(bronze, silver)
+    chain.assert_silver_holds(chain.topic.messages())
 
 
 def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine, run_once, monkeypatch):

@@ -90,6 +90,14 @@ def test_a_flow_stands_where_its_last_committed_batch_ended(table: Path):
     assert place_of(FLOW, hourly(table, 9)) == Consumer(FLOW, 4, NOW)
 
 
+def test_the_log_is_kept_from_the_end_of_the_batch_before_the_last_and_no_file(table: Path):
+    checkpoint(FLOW, planned=[2, 4, 6], committed=2)
+    found = guard.consumers(["silver.table"], log := hourly(table, 9), [FLOW], time_travel_hours=1, now=NOW)
+    assert guard.log_needed_from(log, found) == 2
+    held = guard.held_by(found)
+    assert held and held.version == 4
+
+
 def test_the_newest_generation_counts(table: Path):
     checkpoint(FLOW, planned=[2], committed=1)
     checkpoint(FLOW, planned=[5], committed=1, generation=2)
