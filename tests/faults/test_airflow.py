@@ -67,6 +67,7 @@ def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(liv
         )
 
 
+@is_long
 def test_parts_of_airflow_that_die_take_no_stream_along_and_start_none_twice(live: Live):
     parts = random.Random(SEED).sample(sorted(airflow.COMMANDS), len(airflow.COMMANDS))
     driver = live.wait_for_driver()

@@ -56,6 +56,7 @@ def test_a_checkpoint_that_is_gone_is_refused_and_begins_anew_where_the_table_en
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_checkpoint_whose_newest_generation_is_gone_is_refused(chain, topic, run_once, ask):
     topic.create().send(1)
     run_once(chain.bronze)
@@ -104,6 +105,7 @@ def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, t
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed_too(chain, topic, run_once, ask):
     topic.create().send(1)
     run_once(chain.bronze)
@@ -167,6 +169,7 @@ def test_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypa
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_reset_before_the_first_commit_starts_from_the_beginning(chain, topic, run_once, ask, monkeypatch):
     topic.create().send(1, "x")
     run_once(chain.bronze)
@@ -264,6 +267,7 @@ def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_batch_is_written(
     chain, topic, run_once, ask
 ):

@@ -150,6 +150,7 @@ def test_of_two_windows_the_second_names_the_first_and_is_skipped(chain, engine,
     assert "OPTIMIZE" not in [commit.operation for commit in log(bronze).commits()]
 
 
+@is_long
 def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
     chain.topic.create()
     bronze, silver, gold = chain.in_windows

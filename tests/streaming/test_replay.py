@@ -24,7 +24,7 @@ from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark
 from tests.batches import Batches
-from tests.flows import rows_of
+from tests.flows import is_long, rows_of
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -145,7 +145,9 @@ def killed(step: str, monkeypatch) -> None:
         monkeypatch.setattr(engine_replay, "_delete", is_called(engine_replay._delete))
 
 
-@pytest.mark.parametrize("step", ["begun", "marked", "appended", "deleted"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("begun", marks=is_long), "marked", "appended", pytest.param("deleted", marks=is_long)]
+)
 def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, replay, monkeypatch, step: str):
     batches.write(table, FIRST)
     with monkeypatch.context() as patched:
@@ -181,6 +183,7 @@ def test_a_row_of_a_batch_that_is_begun_and_not_written_is_left_to_its_flow(tabl
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 5, 6], [])
 
 
+@is_long
 def test_rows_of_the_first_batch_are_left_to_it_too(table, batches, replay, monkeypatch):
     monkeypatch.setattr(commit, "commit", lambda *arguments, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -189,6 +192,7 @@ def test_rows_of_the_first_batch_are_left_to_it_too(table, batches, replay, monk
     assert (places(table.name), places(table.quarantine)) == ([], [1, 2, 3, 4])
 
 
+@is_long
 def test_of_equal_mended_rows_a_unique_rule_lets_one_in(table, batches, replay):
     once = replace(table, write=Append(first_by=("place",)), expect=(table.expect[0], unique("device")))
     batches.write(once, [("a", at(0), 300, 0), ("a", at(1), 310, 1), ("b", at(2), 60, 2), ("b", at(3), 300, 3)])
@@ -225,6 +229,7 @@ def test_a_replayed_row_that_is_late_downstream_is_named_there_and_let_in_by_nam
     assert (places(below.name), places(below.quarantine)) == ([0, 1, 2, 3, 5], [6])
 
 
+@is_long
 def test_every_commit_of_a_replay_says_so(table, batches, replay):
     batches.write(table, FIRST)
     done = replay(mended(table))
