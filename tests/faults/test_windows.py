@@ -204,6 +204,7 @@ def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, ma
     chain.assert_holds(chain.topic.messages())
 
 
+@is_long
 def test_an_optimize_by_hand_beside_a_live_upsert_ends_no_flow_and_costs_no_row(chain, driver, spark):
     chain.topic.create()
     bronze, silver, gold = (replace(table, interval_seconds=0.1) for table in chain.all)

@@ -200,6 +200,7 @@ def hours(name: str) -> list[tuple[str, int, int]]:
     return sorted((f"{row['hour']:%H}", row["n"], row["minutes"]) for row in rows_of(f"gold.{name}"))
 
 
+@is_long
 def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, run_once, name):
     bronze, silver, gold = readings_of(name)
     storage.create(spark, bronze)
@@ -232,6 +233,7 @@ def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source
     ]
 
 
+@is_long
 def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, source, run_once, name):
     source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
     source("INSERT INTO {t} VALUES (1, 10), (2, 20)")

@@ -199,6 +199,7 @@ def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, 
     assert landing.troubles() == sorted([*expected, ("stays.csv", "changed")])
 
 
+@is_long
 def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(landing, run_once):
     table = landing.table(max_files=600)
     for number in range(1000):
@@ -266,7 +267,8 @@ SECOND_ROW = {
 }
 
 
-@pytest.mark.parametrize("format", ["csv", pytest.param("json", marks=is_long), pytest.param("parquet", marks=is_long)])
+@is_long
+@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(landing, run_once, format):
     for mode, row in SECOND_ROW.items():
         one = Landing(f"{landing.name}_{mode}")
@@ -287,6 +289,7 @@ def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(lan
         assert one.rows() == {f"1.{format}": [{"a": "1", "b": "2"}], f"2.{format}": [row]}
 
 
+@is_long
 def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(landing, run_once):
     day = datetime(2026, 3, 1, tzinfo=UTC)
     kept = {"n": [2**40], "t": [day], "s": [{"x": 1}], "l": [[1, 2]], "b": [b"\x00\xff"]}
@@ -318,6 +321,7 @@ def silver(landing: Landing, **parse) -> Table:
     )
 
 
+@is_long
 def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing, run_once, stored):
     landing.drop("a.csv", 'day,amount\n2019-08-04,1.5\n2019-08-05,\nsoon,"1,5"\n')
     run_once(landing.table(), silver(landing))
@@ -338,6 +342,7 @@ def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing,
     assert stored(f"silver.{landing.name}").count() == 5
 
 
+@is_long
 def test_a_stream_that_reads_the_table_goes_on_by_itself_after_a_new_column(
     landing, run_once, spark, monkeypatch, name
 ):
