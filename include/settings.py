@@ -55,6 +55,10 @@ class Settings:
         """Where files land: `path` below the landing folder, unless it is absolute or a URL."""
         return _folder(path if path.startswith("/") or "://" in path else f"{self.landing}/{path}")
 
+    def is_stored(self, table: str) -> bool:
+        """Whether there is a Delta table `layer.name`."""
+        return (self.table_path(table) / "_delta_log").is_dir()
+
     def checkpoints(self, flow: str) -> Path:
         """The directory that holds one numbered checkpoint for each generation of a flow."""
         return self.home / "checkpoints" / flow

@@ -55,21 +55,21 @@ def _check_kinds(table: Table) -> None:
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "maintain", table.maintain, Maintenance)
-    _check_list(table, "expect", table.expect, Expect, Unique, References)
+    check_list(table, "expect", table.expect, Expect, Unique, References)
     if table.parse is not None:
         _check_kind(table, "parse", table.parse, Json, Avro, Cast)
-        _check_list(table, "into", table.parse.into, str)
+        check_list(table, "into", table.parse.into, str)
         _check_kind(table, "fails", table.parse.fails, bool)
     is_sql = isinstance(table.transform, str) and table.transform.strip()
     if not (table.transform is None or is_sql or callable(table.transform)):
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
     if isinstance(table.write, Append):
-        _check_list(table, "unique", table.write.unique, str)
-        _check_list(table, "first_by", table.write.first_by, str)
+        check_list(table, "unique", table.write.unique, str)
+        check_list(table, "first_by", table.write.first_by, str)
         if table.write.watermark is not None:
             _check_kind(table, "watermark", table.write.watermark, Watermark)
     else:
-        _check_list(table, "keys", table.write.keys, str)
+        check_list(table, "keys", table.write.keys, str)
         _check_kind(table, "recompute", table.write.recompute, Bucket, type(None))
         _check_kind(table, "in_windows", table.write.in_windows, bool)
 
@@ -80,7 +80,7 @@ def _check_kind(table: Table, what: str, value: object, *kinds: type) -> None:
         raise mistake(table, f"{what} is {value!r}: it has to be {wanted}")
 
 
-def _check_list(table: Table, what: str, values: object, *kinds: type) -> None:
+def check_list(table: Table, what: str, values: object, *kinds: type) -> None:
     if isinstance(values, kinds):
         raise mistake(table, f"{what} is {values!r} and no tuple: write {what}=(...,) with the comma")
     if not isinstance(values, (tuple, list)) or not all(isinstance(value, kinds) for value in values):

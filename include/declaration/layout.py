@@ -1,7 +1,7 @@
 """What a table says of how it is stored: its owner, its clustering or partitioning, its Delta properties."""
 
 from include import ddl
-from include.declaration import mistake, suggest
+from include.declaration import check_list, mistake, suggest
 from include.spec import Table
 
 MOST_CLUSTERING_COLUMNS = 4
@@ -37,11 +37,8 @@ def check(table: Table) -> None:
     _check_properties(table)
 
 
-def _check_columns(table: Table, what: str, names: object) -> None:
-    if isinstance(names, str):
-        raise mistake(table, f"{what} is {names!r} and no tuple: write {what}=(...,) with the comma")
-    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise mistake(table, f"{what} is {names!r}: it has to be a tuple of str")
+def _check_columns(table: Table, what: str, names: tuple[str, ...]) -> None:
+    check_list(table, what, names, str)
     columns = ddl.columns(table.schema)
     for name in names:
         if name not in columns:

@@ -9,7 +9,7 @@ from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType
 
 from include.declaration.avro import fields, texts
 from include.engine import registry
-from include.engine.parse import ERROR_TYPE, _cast, _error, _shown
+from include.engine.parse import cast, cast_error, error, found
 from include.spec import Avro
 
 # For a record that it cannot read, from_avro gives one whose fields are all NULL, and it never looks at what follows a
@@ -41,15 +41,8 @@ def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
         kinds = [field.dataType for field in rows.select(*raws).schema]
         made = [_column(raw, kind, want) for raw, kind in zip(raws, kinds, strict=True)]
         columns[name] = F.coalesce(*made)
-        errors += [
-            F.when(
-                raw.isNotNull() & cast.isNull(),
-                _error(name, F.concat(_shown(raw.cast("string")), F.lit(f" is no {want.simpleString().upper()}"))),
-            )
-            for raw, cast in zip(raws, made, strict=True)
-        ]
-    found = F.filter(F.array(*errors), lambda error: error.isNotNull())
-    return rows.withColumns({**columns, "_errors": found.cast(ERROR_TYPE)}).drop(*decoded)
+        errors += [cast_error(name, raw, one, want.simpleString()) for raw, one in zip(raws, made, strict=True)]
+    return rows.withColumns({**columns, "_errors": found(errors)}).drop(*decoded)
 
 
 def _whole(text: str) -> str:
@@ -61,16 +54,16 @@ def _whole(text: str) -> str:
 
 def _value_error(value: Column, parse: Avro, number: Column, is_read: Column) -> Column:
     shown = F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
-    error = F.when(value.isNull(), "no value: a tombstone").when(F.octet_length(value) == 0, "empty")
+    message = F.when(value.isNull(), "no value: a tombstone").when(F.octet_length(value) == 0, "empty")
     if parse.schemas:
-        error = error.when(number.isNull(), F.concat(shown, F.lit(" has no schema registry header")))
+        message = message.when(number.isNull(), F.concat(shown, F.lit(" has no schema registry header")))
         unknown = F.concat(F.lit("schema id "), number.cast("string"), F.lit(" is not declared"))
-        error = error.when(~number.isin(list(parse.schemas)), unknown)
+        message = message.when(~number.isin(list(parse.schemas)), unknown)
         what = F.concat(shown, F.lit(" is no Avro of schema id "), number.cast("string"))
     else:
         what = F.concat(shown, F.lit(" is no Avro of its schema"))
-    error = error.when(is_read.isNull(), what)
-    return F.when(error.isNotNull(), _error(parse.column, error))
+    message = message.when(is_read.isNull(), what)
+    return F.when(message.isNotNull(), error(parse.column, message))
 
 
 def _column(raw: Column, kind: DataType, want: DataType) -> Column:
@@ -84,4 +77,4 @@ def _column(raw: Column, kind: DataType, want: DataType) -> Column:
         return raw
     # As text, so that a number with a fraction is no INT.
     text = raw.cast("string")
-    return _cast(F.when(F.is_valid_utf8(text), text), want.simpleString())
+    return cast(F.when(F.is_valid_utf8(text), text), want.simpleString())

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.engine import avro, commit, deduplicate, files, parse, prune, quality, storage, watermark
+from include.engine import avro, commit, deduplicate, files, parse, prune, quality, watermark
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.quality import Tally
@@ -107,7 +107,7 @@ def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> 
     try:
         tally, starts, newest = _counted(judged, rules, table, write)
         _require_none_fails(tally, rules, stamp)
-        if tally.quarantined or (may_be_replay and storage.is_stored(table.quarantine)):
+        if tally.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
             broken = judged.filter(quality.ends_as("quarantine", rules)).coalesce(1)
             commit.quarantine(broken, table, stamp, may_be_replay, life.checkpoint.last_commit)
         good = judged if tally.kept == tally.read else judged.filter(quality.ends_as("warn", rules))

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from include import catalog
 from include.catalog import Catalog
+from include.declaration import mistake
 from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.plans import Plan
@@ -68,18 +69,14 @@ def _is_unknown(table: Table, tables: Catalog) -> bool:
     if table.steps or not isinstance(table.source, Delta):
         return False
     above = tables.tables[table.source.table]
-    return above.schema == FILES_SCHEMA and not _is_stored(above)
+    return above.schema == FILES_SCHEMA and not settings().is_stored(above.name)
 
 
 def _check_schema(table: Table) -> None:
     try:
         StructType.fromDDL(table.schema)
     except PySparkException as error:
-        raise _mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema") from error
-
-
-def _is_stored(table: Table) -> bool:
-    return (settings().table_path(table.name) / "_delta_log").is_dir()
+        raise mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema") from error
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
@@ -90,7 +87,7 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
         return spark.createDataFrame([], StructType.fromDDL(source.schema))
     above = tables.tables[source.table]
     declared = StructType.fromDDL(above.schema)
-    if isinstance(above.source, Files) and _is_stored(above):
+    if isinstance(above.source, Files) and settings().is_stored(above.name):
         stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     # What is recomputed is computed from rows.
@@ -106,17 +103,17 @@ def _check_sources(spark: SparkSession, table: Table) -> None:
     try:
         read = tables_read(spark, table.transform)
     except PySparkException as error:
-        raise _mistake(
+        raise mistake(
             table, f"its SQL does not parse ({_first_line(error)}): mend it, it has to be one SELECT"
         ) from error
     if others := sorted(read - {SOURCE}):
         raise _hidden_source(table, f"its SQL reads '{others[0]}'")
     if SOURCE not in read:
-        raise _mistake(table, f"its SQL never reads `{SOURCE}`, the rows of its batch: select from it")
+        raise mistake(table, f"its SQL never reads `{SOURCE}`, the rows of its batch: select from it")
 
 
 def _hidden_source(table: Table, what: str) -> DeclarationError:
-    return _mistake(
+    return mistake(
         table,
         f"{what} besides its source, which a replayed batch would find changed: "
         f"read `{SOURCE}` alone, or give the other rows a table of their own",
@@ -133,7 +130,7 @@ def _check_timestamp(table: Table, rows: DataFrame, what: str, column: str) -> N
     # Spark would cast a text or a date silently.
     if not kind.startswith("TIMESTAMP"):
         where = " in its source" if what == "bucket" else ""
-        raise _mistake(table, f"{what} of '{column}', which is {kind}{where}: name a TIMESTAMP")
+        raise mistake(table, f"{what} of '{column}', which is {kind}{where}: name a TIMESTAMP")
 
 
 def _check_reference(table: Table, rows: DataFrame, rule: Unique | References, tables: Catalog) -> None:
@@ -142,7 +139,7 @@ def _check_reference(table: Table, rows: DataFrame, rule: Unique | References, t
         keys = StructType.fromDDL(tables.tables[rule.table].schema)
         mine, theirs = (one[name].dataType for one, name in ((rows.schema, rule.column), (keys, rule.key)))
         if mine != theirs:
-            raise _mistake(
+            raise mistake(
                 table,
                 f"rule '{rule.name}' compares {rule.column}, which is {mine.simpleString().upper()}, with {rule.key}, "
                 f"which is {theirs.simpleString().upper()}: give them one type",
@@ -157,28 +154,26 @@ def _shaped(source: DataFrame, table: Table) -> DataFrame:
         except PySparkException:
             raise
         except Exception as error:
-            raise _mistake(
+            raise mistake(
                 table, f"its transform fails ({type(error).__name__}: {_first_line(error)}): mend it"
             ) from error
         if not isinstance(made, DataFrame):
-            raise _mistake(table, f"its transform returns {type(made).__name__} and no DataFrame: return its rows")
+            raise mistake(table, f"its transform returns {type(made).__name__} and no DataFrame: return its rows")
         return made
 
     try:
         return shaped(source, replace(table, transform=transform) if table.transform else table)
     except PySparkException as error:
-        raise _mistake(
-            table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform"
-        ) from error
+        raise mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform") from error
     except Py4JJavaError as error:
         why = error.java_exception.getMessage()
-        raise _mistake(table, f"its parse or transform cannot be analysed ({why}): mend it") from error
+        raise mistake(table, f"its parse or transform cannot be analysed ({why}): mend it") from error
 
 
 def _check_types(table: Table, rows: DataFrame) -> None:
     for want, got in zip(StructType.fromDDL(table.schema).fields, rows.schema.fields, strict=True):
         if want.dataType.simpleString() != got.dataType.simpleString():
-            raise _mistake(
+            raise mistake(
                 table,
                 f"column '{want.name}' is declared {want.dataType.simpleString().upper()}, its transform makes "
                 f"{got.dataType.simpleString().upper()}: change one of them",
@@ -189,38 +184,32 @@ def _judged(rows: DataFrame, table: Table, rule: Expect) -> DataFrame:
     try:
         kind = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
         if kind != "BOOLEAN":
-            raise _mistake(table, f"rule '{rule.name}' is a {kind} and not a condition: compare it with something")
+            raise mistake(table, f"rule '{rule.name}' is a {kind} and not a condition: compare it with something")
         return quality.judged(rows, (rule,))
     except PySparkException as error:
-        raise _mistake(
-            table, f"rule '{rule.name}' does not parse ({_first_line(error)}): mend its condition"
-        ) from error
+        raise mistake(table, f"rule '{rule.name}' does not parse ({_first_line(error)}): mend its condition") from error
 
 
 def _check_plan(table: Table, rows: DataFrame, source: DataFrame, what: str, instead: str) -> None:
     """Refuses what would not come out the same from the same rows, or would from other batches of them."""
     plan = Plan(rows, source)
     if plan.runs_python:
-        raise _mistake(
+        raise mistake(
             table, f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
         )
     if plan.clock or not plan.is_deterministic:
         culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
-        raise _mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
+        raise mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
     if isinstance(table.write, Upsert):
         if plan.reads_stored_rows:
             raise _hidden_source(table, f"{what} reads a stored table")
     elif name := plan.needs_other_rows:
-        raise _mistake(table, f"{what} needs rows of other batches ({name}): {instead}")
+        raise mistake(table, f"{what} needs rows of other batches ({name}): {instead}")
 
 
 def _first_line(error: Exception) -> str:
     # A syntax error's text begins with an empty line.
     return next(iter(str(error).strip().splitlines()), "")[:200]
-
-
-def _mistake(table: Table, sentence: str) -> DeclarationError:
-    return DeclarationError(f"include/tables/{table.name.replace('.', '/')}.py: {sentence}")
 
 
 def main() -> None:

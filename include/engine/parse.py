@@ -40,9 +40,9 @@ def _from_text(rows: DataFrame, parse: Cast, schema: StructType) -> DataFrame:
     made, errors = {}, []
     for name in parse.into:
         raw, type_name = F.col(f"`{name}`"), schema[name].dataType.simpleString()
-        made[name] = _cast(raw, type_name)
-        errors.append(_cast_error(name, raw, made[name], type_name))
-    return rows.withColumns({**made, "_errors": _found(errors)})
+        made[name] = cast(raw, type_name)
+        errors.append(cast_error(name, raw, made[name], type_name))
+    return rows.withColumns({**made, "_errors": found(errors)})
 
 
 def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
@@ -63,42 +63,42 @@ def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
     errors = [_payload_error(payload, parse.column)]
     for name, type_name in types.items():
         raw = F.col(f"_json.`{name}`")
-        rows = rows.withColumn(name, _cast(raw, type_name))
-        errors.append(_cast_error(name, raw, F.col(name), type_name))
-    return rows.withColumn("_errors", _found(errors)).drop("_json")
+        rows = rows.withColumn(name, cast(raw, type_name))
+        errors.append(cast_error(name, raw, F.col(name), type_name))
+    return rows.withColumn("_errors", found(errors)).drop("_json")
 
 
-def _cast_error(name: str, raw: Column, made: Column, type_name: str) -> Column:
+def cast_error(name: str, raw: Column, made: Column, type_name: str) -> Column:
     is_refused = raw.isNotNull() & made.isNull()
-    return F.when(is_refused, _error(name, F.concat(_shown(raw), F.lit(f" is no {type_name.upper()}"))))
+    return F.when(is_refused, error(name, F.concat(shown(raw), F.lit(f" is no {type_name.upper()}"))))
 
 
-def _found(errors: list[Column]) -> Column:
-    return F.filter(F.array(*errors), lambda error: error.isNotNull()).cast(ERROR_TYPE)
+def found(errors: list[Column]) -> Column:
+    return F.filter(F.array(*errors), lambda one: one.isNotNull()).cast(ERROR_TYPE)
 
 
 def _payload_error(payload: Column, column: str) -> Column:
     return (
-        F.when(payload.isNull(), _error(column, F.lit("no value: a tombstone")))
-        .when(F.trim(payload) == "", _error(column, F.lit("empty")))
-        .when(~F.is_valid_utf8(payload), _error(column, F.concat(_shown(payload), F.lit(" is no UTF-8"))))
+        F.when(payload.isNull(), error(column, F.lit("no value: a tombstone")))
+        .when(F.trim(payload) == "", error(column, F.lit("empty")))
+        .when(~F.is_valid_utf8(payload), error(column, F.concat(shown(payload), F.lit(" is no UTF-8"))))
         .when(
             F.col("_json").isNull(),
-            _error(column, F.concat(_shown(payload), F.lit(" is no JSON object"))),
+            error(column, F.concat(shown(payload), F.lit(" is no JSON object"))),
         )
     )
 
 
-def _cast(raw: Column, type_name: str) -> Column:
+def cast(raw: Column, type_name: str) -> Column:
     for family, shape in SHAPES.items():
         if type_name.startswith(family):
             raw = F.when(raw.rlike(shape), raw)
     return raw.try_cast(type_name)
 
 
-def _error(field: str, message: Column) -> Column:
+def error(field: str, message: Column) -> Column:
     return F.struct(F.lit(field).alias("field"), message.alias("message"))
 
 
-def _shown(raw: Column) -> Column:
-    return F.concat(F.lit("'"), F.substring(F.make_valid_utf8(raw), 1, SHOWN_CHARACTERS), F.lit("'"))
+def shown(raw: Column) -> Column:
+    return F.concat(F.lit("'"), F.substring(F.make_valid_utf8(raw.cast("string")), 1, SHOWN_CHARACTERS), F.lit("'"))

@@ -40,9 +40,9 @@ class Plan:
 
     def __init__(self, rows: DataFrame, source: DataFrame) -> None:
         plan, self._origin = _plan(rows), _plan(source)
-        self._subqueries = _items(plan.subqueriesAll())
+        self._subqueries = items(plan.subqueriesAll())
         self._nodes = [node for root in (plan, *self._subqueries) for node in _tree(root)]
-        expressions = [root for node in self._nodes for root in _items(node.expressions())]
+        expressions = [root for node in self._nodes for root in items(node.expressions())]
         self._calls = {call.nodeName() for root in expressions for call in _tree(root)}
 
     @property
@@ -83,10 +83,10 @@ def _plan(rows: DataFrame) -> Any:
 def _tree(node: Any) -> Iterator[Any]:
     """A node of a plan or of an expression, and all below it."""
     yield node
-    for child in _items(node.children()):
+    for child in items(node.children()):
         yield from _tree(child)
 
 
-def _items(sequence: Any) -> list[Any]:
+def items(sequence: Any) -> list[Any]:
     """A Scala sequence as a list."""
     return [sequence.apply(position) for position in range(sequence.size())]

@@ -27,7 +27,7 @@ def stream(spark: SparkSession, table: Table, begins: bool) -> DataFrame:
 
 def delta(spark: SparkSession, flow: str, source: Delta, begins: bool) -> DataFrame:
     path = settings().table_path(source.table)
-    if not (path / "_delta_log").is_dir():
+    if not settings().is_stored(source.table):
         raise Unreachable(f"{flow} reads {source.table}, which is not stored yet: start the flow {source.table} first")
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", source.max_files)
     if source.max_bytes is not None:
@@ -43,7 +43,7 @@ def delta(spark: SparkSession, flow: str, source: Delta, begins: bool) -> DataFr
 def newest(spark: SparkSession, table: str) -> DataFrame | None:
     """The rows of a stored table as they are now, however often they are looked at; None where it is not stored."""
     path = settings().table_path(table)
-    if not (path / "_delta_log").is_dir():
+    if not settings().is_stored(table):
         return None
     return spark.read.format("delta").option("versionAsOf", DeltaTable(str(path)).version()).load(str(path))
 

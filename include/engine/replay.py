@@ -65,7 +65,7 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
 
 
 def _require_quarantine(table: Table) -> None:
-    if table.layer == "bronze" or not storage.is_stored(table.quarantine):
+    if table.layer == "bronze" or not settings().is_stored(table.quarantine):
         raise UsageError(f"{table.name} has no quarantine whose rows a rule of its could let in: name another table")
 
 

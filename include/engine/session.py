@@ -70,7 +70,7 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
 def register(spark: SparkSession, name: str) -> None:
     """Let SQL find the stored table by its name; nothing happens while it is not stored."""
     path = settings().table_path(name)
-    if (path / "_delta_log").is_dir():
+    if settings().is_stored(name):
         layer = name.split(".")[0]
         # IF NOT EXISTS alone warns each time that it does exist.
         if not spark.catalog.databaseExists(layer):

@@ -68,24 +68,20 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = isinstance(table.source, Files)
     said = {**properties, **declared.properties(table)}
-    if is_stored(table.name):
+    if settings().is_stored(table.name):
         _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
         declared.follow(spark, table, properties, alter)
     else:
         _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
-    if table.has_quarantine or is_stored(table.quarantine):
+    if table.has_quarantine or settings().is_stored(table.quarantine):
         kept = StructType.fromDDL(FILE_SCHEMA) if is_of_files else schema
         fields = kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
         comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
-        if is_stored(table.quarantine):
+        if settings().is_stored(table.quarantine):
             _evolve(spark, table.quarantine, StructType(fields), alter)
         else:
             _create(spark, table.quarantine, StructType(fields), comment, common)
-
-
-def is_stored(name: str) -> bool:
-    return (settings().table_path(name) / "_delta_log").is_dir()
 
 
 def _evolve(

@@ -5,6 +5,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.engine.plans import items
+
 SOURCE = "source"
 
 
@@ -36,16 +38,11 @@ def _nested(text: str) -> str:
 def _relations(plan: Any, named: frozenset[str]) -> Iterator[str]:
     """Of a parsed plan. named: the queries that WITH gave a name to."""
     if plan.nodeName() == "UnresolvedWith":
-        for pair in _items(plan.cteRelations()):
+        for pair in items(plan.cteRelations()):
             yield from _relations(pair._2(), named)
             named = named | {pair._1().lower()}
     if plan.nodeName() == "UnresolvedRelation":
-        name = ".".join(_items(plan.multipartIdentifier())).lower()
+        name = ".".join(items(plan.multipartIdentifier())).lower()
         yield from () if name in named else (name,)
-    for below in (*_items(plan.children()), *_items(plan.subqueries())):
+    for below in (*items(plan.children()), *items(plan.subqueries())):
         yield from _relations(below, named)
-
-
-def _items(sequence: Any) -> list[Any]:
-    """A Scala sequence as a list."""
-    return [sequence.apply(position) for position in range(sequence.size())]

@@ -54,7 +54,7 @@ class Survey:
 
 def look(engine: Engine, table: Table, tables: Catalog) -> list[Survey]:
     """The table's, and its quarantine's where there is one; none before anything is stored. Raises Broken."""
-    stored = [name for name in (table.name, table.quarantine) if (settings().table_path(name) / "_delta_log").is_dir()]
+    stored = [name for name in (table.name, table.quarantine) if settings().is_stored(name)]
     return [_look(engine, table, tables, name, time.time()) for name in stored]
 
 
