@@ -8,7 +8,7 @@ export SLUICE_HOME SLUICE_VENV
 IN_VENV := $(SLUICE_VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv up down status check test lint lock bench faults clean
+.PHONY: help setup s3 venv up down status check test lint lock bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ status: venv ## what runs, and how far behind it is
 check: setup ## refuse a wrong table file, with one Spark session
 	@$(IN_VENV) -m include.engine.check
 
-test: setup ## the tests
+test: setup s3 ## the tests
 	@$(IN_VENV) -m pytest
 
 lint: venv ## style, format and types
@@ -36,13 +36,16 @@ lint: venv ## style, format and types
 setup: venv ## the virtual environment and the JVM artifacts, nothing started
 	@$(IN_VENV) -m include.local.artifacts
 
+s3: venv ## the JVM artifacts for files that land on S3, 13 MB
+	@$(IN_VENV) -m include.local.artifacts s3
+
 venv:
 	@$(PYTHON) -m include.local.install
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
-faults: setup ## the fault runs: what is killed while data flows must lose and double nothing
+faults: setup s3 ## the fault runs: what is killed while data flows must lose and double nothing
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming
 
 lock: venv ## resolve requirements.txt into requirements.lock

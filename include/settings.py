@@ -17,7 +17,7 @@ class Settings:
     """The places and ports of one installation.
 
     home: everything Sluice writes lies below it.
-    jars: JVM artifacts, `jars/spark` for the drivers and `jars/broker` for the embedded Kafka.
+    jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
     landing: the folder, or its URL, below which files land.
     kafka: bootstrap servers, `host:port[,host:port]`.
     control_url: SQLAlchemy URL of the control database.
@@ -41,6 +41,11 @@ class Settings:
     def store(self) -> str:
         """The scheme of the file system that the lake lies on."""
         return "file"
+
+    @property
+    def spark_class_path(self) -> str:
+        """What drivers and executors need beyond the jars of PySpark."""
+        return f"{self.jars}/spark/*:{self.jars}/s3/*"
 
     @property
     def logs(self) -> Path:

@@ -20,6 +20,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+S3_PORT = free_port()
 # Before anything reads the settings.
 _temporary = tempfile.TemporaryDirectory(prefix="sluice-tests-")
 os.environ.update(
@@ -30,6 +31,10 @@ os.environ.update(
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
         "SLUICE_AIRFLOW_PORT": str(free_port()),
         "SLUICE_LEASE_SECONDS": "10",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{S3_PORT}",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "of no value",
         "TZ": "UTC",
     }
 )

@@ -21,15 +21,19 @@ class Landing:
     name: str
 
     @property
+    def path(self) -> str:
+        return self.name
+
+    @property
     def folder(self) -> Path:
-        return Path(settings().folder(self.name))
+        return Path(settings().folder(self.path))
 
     def table(self, format: str = "csv", schema: str | None = None, **source) -> Table:
         declared = {} if schema is None else {"schema": schema}
         return Table(
             name=f"bronze.{self.name}",
             comment="as it came",
-            source=Files(self.name, format=format, **source),
+            source=Files(self.path, format=format, **source),
             **declared,
         )
 

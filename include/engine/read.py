@@ -7,10 +7,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import registry
-from include.errors import Unreachable
-from include.ledger import since
+from include.errors import Unreachable, UsageError
+from include.ledger import landing, since
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
+
+S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def stream(spark: SparkSession, table: Table, begins: bool) -> DataFrame:
@@ -68,7 +70,11 @@ def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
 def files(spark: SparkSession, source: Files) -> DataFrame:
     """What this is good for is which files there are; `include.engine.files` reads them."""
     folder = settings().folder(source.path)
-    if folder.startswith(f"{settings().landing}/") and "://" not in folder:
+    if "://" in folder:
+        _require_connector(spark, folder)
+        # Spark would ask a store that does not answer for minutes.
+        landing.require(folder)
+    elif folder.startswith(f"{settings().landing}/"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     limit = ("maxBytesPerTrigger", source.max_bytes) if source.max_bytes else ("maxFilesPerTrigger", source.max_files)
     return (
@@ -82,3 +88,8 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
         .option("__globPaths__", "false")
         .load(folder if "://" in folder else f"file://{folder}")
     )
+
+
+def _require_connector(spark: SparkSession, folder: str) -> None:
+    if folder.startswith("s3a://") and not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(S3A):
+        raise UsageError(f"{folder} lies on S3, whose connector this driver has not: run `make s3`, and start it again")

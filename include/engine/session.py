@@ -56,6 +56,8 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))
     # By default each file of a batch is a task when they are looked at.
     builder = builder.config("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(4 * cores))
+    for key, value in _s3().items():
+        builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
     spark = builder.getOrCreate()
     for name, most in AVRO_LIMITS.items():
@@ -65,6 +67,18 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         register(spark, table.name)
         register(spark, table.quarantine)
     return spark
+
+
+def _s3() -> dict[str, str]:
+    """Where the S3 store is, if it is not Amazon's: Hadoop does not read the variable that other AWS tools read."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if not endpoint:
+        return {}
+    return {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION", "us-east-1"),
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
 
 
 def register(spark: SparkSession, name: str) -> None:

@@ -58,11 +58,7 @@ def file_system(folder: str) -> tuple[fs.FileSystem, str]:
 def landed(source: Files) -> dict[str, Landed]:
     """By path, the files that the source would take. Raises Unreachable where the folder is not there."""
     folder = settings().folder(source.path)
-    try:
-        system, path = file_system(folder)
-        found = system.get_file_info(fs.FileSelector(path, recursive=True))
-    except OSError as error:
-        raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
+    path, found = _list(folder, recursive=True)
     return {
         one.path: Landed(one.path, one.size or 0, (one.mtime_ns or 0) // 1_000_000)
         for one in found
@@ -70,6 +66,11 @@ def landed(source: Files) -> dict[str, Landed]:
         and fnmatchcase(one.base_name, source.pattern)
         and not any(_is_hidden(part) for part in one.path.removeprefix(path).split("/"))
     }
+
+
+def require(folder: str) -> None:
+    """Raises Unreachable where it cannot be listed."""
+    _list(folder, recursive=False)
 
 
 def taken(checkpoint: Path, end: Any) -> list[Taken]:
@@ -108,6 +109,15 @@ def seed(checkpoint: Path, files: list[Taken]) -> None:
     log = checkpoint / "sources" / "0"
     log.mkdir(parents=True)
     (log / "0").write_text("\n".join(["v1", *lines]))
+
+
+def _list(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
+    """The folder's path in its file system, and what lies there."""
+    try:
+        system, path = file_system(folder)
+        return path, system.get_file_info(fs.FileSelector(path, recursive=recursive))
+    except OSError as error:
+        raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
 
 
 def _entries(checkpoint: Path) -> Iterator[Taken]:

@@ -4,6 +4,8 @@ import hashlib
 import importlib.util
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,16 +65,16 @@ def pyspark_jars() -> Path:
     return Path(found.origin).parent / "jars"
 
 
-def missing(jars: Path) -> list[str]:
-    """The class paths whose directory does not hold exactly the jars of the list."""
-    expected = {path: {artifact.jar for artifact in wanted() if artifact.class_path == path} for path in CLASS_PATHS}
-    return [path for path in CLASS_PATHS if {jar.name for jar in (jars / path).glob("*.jar")} != expected[path]]
+def missing(jars: Path, class_paths: Iterable[str] = CLASS_PATHS) -> list[str]:
+    """Those whose directory does not hold exactly the jars of the list."""
+    expected = {path: {artifact.jar for artifact in wanted() if artifact.class_path == path} for path in class_paths}
+    return [path for path, names in expected.items() if {jar.name for jar in (jars / path).glob("*.jar")} != names]
 
 
-def fetch(jars: Path, java_home: Path, work: Path) -> None:
+def fetch(jars: Path, java_home: Path, work: Path, class_paths: Iterable[str] = CLASS_PATHS) -> None:
     """Fill `jars/<class path>` where it is not as the list says. `work` keeps Ivy's cache. Raises SetupError."""
     # Next to its destination, so that the last step is a rename: a directory is complete or not there.
-    fresh = {path: jars / f"{path}.new" for path in missing(jars)}
+    fresh = {path: jars / f"{path}.new" for path in missing(jars, class_paths)}
     running = {path: _start_ivy(path, java_home, work / path, fresh[path]) for path in fresh}
     for path, ivy in running.items():
         if ivy.wait():
@@ -116,7 +118,7 @@ def _verify(class_path: str, directory: Path, remedy: str) -> None:
 def main() -> None:
     where = settings()
     install.require_disk(where.home, 10**9)
-    fetch(where.jars, java.home(), install.cache() / "ivy")
+    fetch(where.jars, java.home(), install.cache() / "ivy", (*CLASS_PATHS, *sys.argv[1:]))
 
 
 if __name__ == "__main__":

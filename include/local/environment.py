@@ -16,7 +16,7 @@ SQLITE_TIMEOUT_SECONDS = 5
 USER = "admin"
 
 SPARK_DEFAULTS = """# Written by `make up`: what the JVM must know at its start. The rest: include/engine/session.py.
-spark.driver.extraClassPath      {jars}/spark/*
+spark.driver.extraClassPath      {jars}
 spark.driver.memory              1g
 spark.driver.host                127.0.0.1
 spark.driver.bindAddress         127.0.0.1
@@ -52,7 +52,7 @@ def write(where: Settings, java_home: Path) -> dict[str, str]:
     spark = where.home / "conf" / "spark"
     for directory in (spark, where.home / "tmp", where.home / "airflow", where.logs):
         directory.mkdir(parents=True, exist_ok=True)
-    values = {"jars": where.jars, "temporary": where.home / "tmp"}
+    values = {"jars": where.spark_class_path, "temporary": where.home / "tmp"}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))

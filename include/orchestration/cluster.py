@@ -22,7 +22,7 @@ from include.settings import ROOT, settings
 
 ANSWER_SECONDS = 60
 # Only these: a setting that somebody adds may be a secret, and command lines are public.
-HANDED_ON = ("SLUICE_HOME", "SLUICE_JARS", "SLUICE_KAFKA", "SLUICE_CONTROL_URL", "SLUICE_LEASE_SECONDS")
+HANDED_ON = tuple(f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS"))
 POD_GONE = re.compile(r"phase: (Succeeded|Failed)|Application not found|No applications found")
 YARN_ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 YARN_ID = re.compile(r"application_\d+_\d+")
@@ -114,7 +114,7 @@ class Yarn:
 
 
 def _options(master: str, conf: dict[str, str]) -> list[str]:
-    jars = ",".join(str(jar) for jar in sorted((settings().jars / "spark").glob("*.jar")))
+    jars = ",".join(str(jar) for path in ("spark", "s3") for jar in sorted((settings().jars / path).glob("*.jar")))
     options = ["--master", master, "--deploy-mode", "cluster", "--jars", jars, "--py-files", str(_zip())]
     for key, value in conf.items():
         options += ["--conf", f"{key}={value}"]

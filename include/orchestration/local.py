@@ -15,7 +15,7 @@ class Local:
     options: tuple[str, ...] = ()
 
     def launch(self, driver: str) -> str:
-        executors = ["--conf", f"spark.executor.extraClassPath={settings().jars}/spark/*"]
+        executors = ["--conf", f"spark.executor.extraClassPath={settings().spark_class_path}"]
         return submit.detached(driver, ["--master", self.master, *executors, *self.options]).to_json()
 
     def is_alive(self, handle: str) -> bool:

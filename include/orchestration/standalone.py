@@ -75,7 +75,7 @@ class Standalone:
         return f"{json.loads(handle)['submission']}/stderr in the work directory of the worker {worker}"
 
     def _request(self, driver: str) -> dict[str, Any]:
-        jars = f"{settings().jars}/spark/*"
+        jars = settings().spark_class_path
         # The driver's own spark-submit reads its arguments, not the properties of this request; those end up on the
         # command line of its JVM.
         options = ["--master", self.master, "--conf", f"spark.executor.extraClassPath={jars}"]

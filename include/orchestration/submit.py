@@ -48,7 +48,12 @@ def settings_to_hand_on() -> dict[str, str]:
     """Every `SLUICE_*` variable of this process, with those that depend on where it runs spelled out."""
     where = settings()
     given = {name: value for name, value in os.environ.items() if name.startswith("SLUICE_")}
-    resolved = {"SLUICE_HOME": where.home, "SLUICE_JARS": where.jars, "SLUICE_CONTROL_URL": where.control_url}
+    resolved = {
+        "SLUICE_HOME": where.home,
+        "SLUICE_JARS": where.jars,
+        "SLUICE_LANDING": where.landing,
+        "SLUICE_CONTROL_URL": where.control_url,
+    }
     return given | {name: str(value) for name, value in resolved.items()}
 
 

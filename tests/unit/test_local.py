@@ -78,7 +78,7 @@ def test_spark_submit_is_told_the_master_and_where_executors_find_the_jars(launc
     local = Local("spark://somewhere:7077", ("--queue", "streams"))
     child_of(launch(local))
     said = Path(local.log("a_test", "{}")).read_text().strip()
-    jars = f"{settings().jars}/spark/*"
+    jars = settings().spark_class_path
     options = f"--master spark://somewhere:7077 --conf spark.executor.extraClassPath={jars} --queue streams"
     assert said == f"{options} --name sluice a_test {ROOT}/jobs/stream.py --driver a_test"
 

@@ -103,7 +103,7 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
         "spark.app.name": "sluice main",
         "spark.driver.memory": "3g",
         "spark.driver.cores": "2",
-        "spark.driver.extraClassPath": f"{settings().jars}/spark/*",
+        "spark.driver.extraClassPath": settings().spark_class_path,
     }
 
 

@@ -12,4 +12,5 @@ TABLE = Table(
         description STRING COMMENT 'whom it came from or went to'
     """,
     driver="side",
+    interval_seconds=10,
 )

@@ -8,4 +8,5 @@ TABLE = Table(
     source=Kafka("page-views", schema_ids=True),
     schema=KAFKA_SCHEMA_WITH_IDS,
     driver="side",
+    interval_seconds=10,
 )

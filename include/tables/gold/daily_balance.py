@@ -28,4 +28,5 @@ TABLE = Table(
     # A late file changes the balance of every later day.
     write=Upsert(keys=("day",)),
     driver="side",
+    interval_seconds=10,
 )

@@ -18,4 +18,5 @@ TABLE = Table(
     write=Append(),
     expect=(Expect("dated", "date IS NOT NULL"), Expect("an amount", "amount IS NOT NULL")),
     driver="side",
+    interval_seconds=10,
 )
