@@ -35,7 +35,7 @@ from tests.expected import Message
 from tests.flows import Chain, Driver, rows_of
 from tests.pipeline import wait_until
 
-INTERLEAVINGS = 200 if os.environ.get("SLUICE_FAULTS") == "full" else 10
+INTERLEAVINGS = 200 if os.environ.get("SLUICE_FAULTS") == "full" else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 # So short that VACUUM really deletes.
 PROMISE_SECONDS = 3
