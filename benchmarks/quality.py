@@ -76,7 +76,7 @@ def batch_cpu(table: Table, rows: DataFrame, number: int, checkpoint: Path) -> f
 
 def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -> None:
     spent: dict[str, list[float]] = {NONE.name: [], FIVE.name: []}
-    warm_up = 3
+    warm_up = 8
     for number in range(rounds + warm_up):
         # Whoever comes second finds the caches warm.
         for table in (NONE, FIVE) if number % 2 else (FIVE, NONE):
@@ -121,7 +121,7 @@ def main() -> None:
         }
         (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         extraction(rows)
-        rules(spark, rows, 2 if small else 6, checkpoint)
+        rules(spark, rows, 2 if small else 20, checkpoint)
         spark.stop()
 
 

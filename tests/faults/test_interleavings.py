@@ -1,6 +1,6 @@
 """Everything that may happen to tables at once, in random interleavings, compared with plain Python.
 
-By default ten interleavings; `make faults` makes it two hundred. SLUICE_SEED repeats the picks of an earlier run.
+By default four interleavings; `make faults` makes it two hundred. SLUICE_SEED repeats the picks of an earlier run.
 """
 
 import os
