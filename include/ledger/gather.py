@@ -18,8 +18,8 @@ from include.ledger.progress import TABLE
 from include.settings import settings
 
 APP = "gather"
-# Of one commit, which is made in memory.
-MOST_BYTES = 64_000_000
+# Of one commit, which is made in memory, of some fifteen times as many.
+MOST_BYTES = 16_000_000
 KEEP_DAYS = 30
 # One commit a minute: about once an hour.
 MOST_FILES_A_DAY = 60

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from include.errors import Unreachable
-from include.ledger import gather, journal, progress
+from include.errors import Unreachable, UsageError
+from include.ledger import __main__, gather, journal, progress
 from include.ledger.gather import gather as gather_once
 from include.ledger.journal import Journal
 from include.settings import settings
@@ -349,3 +349,36 @@ def test_the_newest_batches_come_from_the_table_and_from_journals_nobody_has_gat
     assert [row["batch"] for row in progress.newest(FLOW, 2)] == [4, 3]
     assert progress.newest("bronze.nobody", 2) == []
     busy.finish()
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Runs a command of `python -m include.ledger`, and returns what it printed."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["ledger", *arguments])
+        __main__.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_commands_gather_and_show_what_batches_took(ledger):
+    idle = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
+    write(line(report(7)), line(idle), ending(9, "Broken: a rule was broken\nand a page of text"))
+    assert "3 rows came into ledger.query_progress" in ledger("gather")
+    write(line(report(9)))
+    day = f"{NOW:%Y-%m-%d}"
+    assert ledger("progress", FLOW).splitlines() == [
+        f"{day} 13:00:00Z  2/9  failed  Broken: a rule was broken",
+        f"{day} 12:00:09Z  2/9  batch  100 rows, 93.4 in, 70.5 out a second  ms: trigger execution 1,429, "
+        "latest offset 5, get batch 4, query planning 133, wal commit 68, add batch 1,191, commit offsets 33",
+        f"{day} 12:00:08Z  2/8  idle  ms: trigger execution 4, latest offset 3",
+        f"{day} 12:00:07Z  2/7  batch  100 rows, 93.4 in, 70.5 out a second  ms: trigger execution 1,429, "
+        "latest offset 5, get batch 4, query planning 133, wal commit 68, add batch 1,191, commit offsets 33",
+    ]
+    (newest,) = json.loads(ledger("progress", FLOW, "--json", "--limit", "1"))
+    assert (newest["event"], newest["at"]) == ("failed", f"{day}T13:00:00+00:00")
+    assert "no progress of bronze.page_views was told yet" in ledger("progress", "bronze.page_views")
+    with pytest.raises(UsageError, match="bronze.page_view"):
+        ledger("progress", "bronze.page_view")
