@@ -42,7 +42,7 @@ def gather() -> int | None:
             return _gather() if is_alone else None
     except (DeltaError, OSError) as error:
         raise Unreachable(
-            f"{TABLE}: query progress could not be gathered, and stays in {settings().journals}: {error}"
+            f"{TABLE}: gathering broke off, and what is not in the table stays in {settings().journals}: {error}"
         ) from error
 
 

@@ -85,7 +85,15 @@ def segments() -> list[Path]:
     """All that is not gathered for certain, the oldest first."""
     # In this order, which is that in which they move.
     waiting = sorted(settings().journals.glob("*.jsonl"))
-    return [*settings().journals.glob("claimed-*/*.jsonl"), *waiting]
+    claimed = [segment for claim in settings().journals.glob("claimed-*") for segment in _of_claim(claim)]
+    return [*claimed, *waiting]
+
+
+def _of_claim(claim: Path) -> list[Path]:
+    # It may be gone by now: what was in it is gathered.
+    with suppress(FileNotFoundError):
+        return sorted(path for path in claim.iterdir() if path.suffix == ".jsonl")
+    return []
 
 
 def take(segment: Path, claim: Path) -> bool:

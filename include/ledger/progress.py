@@ -137,6 +137,10 @@ def newest(flow: str, limit: int) -> list[dict[str, Any]]:
 def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
     with suppress(FileNotFoundError):
         return rows(segment)
+    # It was claimed at this moment; or else it is in the table by now.
+    for claim in settings().journals.glob("claimed-*"):
+        with suppress(FileNotFoundError):
+            return rows(claim / segment.name)
     return []
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -251,15 +252,25 @@ def test_of_two_that_gather_at_once_one_does_it():
     assert gather_once() == 1
 
 
-def test_several_that_gather_at_once_while_drivers_write_lose_and_double_nothing():
+def test_several_that_gather_at_once_lose_double_and_hide_nothing():
+    is_over = threading.Event()
+
+    def gather_all_the_time() -> None:
+        while not is_over.is_set():
+            gather_once()
+
     # Each opens the lock for itself, as processes would.
-    with ThreadPoolExecutor(4) as gatherers:
-        at_work = [gatherers.submit(gather_once) for _ in range(60)]
-        for batch in range(60):
-            write(line(report(batch)))
-        assert [one.exception() for one in at_work] == [None] * 60
+    with ThreadPoolExecutor(3) as gatherers:
+        at_work = [gatherers.submit(gather_all_the_time) for _ in range(3)]
+        try:
+            for batch in range(20):
+                write(line(report(batch)))
+                assert [row["batch"] for row in progress.newest(FLOW, 100)] == [*range(batch, -1, -1)]
+        finally:
+            is_over.set()
+    assert [one.exception() for one in at_work] == [None] * 3
     gather_once()
-    assert batches() == list(range(60))
+    assert batches() == list(range(20))
 
 
 def test_what_cannot_be_stored_stays_in_its_journal_and_comes_later(home: Path):
