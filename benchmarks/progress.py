@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from benchmarks.windows import cpu_seconds, rows
 from include import catalog
 from include.catalog import Catalog
-from include.control import database, orders
+from include.control import commands, database, orders
+from include.control.commands import Action, Command
 from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine import driver
@@ -49,9 +50,10 @@ class Busy:
     """The flow in a driver of this process."""
 
     def __init__(self, spark: SparkSession) -> None:
-        engine = database.connect(settings().control_url)
-        jvm = driver.jvm_pid()
-        self.keeper = Keeper(engine, Holder.here("main", jvm), settings().lease_seconds, lambda why: os.abort())
+        self.engine = engine = database.connect(settings().control_url)
+        self.keeper = Keeper(
+            engine, Holder.here("main", driver.jvm_pid()), settings().lease_seconds, lambda why: os.abort()
+        )
         self.keeper.take([BUSY.flow])
         self.keeper.start()
         orders.begin(engine, [BUSY.flow], by_hand=False)
@@ -59,8 +61,14 @@ class Busy:
         catalog.reload = lambda: Catalog({BUSY.name: BUSY})
         self.host = Host(spark, engine, self.keeper, "main")
         self.keep = self.host._progress.keep
-        threading.Thread(target=lambda: self.host.run([BUSY], is_supervised=False), daemon=True).start()
+        self.hosted = threading.Thread(target=lambda: self.host.run([BUSY], is_supervised=False), daemon=True)
+        self.hosted.start()
         self.wait_for(0)
+
+    def end(self) -> None:
+        commands.obey(self.engine, Command(Action.STOP, (BUSY.flow,), "benchmark", "it is over"))
+        self.hosted.join()
+        self.keeper.stop()
 
     @property
     def batch(self) -> int:
@@ -119,8 +127,8 @@ def main() -> None:
         busy = Busy(spark)
         compare(busy, blocks, batches)
         print(f"{len(progress.newest(BUSY.flow, 10_000)):,} reports are in the journal")
-        busy.host.stop()
-        busy.keeper.stop()
+        busy.end()
+        spark.stop()
 
 
 if __name__ == "__main__":
