@@ -51,6 +51,11 @@ class Settings:
     def logs(self) -> Path:
         return self.home / "log"
 
+    @property
+    def journals(self) -> Path:
+        """Where drivers write down how their queries do."""
+        return self.home / "progress"
+
     def table_path(self, table: str) -> Path:
         """Where the Delta table `layer.name` lies."""
         layer, name = table.split(".")

@@ -35,17 +35,19 @@ NEWEST_JOBS = 3
 class Flow:
     """order: what was wanted when it started. must_end: it is turned away before its next batch, and then `is_turned`.
 
-    error: what its batch function raised.
+    error: what its batch function raised. kept: the newest of its reports that is written down.
     """
 
     spark: SparkSession
     table: Table
     order: Order
+    generation: int
     query: StreamingQuery = field(init=False)
     must_end: bool = False
     is_turned: bool = False
     error: Exception | None = None
     batch: int | None = None
+    kept: str | None = None
     _looks: int = 0
     _tasks: tuple[Any, ...] = ()
     _shown: Any = None
@@ -93,7 +95,7 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
     """Start the query. The caller holds the flow's lease."""
     life = Life(table, claimed, keeper.epoch(table.flow))
     entry = Entry(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
-    flow = Flow(spark, table, order)
+    flow = Flow(spark, table, order, claimed.generation)
     topics = kafka.Topics(settings().kafka)
 
     def write(rows: DataFrame, number: int) -> None:

@@ -20,6 +20,7 @@ from include.control.orders import Order, Orders
 from include.engine import checkpoint, failure, flow, generation, storage
 from include.engine.checkpoint import Checkpoint
 from include.engine.flow import Flow
+from include.engine.progress import Progress
 from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.spec import Table
 
@@ -36,6 +37,7 @@ class Host:
         self._engine = engine
         self._keeper = keeper
         self._driver = driver
+        self._progress = Progress(driver)
         self._flows: dict[str, Flow] = {}
         self._orders = Orders({}, frozenset(), 0)
         # What the control database was not there to be told.
@@ -49,6 +51,7 @@ class Host:
             error = self._attempt(table, told.of[table.flow], once=True)
             while error is None and self._flows[table.flow].query.isActive:
                 self._show_signs()
+                self._progress.keep(self._flows[table.flow])
                 # What ended it is told by `_end`.
                 with suppress(StreamingQueryException):
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
@@ -75,6 +78,7 @@ class Host:
             wanted = [name for name in names if self._orders.of[name].state != "stopped"]
             if not self._flows and not self._untold and (leaves or not wanted):
                 return
+            self._progress.turn()
             rounds += 1
             if rounds % SIGN_SECONDS == 0:
                 self._show_signs()
@@ -86,6 +90,8 @@ class Host:
         """Return when no query can write any more; Spark's own end would not wait for them."""
         for one in self._flows.values():
             one.query.stop()
+            self._progress.end(one)
+        self._progress.finish()
         self._spark.stop()
 
     def _tend(self, name: str, leaves: bool) -> SluiceError | None:
@@ -97,6 +103,7 @@ class Host:
             return self._try(name, order) if may_start and order.state != "stopped" else None
         if not running.query.isActive:
             return self._end(name)
+        self._progress.keep(running)
         if leaves or order != running.order:
             running.end()
         return None
@@ -162,6 +169,9 @@ class Host:
     def _end(self, name: str) -> SluiceError | None:
         """Close the books on a query that has ended."""
         ended = self._flows.pop(name)
+        self._progress.end(ended)
+        if not self._flows:
+            self._progress.finish()
         if ended.query.exception() is not None and not ended.is_turned:
             print(ended.query.exception(), file=sys.stderr, flush=True)
             return self._give_up(name, failure.of_query(name, ended.query, ended.error))

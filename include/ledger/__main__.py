@@ -3,6 +3,8 @@
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
+python -m include.ledger progress FLOW [--limit N] [--json]
+python -m include.ledger gather
 python -m include.ledger hold TABLE --version N --hours H --name WHO
 python -m include.ledger release-hold TABLE --name WHO
 """
@@ -17,7 +19,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, survey
+from include.ledger import expectations, reports, survey
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -51,6 +53,7 @@ def main() -> None:
         one.add_argument("table")
     for one in (hold, release):
         one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
+    reports.add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -6,6 +6,7 @@ from include import catalog
 from include.control import database, supervision
 from include.control.supervision import Outlook
 from include.errors import SluiceError
+from include.ledger import gather
 from include.orchestration import launch, notify, outlook
 from include.orchestration.launch import Launcher
 from include.settings import settings
@@ -31,7 +32,16 @@ def reconcile_all() -> list[dict[str, str]]:
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.show_pulse(engine)
     notify.tell_all(engine)
+    _gather()
     return sick
+
+
+def _gather() -> None:
+    """Last, and of whatever kind an error is: no flow is sick by it, and what drivers wrote down waits where it is."""
+    try:
+        print(f"query progress: {gather.gather() or 0} reports gathered")
+    except Exception as error:
+        print(f"query progress is not gathered for now: {error}")
 
 
 def _settle(

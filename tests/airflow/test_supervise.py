@@ -13,8 +13,9 @@ from include.control.commands import Action, Command
 from include.control.decide import Failure
 from include.control.process import Holder
 from include.control.schema import runs
+from include.ledger import progress
 from include.local.broker import create_topic
-from include.orchestration import submit
+from include.orchestration import reconcile, submit
 from include.settings import settings
 from tests.pipeline import TOPIC, wait_until
 
@@ -64,6 +65,21 @@ def test_supervise_starts_by_itself_every_minute(dags):
     assert supervise.schedule == "* * * * *"
     assert supervise.is_paused_upon_creation is False
     assert (supervise.catchup, supervise.max_active_runs) == (False, 1)
+
+
+def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    try:
+        settings().journals.write_text("in the way")
+        reconcile._gather()
+        settings().journals.unlink()
+        reconcile._gather()
+    finally:
+        settings.cache_clear()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"query progress is not gathered for now: {progress.TABLE}: gathering broke off")
+    assert said[1] == "query progress: 0 reports gathered"
 
 
 def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise):

@@ -1,0 +1,135 @@
+"""What it costs to keep query progress: python -m benchmarks.progress [--small], in a home of its own, no broker.
+
+One busy flow, whose driver writes its reports down in every second block of batches: CPU of a batch with and without.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from benchmarks.windows import cpu_seconds, rows
+from include import catalog
+from include.catalog import Catalog
+from include.control import commands, database, orders
+from include.control.commands import Action, Command
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.engine import driver
+from include.engine.host import Host
+from include.engine.session import open_session
+from include.errors import report
+from include.ledger import progress
+from include.local import java
+from include.settings import settings
+from include.spec import Delta, Table
+
+BUSY = Table(
+    name="silver.busy",
+    comment="never idle",
+    source=Delta("bronze.events", max_files=1),
+    schema="number BIGINT, time TIMESTAMP, value INT, payload BINARY",
+    interval_seconds=0.1,
+)
+ROWS_A_BATCH = 2_000
+POLL_SECONDS = 0.02
+
+
+def fill(batches: int) -> None:
+    path = str(settings().table_path("bronze.events"))
+    for seed in range(batches):
+        write_deltalake(path, rows(ROWS_A_BATCH, seed), mode="append")
+
+
+class Busy:
+    """The flow in a driver of this process."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.engine = engine = database.connect(settings().control_url)
+        self.keeper = Keeper(
+            engine, Holder.here("main", driver.jvm_pid()), settings().lease_seconds, lambda why: os.abort()
+        )
+        self.keeper.take([BUSY.flow])
+        self.keeper.start()
+        orders.begin(engine, [BUSY.flow], by_hand=False)
+        # It stands in no file.
+        catalog.reload = lambda: Catalog({BUSY.name: BUSY})
+        self.host = Host(spark, engine, self.keeper, "main")
+        self.keep = self.host._progress.keep
+        self.hosted = threading.Thread(target=lambda: self.host.run([BUSY], is_supervised=False), daemon=True)
+        self.hosted.start()
+        self.wait_for(0)
+
+    def end(self) -> None:
+        commands.obey(self.engine, Command(Action.STOP, (BUSY.flow,), "benchmark", "it is over"))
+        self.hosted.join()
+        self.keeper.stop()
+
+    @property
+    def batch(self) -> int:
+        running = self.host._flows.get(BUSY.flow)
+        return -1 if running is None or running.batch is None else running.batch
+
+    def wait_for(self, batch: int) -> None:
+        while self.batch < batch:
+            time.sleep(POLL_SECONDS)
+
+    def block(self, batches: int, is_kept: bool) -> float:
+        """CPU seconds a batch, of so many in a row."""
+        if is_kept:
+            # As after each second: nothing is left from the block before.
+            self.keep(self.host._flows[BUSY.flow])
+        self.host._progress.keep = self.keep if is_kept else lambda flow: None
+        begin = self.batch + 1
+        self.wait_for(begin)
+        before = cpu_seconds()
+        self.wait_for(begin + batches)
+        return (cpu_seconds() - before) / batches
+
+
+def compare(busy: Busy, blocks: int, batches: int) -> None:
+    busy.wait_for(3 * batches)
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(blocks):
+        # Whoever comes second finds the JVM warmer.
+        for is_kept in (True, False) if number % 2 else (False, True):
+            spent[is_kept].append(busy.block(batches, is_kept))
+    kept, none = (statistics.median(spent[is_kept]) for is_kept in (True, False))
+    ratios = [a / b for a, b in zip(spent[True], spent[False], strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4)
+    print(
+        f"a batch of {ROWS_A_BATCH:,} rows: {1000 * kept:.0f} ms of CPU with its report kept, {1000 * none:.0f} ms "
+        f"without; median of pairs {statistics.median(ratios):.3f} times as many (quartiles {quartiles[0]:.3f} to "
+        f"{quartiles[2]:.3f}, {blocks} pairs of {batches} batches each)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.progress", description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    small = parser.parse_args().small
+    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        settings.cache_clear()
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
+        os.environ.pop("SLUICE_CONTROL_URL", None)
+        from include.local import environment
+
+        os.environ.update(environment.write(settings(), java.home()))
+        blocks, batches = (2, 5) if small else (12, 40)
+        fill((2 * blocks + 4) * (batches + 5))
+        spark = open_session("sluice benchmark", Catalog({}))
+        busy = Busy(spark)
+        compare(busy, blocks, batches)
+        print(f"{len(progress.newest(BUSY.flow, 10_000)):,} reports are in the journal")
+        busy.end()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    report(main)
