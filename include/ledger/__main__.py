@@ -1,5 +1,6 @@
 """Looks, without a JVM, at what was done to the tables and what is to be done, and keeps old versions for a reader:
 
+python -m include.ledger status [--json]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
@@ -17,7 +18,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, survey
+from include.ledger import expectations, status, survey
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -28,6 +29,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True)
+    status.add(commands)
     calendar = commands.add_parser("windows", help="past, running, planned and skipped windows, newest first")
     calendar.add_argument("table", nargs="?", help="of this table only")
     calendar.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (50)")
