@@ -10,7 +10,7 @@ from tests.unit.test_log import added, commit, said
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 SCHEMA = {
     "type": "struct",
-    "fields": [{"name": "number", "type": "long", "nullable": True, "metadata": {}}],
+    "fields": [{"name": "number", "type": "long", "nullable": True, "metadata": {"comment": "how many"}}],
 }
 BEGINNING = (
     {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},

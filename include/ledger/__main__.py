@@ -1,6 +1,10 @@
 """Looks, without a JVM, at what was done to the tables and what is to be done, and keeps old versions for a reader:
 
 python -m include.ledger status [--json]
+python -m include.ledger graph [--json]
+python -m include.ledger metrics [--port N]
+python -m include.ledger mirror
+python -m include.ledger lineage [--url URL]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
@@ -18,7 +22,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, status, survey
+from include.ledger import expectations, graph, metrics, mirror, status, survey, telling
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -29,7 +33,8 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True)
-    status.add(commands)
+    for module in (status, graph, metrics, mirror, telling):
+        module.add(commands)
     calendar = commands.add_parser("windows", help="past, running, planned and skipped windows, newest first")
     calendar.add_argument("table", nargs="?", help="of this table only")
     calendar.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (50)")

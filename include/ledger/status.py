@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from include import catalog
 from include.catalog import Catalog
@@ -97,6 +97,14 @@ def rows(table: str) -> int | None:
     """Rows in the newest version, from the log's statistics; None where the table is not stored."""
     stored = _open(table)
     return None if stored is None else stored.count()
+
+
+def rows_or_none(table: str) -> int | None:
+    """The same, and None also where its log cannot be read."""
+    try:
+        return rows(table)
+    except (DeltaError, OSError):
+        return None
 
 
 def lag(flow: Table) -> str:
