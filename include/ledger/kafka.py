@@ -58,8 +58,8 @@ class Topics:
     Keep it for the life of a process, and never across a fork: its threads do not come along.
     """
 
-    def __init__(self, servers: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.servers, self.timeout_seconds = servers, timeout_seconds
+    def __init__(self, servers: str, timeout_seconds: float | None = None) -> None:
+        self.servers, self.timeout_seconds = servers, timeout_seconds or TIMEOUT_SECONDS
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def names(self, source: Kafka) -> list[str]:
