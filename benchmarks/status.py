@@ -1,7 +1,7 @@
 """What a look at every flow costs: python -m benchmarks.status [--flows 20], in a home of its own, without a broker.
 
 `python -m include.ledger status` of so many flows, as a whole process and the look alone: half of them read topics,
-half tables with a history of 2,000 commits, of which each is 300 behind, with nothing running and a broker that accepts
+half tables with a history of 1,000 commits, of which each is 300 behind, with nothing running and a broker that accepts
 connections and never answers. Wall time and CPU seconds, the best of several runs.
 """
 
@@ -22,8 +22,8 @@ from include.ledger import status
 from include.settings import ROOT, settings
 from include.spec import Delta, Kafka, Table
 
-COMMITS, UNREAD = 2_000, 300
-RUNS = 5
+COMMITS, UNREAD = 1_000, 300
+RUNS = 3
 
 
 def tables(flows: int) -> list[Table]:
