@@ -1,6 +1,6 @@
 """All benchmarks: make bench"""
 
-from benchmarks import latency, progress, quality, sources, windows
+from benchmarks import latency, progress, quality, sources, status, windows
 from include.errors import report
 
 report(latency.main)
@@ -8,3 +8,4 @@ report(windows.main)
 report(quality.main)
 report(sources.main)
 report(progress.main)
+report(status.main)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from include.orchestration.mirrors import show_all
 from include.orchestration.reconcile import reconcile_all
 
 
@@ -26,7 +27,9 @@ from include.orchestration.reconcile import reconcile_all
 def supervise():
     @task
     def reconcile() -> list[dict[str, str]]:
-        return reconcile_all()
+        sick = reconcile_all()
+        show_all()
+        return sick
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")
     def sick(flow: str, reason: str) -> None:

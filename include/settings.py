@@ -23,6 +23,7 @@ class Settings:
     control_url: SQLAlchemy URL of the control database.
     airflow_port: where the Airflow UI listens on 127.0.0.1.
     lease_seconds: how long a lease lasts without renewal.
+    lineage_url: where an OpenLineage receiver listens; empty: there is none.
     """
 
     home: Path
@@ -32,6 +33,7 @@ class Settings:
     control_url: str
     airflow_port: int
     lease_seconds: float
+    lineage_url: str
 
     @property
     def lake(self) -> Path:
@@ -85,6 +87,8 @@ def from_environment(environment: dict[str, str]) -> Settings:
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
+        # Its own name, which every other producer of lineage knows.
+        lineage_url=environment.get("OPENLINEAGE_URL") or "",
     )
 
 

@@ -135,6 +135,9 @@ class Table:
         `source`. Without one, the columns of `schema` are taken by name.
     temporary: a named step that is never stored: each table that reads it does it first, in its own batch.
     interval_seconds: the shortest time from the start of one batch to the start of the next.
+    fresh_minutes: a promise to its readers: what has been in its sources for longer is in the table. Its sources are
+        the table it reads, and all that feeds that one, back to the topic or folder. Where nothing is unread the table
+        is fresh, however old its newest commit is. `python -m include.ledger status` shows whether it is kept.
     driver: flows that name the same driver share one Spark process.
     owner: who answers for the table; stored as the property `sluice.owner`.
     cluster_by, partition_by: columns by which its files are laid out; one of the two.
@@ -153,6 +156,7 @@ class Table:
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
     interval_seconds: float = 2.0
+    fresh_minutes: float | None = None
     driver: str = "main"
     temporary: bool = False
     owner: str | None = None

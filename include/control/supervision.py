@@ -83,6 +83,15 @@ def settle(
     return Settlement(decisions, launch_since, kill, seen_driver.held.get(lease.of_driver(driver)))
 
 
+def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
+    """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        seen_driver = _look_at_driver(connection, driver, None)
+        rows = orders.lock(connection, flows)
+        seen = {flow: _look(connection, rows[flow], seen_driver, Outlook()) for flow in flows}
+    return {flow: (one.wanted, decide(one)) for flow, one in seen.items()}
+
+
 def record_launch(engine: Engine, driver: str, handle: str, launch_since: float) -> None:
     """Remember the process that the intent led to, unless that intent has been given up meanwhile."""
     with database.transaction(engine) as connection:

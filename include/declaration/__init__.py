@@ -43,7 +43,7 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
         _check_source(flow, tables)
         _check_write(flow, tables)
         _check_bronze(flow)
-    _check_interval(table)
+    _check_times(table)
     _check_maintenance(table)
 
 
@@ -54,6 +54,7 @@ def _check_kinds(table: Table) -> None:
     _check_kind(table, "write", table.write, Append, Upsert)
     _check_kind(table, "schema", table.schema, str)
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
+    _check_kind(table, "fresh_minutes", table.fresh_minutes, int, float, type(None))
     _check_kind(table, "maintain", table.maintain, Maintenance)
     check_list(table, "expect", table.expect, Expect, Unique, References)
     if table.parse is not None:
@@ -156,9 +157,11 @@ def _check_bronze(table: Table) -> None:
         )
 
 
-def _check_interval(table: Table) -> None:
+def _check_times(table: Table) -> None:
     if not 0 < table.interval_seconds < math.inf:
         raise mistake(table, f"interval_seconds is {table.interval_seconds}: set it to a number above 0")
+    if table.fresh_minutes is not None and not 0 < table.fresh_minutes < math.inf:
+        raise mistake(table, f"fresh_minutes is {table.fresh_minutes}: set it to a number above 0, or leave it out")
 
 
 def _check_maintenance(table: Table) -> None:

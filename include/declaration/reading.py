@@ -107,6 +107,7 @@ def _check_step(table: Table) -> None:
         "write": table.write != Append(),
         "expect": table.expect,
         "owner": table.owner,
+        "fresh_minutes": table.fresh_minutes,
         "cluster_by": table.cluster_by,
         "partition_by": table.partition_by,
         "properties": table.properties,

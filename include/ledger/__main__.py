@@ -1,5 +1,10 @@
 """Looks, without a JVM, at what was done to the tables and what is to be done, and keeps old versions for a reader:
 
+python -m include.ledger status [--json]
+python -m include.ledger graph [--json]
+python -m include.ledger metrics [--port N]
+python -m include.ledger mirror
+python -m include.ledger lineage [--url URL]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
@@ -19,7 +24,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, reports, survey
+from include.ledger import expectations, graph, metrics, mirror, reports, status, survey, telling
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -30,6 +35,8 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True)
+    for module in (status, graph, metrics, mirror, telling, reports):
+        module.add(commands)
     calendar = commands.add_parser("windows", help="past, running, planned and skipped windows, newest first")
     calendar.add_argument("table", nargs="?", help="of this table only")
     calendar.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (50)")
@@ -53,7 +60,6 @@ def main() -> None:
         one.add_argument("table")
     for one in (hold, release):
         one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
-    reports.add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

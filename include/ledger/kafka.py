@@ -17,6 +17,8 @@ from include.spec import Kafka
 TIMEOUT_SECONDS = 10
 # Kafka's own, which match no pattern.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+# What the broker says where no record is as late as a moment that was asked for.
+NOTHING_SO_LATE = -1
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -41,31 +43,42 @@ class Record:
     size: int
 
 
+@dataclass(frozen=True)
+class Span:
+    """A partition's first offset, its next one, and what that was at an earlier moment, by the time of its records."""
+
+    begin: int
+    end_then: int
+    end: int
+
+
 class Topics:
     """The topics of one Kafka over one kept connection. Every method asks the broker anew and may raise Unreachable.
 
     Keep it for the life of a process, and never across a fork: its threads do not come along.
     """
 
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
+    def __init__(self, servers: str, timeout_seconds: float | None = None) -> None:
+        self.servers, self.timeout_seconds = servers, timeout_seconds or TIMEOUT_SECONDS
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def names(self, source: Kafka) -> list[str]:
         """The topics of a source: those it names, or those that match its pattern now."""
-        if source.pattern is None:
-            return sorted(source.names)
+        return sorted(source.names) if source.pattern is None else matching(source, self.partitions())
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Of every topic there is, in one question to the broker."""
         try:
-            known = self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics
+            found = self._admin.list_topics(timeout=self.timeout_seconds).topics
         except KafkaException as error:
             raise self._no_broker() from error
-        return sorted(name for name in known if name not in INTERNAL and re.fullmatch(source.pattern, name))
+        return {name: sorted(topic.partitions) for name, topic in found.items() if name not in INTERNAL}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Which topic each name means, in one question to the broker; those that do not exist are left out."""
         names, found = list(topics), {}
         if names:
-            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
+            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self.timeout_seconds)
             for name in names:
                 with suppress(NoSuchTopic):
                     found[name] = _id(self._result(asked[name], name))
@@ -75,40 +88,52 @@ class Topics:
         return Identity(self.cluster_id(), _id(self._describe(topic)))
 
     def cluster_id(self) -> str:
-        asked = self._admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
+        asked = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
         return str(self._result(asked, "its cluster").cluster_id)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """The first and the next offset of each partition."""
-        partitions = [partition.id for partition in self._describe(topic).partitions]
-        begins = self._list_offsets(topic, partitions, EARLIEST)
-        ends = self._list_offsets(topic, partitions, LATEST)
-        return {
-            partition: (self._offset(begins[partition], topic), self._offset(ends[partition], topic))
-            for partition in partitions
-        }
+        partitions = [(topic, partition.id) for partition in self._describe(topic).partitions]
+        asked = [self._list_offsets(partitions, spec) for spec in (EARLIEST, LATEST)]
+        begins, ends = (self._offsets(one) for one in asked)
+        return {partition: (begins[topic, partition], ends[topic, partition]) for _, partition in partitions}
+
+    def spans(self, partitions: Iterable[tuple[str, int]], since: float) -> dict[tuple[str, int], Span]:
+        """Of partitions of any topics at once: what they hold, and what they held at a moment, seconds since 1970."""
+        wanted = list(partitions)
+        moment = OffsetSpec.for_timestamp(int(since * 1000))
+        asked = [self._list_offsets(wanted, spec) for spec in (EARLIEST, LATEST, moment)]
+        begins, ends, later = (self._offsets(one) for one in asked)
+        # Below zero: no record is as late as that.
+        return {one: Span(begins[one], later[one] if later[one] >= 0 else ends[one], ends[one]) for one in wanted}
 
     def configuration(self, topic: str) -> dict[str, str]:
         """What is in force for the topic, the broker's defaults included."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        asked = self._admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource]
-        return {name: entry.value for name, entry in self._result(asked, topic).items()}
+        return self.configurations([topic])[topic]
+
+    def configurations(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The same of several topics, in one question to the broker."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        asked = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds) if resources else {}
+        return {
+            one.name: {name: entry.value for name, entry in self._result(asked[one], one.name).items()}
+            for one in resources
+        }
 
     def _describe(self, topic: str) -> Any:
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_seconds)
         return self._result(asked[topic], topic)
 
-    def _list_offsets(self, topic: str, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, Future[Any]]:
-        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-        asked = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
-        return {asked_for.partition: future for asked_for, future in asked.items()}
+    def _list_offsets(self, partitions: list[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, Future[Any]]:
+        wanted = {TopicPartition(*one): spec for one in partitions}
+        return self._admin.list_offsets(wanted, request_timeout=self.timeout_seconds) if wanted else {}
 
-    def _offset(self, future: Future[Any], topic: str) -> int:
-        offset: int = self._result(future, topic).offset
+    def _offsets(self, asked: dict[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
+        found = {(one.topic, one.partition): self._result(future, one.topic).offset for one, future in asked.items()}
         # librdkafka passes a timeout off as an answer with an offset below zero.
-        if offset < 0:
+        if any(offset < NOTHING_SO_LATE for offset in found.values()):
             raise self._no_broker()
-        return offset
+        return found
 
     def _result(self, future: Future[Any], topic: str) -> Any:
         try:
@@ -130,6 +155,13 @@ class Topics:
         return Unreachable(
             f"SLUICE_KAFKA is {self.servers}, where no Kafka broker answers: start it (make up), or correct the setting"
         )
+
+
+def matching(source: Kafka, known: Iterable[str]) -> list[str]:
+    """The topics of a source: those it names, or those of the known ones that match its pattern."""
+    if source.pattern is None:
+        return sorted(source.names)
+    return sorted(name for name in known if re.fullmatch(source.pattern, name))
 
 
 def _id(description: Any) -> str:

@@ -90,10 +90,10 @@ def of_batch(checkpoint: Path, begin: Any, end: Any) -> list[Taken]:
     return [one for one in taken(checkpoint, end) if one.entry > before]
 
 
-def waiting(source: Files, checkpoint: Path, end: Any) -> int:
-    """How many files that lie there were not read yet. Raises Unreachable."""
+def waiting(source: Files, checkpoint: Path, end: Any) -> list[Landed]:
+    """The files that lie there and were not read yet. Raises Unreachable."""
     known = {one.path for one in taken(checkpoint, end)}
-    return sum(path not in known for path in landed(source))
+    return [file for path, file in landed(source).items() if path not in known]
 
 
 def changed(files: list[Taken], lying: dict[str, Landed]) -> list[tuple[Taken, Landed]]:

@@ -24,7 +24,10 @@ OVERHEAD_BYTES = 70
 
 @dataclass(frozen=True)
 class Clock:
-    """`expires_in_seconds` is 0 where records are due or lost, None where retention takes nothing unread."""
+    """`expires_in_seconds` is 0 where records are due or lost, None where retention takes nothing unread.
+
+    oldest_at: when the first unread record was made, by its own time in seconds; None where there is none.
+    """
 
     topic: str
     partition: int
@@ -35,6 +38,7 @@ class Clock:
     expires_in_seconds: float | None
     retention_seconds: float | None
     why: str
+    oldest_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class Place:
 
     @property
     def around(self) -> tuple[int, int]:
-        return max(self.begin, self.position - AROUND), self.position + AROUND - 1
+        first = max(self.begin, self.position)
+        return max(self.begin, first - AROUND), first + AROUND - 1
 
     @property
     def lost(self) -> Lost | None:
@@ -106,12 +111,16 @@ class Place:
 def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[Clock]:
     """The clock of each partition. Raises Unreachable."""
     topics = kafka.Topics(servers)
-    places = _places(topics, topic, positions)
-    limits = Limits.of(topics.configuration(topic))
-    spans = {place.partition: place.around for place in places if place.unread and not place.lost}
-    records = kafka.records(servers, topic, spans) if limits.some and spans else {}
+    return clocks(servers, _places(topics, topic, positions), Limits.of(topics.configuration(topic)))
+
+
+def clocks(servers: str, places: Iterable[Place], limits: Limits) -> list[Clock]:
+    """Of places in one topic, which has these limits. Raises Unreachable."""
+    asked = list(places)
+    spans = {place.partition: place.around for place in asked if place.unread}
+    records = kafka.records(servers, asked[0].topic, spans) if spans else {}
     now = time.time()
-    return [_clock(place, limits, records.get(place.partition, []), now) for place in places]
+    return [_clock(place, limits, records.get(place.partition, []), now) for place in asked]
 
 
 def soonest(clocks: Iterable[Clock]) -> Clock | None:
@@ -137,8 +146,11 @@ def _clock(place: Place, limits: Limits, records: list[Record], now: float) -> C
     def says(seconds: float | None, why: str) -> Clock:
         return Clock(
             *(place.topic, place.partition, place.position, place.begin, place.end, place.unread),
-            *(None if seconds is None else max(0.0, seconds), limits.seconds, why),
+            *(None if seconds is None else max(0.0, seconds), limits.seconds, why, oldest_at),
         )
+
+    unread = [record for record in records if record.offset >= place.position]
+    oldest_at = min(unread, key=lambda record: record.offset).timestamp if unread else None
 
     if gone := place.lost:
         if gone.shrank:
@@ -149,7 +161,7 @@ def _clock(place: Place, limits: Limits, records: list[Record], now: float) -> C
     compaction = "; compaction may remove the older values of a key before they are read" if limits.compacts else ""
     if not limits.some:
         return says(None, f"no time and no size is set after which records are deleted{compaction}")
-    if all(record.offset < place.position for record in records):
+    if not unread:
         return says(None, "no record is left to read, only the marks of transactions")
     running = [said for by in (_by_time, _by_size) if (said := by(place, limits, records, now))]
     if not running:

@@ -1,16 +1,96 @@
-"""How many rows each table holds and how far its flow is behind, without a JVM."""
+"""How every flow and table is: wanted and seen, how far behind, how fresh, and where that is going; without a JVM."""
 
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from include import catalog
-from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, kafka, landing
+from include.catalog import Catalog
+from include.control import database, supervision
+from include.errors import SluiceError
+from include.ledger import freshness, position, trend
+from include.ledger import lag as lags
+from include.ledger.freshness import Freshness
+from include.ledger.lag import Lag
+from include.ledger.sources import TIMEOUT_SECONDS, Sources
+from include.ledger.trend import Trend
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Table
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One flow. wanted: running, draining or stopped; state: as `control.decide.State`, with its reason. None where
+    the control database does not answer; a flow of windows has a state of its own.
+
+    in_flight: its batch that is planned and not committed.
+    """
+
+    flow: str
+    table: str
+    wanted: str | None
+    state: str | None
+    reason: str
+    lag: Lag
+    trend: Trend
+    freshness: Freshness
+    in_flight: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        lag, trend = asdict(self.lag), asdict(self.trend)
+        lag |= {"hours_until_loss": self.lag.hours_until_loss, "is_up_to_date": self.lag.is_up_to_date}
+        fresh = {**asdict(self.freshness), "is_kept": self.freshness.is_kept}
+        return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh}
+
+
+def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Standing]:
+    """Every flow, in graph order. timeout_seconds: for which a broker may keep this waiting."""
+    flows = list(tables.flows.values())
+    sources = Sources(flows, timeout_seconds)
+    seen = _seen(tables)
+    found = lags.of_all(flows, sources)
+    fresh = freshness.look(tables, found)
+    return [
+        Standing(
+            flow.flow,
+            flow.name,
+            *seen[flow.flow],
+            found[flow.flow],
+            trend.of(flow, found[flow.flow], sources),
+            fresh[flow.name],
+            _in_flight(flow.flow),
+        )
+        for flow in flows
+    ]
+
+
+def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
+    """By flow, what is wanted, its state and why."""
+    found: dict[str, tuple[str | None, str | None, str]] = {
+        flow: (None, "IN WINDOWS" if table.merges_in_windows else None, "") for flow, table in tables.flows.items()
+    }
+    try:
+        engine = database.connect(settings().control_url)
+        for driver, flows in tables.drivers().items():
+            shown = supervision.show(engine, driver, [flow.flow for flow in flows])
+            found |= {flow: (wanted, one.state, one.reason) for flow, (wanted, one) in shown.items()}
+    except SluiceError as error:
+        found = {flow: (None, state, str(error)) for flow, (_, state, _) in found.items()}
+    return found
+
+
+def _in_flight(flow: str) -> int | None:
+    try:
+        at = position.of(flow)
+    except SluiceError:
+        return None
+    return at.in_flight if at else None
 
 
 def rows(table: str) -> int | None:
@@ -19,57 +99,84 @@ def rows(table: str) -> int | None:
     return None if stored is None else stored.count()
 
 
+def rows_or_none(table: str) -> int | None:
+    """The same, and None also where its log cannot be read."""
+    try:
+        return rows(table)
+    except (DeltaError, OSError):
+        return None
+
+
 def lag(flow: Table) -> str:
     """How far the flow is behind its source, in words."""
-    checkpoints = settings().checkpoints(flow.flow)
-    generation = checkpoint.newest_generation(checkpoints)
-    done = None if generation is None else checkpoint.last_committed(checkpoints / str(generation))
-    if generation is None or done is None:
-        return "nothing read yet"
-    offset = checkpoint.end_offset(checkpoints / str(generation), done)
-    if isinstance(flow.source, Kafka):
-        return f"{_unread(flow.source, offset):,} records"
-    if isinstance(flow.source, Files):
-        return f"{landing.waiting(flow.source, checkpoints / str(generation), offset):,} files"
-    assert isinstance(flow.source, Delta)
-    source = _open(flow.source.table)
-    return "source is gone" if source is None else f"{source.version() - checkpoint.read_version(offset):,} versions"
-
-
-def _unread(source: Kafka, offset: dict[str, Any]) -> int:
-    topics = kafka.Topics(settings().kafka)
-    behind = 0
-    for topic in topics.names(source):
-        read = checkpoint.positions(offset, topic)
-        behind += sum(end - read.get(partition, begin) for partition, (begin, end) in topics.offsets(topic).items())
-    return behind
+    return lags.look([flow])[flow.flow].words
 
 
 def summary() -> str:
     """One line a table: rows, lag, age of its newest commit; and one for each flow where it has several."""
+    tables = catalog.load()
+    behind = {flow: found.words for flow, found in lags.look(tables.flows.values()).items()}
     lines = [("table", "rows", "behind its source by", "newest commit")]
-    for table in catalog.load().tables.values():
+    for table in tables.tables.values():
         flows = table.flows
-        behind = _lag_or_why_not(flows[0]) if len(flows) == 1 else f"{len(flows)} flows"
-        lines.append((table.name, _count(table.name), behind, _age(table.name)))
+        words = behind[flows[0].flow] if len(flows) == 1 else f"{len(flows)} flows"
+        lines.append((table.name, _count(table.name), words, _age(table.name)))
         if len(flows) > 1:
-            lines += [(f"  flow {flow.flow}", "", _lag_or_why_not(flow), "") for flow in flows]
+            lines += [(f"  flow {flow.flow}", "", behind[flow.flow], "") for flow in flows]
         if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return _in_columns(lines, is_left=1)
+
+
+def text(found: Iterable[Standing]) -> str:
+    """For people: one line a flow, and below it what is wrong."""
+    lines = [("flow", "state", "behind by", "oldest unread", "promise", "trend")]
+    notes = []
+    for one in found:
+        state = one.state or "unknown"
+        wanted = "" if one.wanted in (None, "running") else f" (wanted {one.wanted})"
+        age = "?" if one.lag.seconds is None else _duration(one.lag.seconds) if one.lag.seconds else ""
+        lines.append((one.flow, state + wanted, _behind(one.lag), age, one.freshness.words, one.trend.words))
+        notes += _notes(one)
+    return "\n".join([_in_columns(lines, is_left=6), *dict.fromkeys(notes)])
+
+
+def _behind(lag: Lag) -> str:
+    if lag.unknown:
+        return "unknown: no broker" if lag.words == "unknown: no broker" else "unknown"
+    if lag.rows is None or not lag.rows:
+        return lag.words
+    return f"{lag.words}, {'over ' if lag.is_more else ''}{lag.rows:,} rows, {(lag.bytes or 0) / 1e6:,.1f} MB"
+
+
+def _notes(one: Standing) -> list[str]:
+    notes = []
+    if one.state is None:
+        notes.append(one.reason)
+    elif one.state not in ("HEALTHY", "STOPPED", "IN WINDOWS"):
+        notes.append(f"{one.flow}: {one.state}: {one.reason}")
+    if one.lag.unknown:
+        notes.append(one.lag.unknown if one.lag.is_away else f"{one.flow}: {one.lag.unknown}")
+    if one.in_flight is not None:
+        notes.append(f"{one.flow}: batch {one.in_flight} is planned and not committed: a restart replays it")
+    if (hours := one.lag.hours_until_loss) is not None:
+        clock = one.lag.expires
+        assert clock
+        where = f"topic '{clock.topic}', partition {clock.partition}"
+        notes.append(f"{one.flow}: Kafka deletes unread records of {where} in {hours:,.1f} h")
+    return notes
+
+
+def _in_columns(lines: Sequence[tuple[str, ...]], is_left: int) -> str:
+    """is_left: so many columns begin at the left; the others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        f"{name:<{widths[0]}}  {count:>{widths[1]}}  {behind:>{widths[2]}}  {age:>{widths[3]}}"
-        for name, count, behind, age in lines
+        "  ".join(
+            f"{cell:<{width}}" if number < is_left else f"{cell:>{width}}"
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
     )
-
-
-def _lag_or_why_not(flow: Table) -> str:
-    try:
-        return lag(flow)
-    except Unreachable:
-        return "unknown: no broker"
-    except SluiceError as error:
-        return str(error)
 
 
 def _open(table: str) -> DeltaTable | None:
@@ -90,3 +197,22 @@ def _age(table: str) -> str:
         return ""
     written = datetime.fromtimestamp(stored.history(1)[0]["timestamp"] / 1000, UTC)
     return f"{(datetime.now(UTC) - written).total_seconds():.0f} s ago"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+def add(commands: Any) -> None:
+    """The command `status`."""
+    parser = commands.add_parser("status", help="every flow: wanted and seen, lag, freshness, trend")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    found = look(catalog.load())
+    print(json.dumps([one.as_json() for one in found], indent=2) if arguments.json else text(found))

@@ -6,6 +6,7 @@ import pytest
 
 from include.control import backlog
 from include.control.supervision import Outlook
+from include.ledger import sources
 from include.orchestration import outlook
 from include.settings import settings
 from tests.pipeline import wait_until
@@ -45,7 +46,7 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
     topic.create().send(1, 2)
     run_once(chain.bronze, chain.silver)
     away = replace(settings(), kafka="127.0.0.1:1")
-    monkeypatch.setattr(outlook, "settings", lambda: away)
+    monkeypatch.setattr(sources, "settings", lambda: away)
     seen = outlook.look(engine, [chain.bronze, chain.silver])
     assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
     assert seen[chain.silver.name] == Outlook()

@@ -1,5 +1,6 @@
 """Real processes and a real control database for the tests of who may write."""
 
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Where somebody listens and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
 @pytest.fixture

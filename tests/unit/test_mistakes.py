@@ -90,6 +90,10 @@ SENTENCES = {
     "and go with its files: let it fill a table of its own, and read that",
     "first_by_is_no_column": "include/tables/silver/readings.py: key 'arrival' is not a column of its schema: there "
     "are key, offset, timestamp",
+    "fresh_as_text": "include/tables/silver/readings.py: fresh_minutes is '10 minutes': it has to be int or float or "
+    "NoneType",
+    "fresh_within_no_minutes": "include/tables/silver/readings.py: fresh_minutes is 0: set it to a number above 0, or "
+    "leave it out",
     "gold_reads_kafka": "include/tables/gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it "
     "arrived: read a bronze table",
     "import_error": "tests/mistakes/import_error/silver/readings.py cannot be imported (ModuleNotFoundError: No "

@@ -27,6 +27,8 @@ PLAIN = (
 # psutil is no part of the design's table, but telling processes apart needs it.
 CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
 LEDGER = (*CONTROL, "include.ledger", "deltalake", "pyarrow", "confluent_kafka")
+# What tells others: each is imported by one module.
+LEDGER += ("prometheus_client", "openlineage", "requests")
 ENGINE = (*LEDGER, "include.engine", "pyspark", "py4j", "delta")
 ORCHESTRATION = (*LEDGER, "include.orchestration", "airflow")
 

@@ -1,0 +1,108 @@
+"""What a look at every flow costs: python -m benchmarks.status [--flows 20], in a home of its own, without a broker.
+
+`python -m include.ledger status` of so many flows, as a whole process and the look alone: half of them read topics,
+half tables with a history of 1,000 commits, of which each is 300 behind, with nothing running and a broker that accepts
+connections and never answers. Wall time and CPU seconds, the best of several runs.
+"""
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from include.catalog import Catalog
+from include.errors import report
+from include.ledger import status
+from include.settings import ROOT, settings
+from include.spec import Delta, Kafka, Table
+
+COMMITS, UNREAD = 1_000, 300
+RUNS = 3
+
+
+def tables(flows: int) -> list[Table]:
+    made = []
+    for number in range(flows // 2):
+        bronze = Table(name=f"bronze.t{number}", comment="", source=Kafka(f"topic-{number}"))
+        made += [bronze, Table(name=f"silver.t{number}", comment="", source=Delta(bronze.name), fresh_minutes=5)]
+    return made
+
+
+def store(flow: Table) -> None:
+    """Commits of every two seconds until now, each with its stamp, and a checkpoint that is behind."""
+    log = settings().table_path(flow.name) / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(COMMITS):
+        at_ms = int((time.time() - 2 * (COMMITS - version)) * 1000)
+        end = _offset(flow, version - UNREAD)
+        stamp = {"flow": flow.flow, "generation": 1, "batch": version, "epoch": 1, "source_to": end}
+        info = {"timestamp": at_ms, "operation": "WRITE", "userMetadata": json.dumps(stamp)}
+        statistics = {"numRecords": 200, "minValues": {"offset": version}, "maxValues": {"offset": version + 200}}
+        file = {"path": f"{version}.parquet", "size": 20_000, "modificationTime": at_ms, "dataChange": True}
+        actions = [{"commitInfo": info}, *({"add": {**file, "stats": json.dumps(statistics)}} for _ in range(3))]
+        lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+        (log / f"{version:020}.json").write_text(lines)
+    checkpoint = settings().checkpoints(flow.flow) / "1"
+    for name, text in (
+        ("metadata", '{"id":"x"}'),
+        ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, COMMITS - UNREAD))}"),
+        ("commits/7", "v1\n{}"),
+    ):
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
+
+
+def _offset(flow: Table, version: int) -> dict[str, object]:
+    if isinstance(flow.source, Kafka):
+        return {flow.source.names[0]: {"0": max(0, version) * 200}}
+    place = {"reservoirId": "x", "reservoirVersion": max(0, version), "index": -1, "isStartingVersion": False}
+    return {"sourceVersion": 1, **place}
+
+
+def whole_process() -> tuple[float, float]:
+    """Wall and CPU seconds of the command, over the shipped tables: what starting Python and the libraries costs."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "include.ledger", "status"], cwd=ROOT, env=os.environ, check=True, capture_output=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - began, cpu
+
+
+def look(catalog: Catalog) -> tuple[float, float]:
+    wall, cpu = time.monotonic(), time.process_time()
+    status.text(status.look(catalog))
+    return time.monotonic() - wall, time.process_time() - cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.status", description=__doc__.splitlines()[0])
+    parser.add_argument("--flows", type=int, default=20)
+    flows = parser.parse_args().flows
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.cache_clear()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_KAFKA": address, "SLUICE_LANDING": ""})
+        os.environ["SLUICE_CONTROL_URL"] = f"sqlite:///{Path(home) / 'control.db'}"
+        made = tables(flows)
+        for table in made:
+            store(table)
+        catalog = Catalog({table.name: table for table in made})
+        look(catalog)
+        looks = [look(catalog) for _ in range(RUNS)]
+        processes = [whole_process() for _ in range(RUNS)]
+    wall, cpu = (min(found) for found in zip(*looks, strict=True))
+    print(f"a look at {len(made)} flows, {UNREAD} commits behind, broker away: {wall:.2f} s, {cpu:.2f} CPU seconds")
+    wall, cpu = (min(found) for found in zip(*processes, strict=True))
+    print(f"the command over the shipped tables, nothing stored: {wall:.2f} s, {cpu:.2f} CPU seconds")
+
+
+if __name__ == "__main__":
+    report(main)

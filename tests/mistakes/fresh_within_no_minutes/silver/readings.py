@@ -1,0 +1,11 @@
+"""Promises to have everything at once."""
+
+from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    fresh_minutes=0,
+)

@@ -1,0 +1,48 @@
+"""What the supervisor shows others each minute, and that nothing there keeps it from its work."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from include.ledger import mirror
+from include.orchestration import mirrors
+from include.settings import settings
+from tests import lake
+from tests.lake import checkpoint, delta_offset
+
+SILVER, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch, silent_port: int):
+    """A home of the test's own, a broker and a receiver that do not answer."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
+    settings.cache_clear()
+    lake.rows(SILVER, time.time(), 5, flow=SILVER, generation=1, batch=4, source_to=delta_offset(1))
+    checkpoint(BRONZE, {"tracker-events": {"0": 1}})
+    yield tmp_path / "home"
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
+    mirrors.show_all()
+    said = capsys.readouterr().out
+    assert f"{mirror.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
+    assert f"{SILVER}: lineage of batch 1/4" in said
+    [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
+    assert json.loads(event)["job"]["name"] == SILVER
+
+
+def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
+    settings.cache_clear()
+    mirrors.show_all()
+    assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
+    (home / "lineage").rmdir()
+    (home / "lineage").write_text("somebody's file")
+    mirrors.show_all()
+    assert "FileExistsError" in capsys.readouterr().err
