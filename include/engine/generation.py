@@ -17,11 +17,11 @@ from include.engine import topics
 from include.errors import Broken
 from include.ledger import landing
 from include.ledger.landing import Taken
+from include.ledger.planned import OWNER
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Files, Kafka, Table, Upsert
 
-OWNER = "owner.json"
 RECENT_COMMITS = 100
 
 
