@@ -4,6 +4,7 @@ python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
 python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
+python -m include.ledger verify [TABLE ...] [--json]
 python -m include.ledger hold TABLE --version N --hours H --name WHO
 python -m include.ledger release-hold TABLE --name WHO
 """
@@ -18,7 +19,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, inspection, survey
+from include.ledger import expectations, inspection, survey, verification
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -52,7 +53,8 @@ def main() -> None:
         one.add_argument("table")
     for one in (hold, release):
         one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
-    inspection.add(commands)
+    for module in (inspection, verification):
+        module.add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -17,8 +17,9 @@ COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
-# What an append calls it, an OPTIMIZE, a MERGE.
-FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded")
+# What an append calls it, an OPTIMIZE, a MERGE, and delta-rs.
+ROWS = ("numOutputRows", "num_added_rows")
+FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
 
 
@@ -120,8 +121,7 @@ class Log:
         for name in self.names:
             if (found := NEW_CHECKPOINT.fullmatch(name)) and start < int(found[1]) <= version:
                 raise _new_checkpoint(self.directory / name)
-        later = [one for one in self.after(start) if one <= version]
-        if later != list(range(start + 1, version + 1)):
+        if (later := [one for one in self.after(start) if one <= version]) != list(range(start + 1, version + 1)):
             gone = f"commits between version {start + 1} and {version} of its log, so nobody can tell what is in it"
             raise Broken(f"{self.table} lacks {gone}: restore {self.directory} from its backup")
         replay = _Replay()
@@ -163,7 +163,7 @@ class Log:
             timestamp=self._timestamp(version, said),
             operation=said.get("operation", "unknown"),
             metadata=_object(said.get("userMetadata")),
-            rows=_first(metrics, ("numOutputRows",)),
+            rows=_first(metrics, ROWS),
             files=_first(metrics, FILES),
             bytes=_first(metrics, BYTES),
             parameters=said.get("operationParameters") or {},
