@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
-from include.engine import generation, siblings, topics
+from include.engine import generation, siblings
 from include.engine.commit import txn_app_id
-from include.engine.generation import Beginning
 from include.errors import Broken, LeaseHeld
 from include.ledger import checkpoint as ledger
-from include.ledger import planned
+from include.ledger import planned, topics
+from include.ledger.beginning import Beginning, after_last_commit, identity, last_stamp
 from include.ledger.planned import OWNER
 from include.ledger.retention import Lost
 from include.settings import settings
@@ -51,7 +51,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     accepts that. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
     source do not fit, and Unreachable.
     """
-    owner = generation.identity(table)
+    owner = identity(table)
     home = settings().checkpoints(table.flow)
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.flow)
@@ -60,7 +60,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
         siblings.require_unread(table, owner["source"])
     beginning = Beginning()
     if reset:
-        beginning = generation.after_last_commit(table, reset.accepts_loss)
+        beginning = after_last_commit(table, reset.accepts_loss)
         if newest is not None and beginning.after:
             _check_write(home / str(newest), owner, table)
         number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
@@ -97,7 +97,7 @@ _locked: dict[Path, Any] = {}
 
 
 def _require_no_commit(table: Table) -> None:
-    stamp = generation.last_stamp(table)
+    stamp = last_stamp(table)
     if stamp:
         path = settings().checkpoints(table.flow) / str(stamp["generation"])
         raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")

@@ -6,6 +6,7 @@ python -m include.ledger expectations TABLE [--limit N] [--json]
 python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
 python -m include.ledger verify [TABLE ...] [--json]
 python -m include.ledger explain TABLE --version N | TABLE --file NAME | --topic T --partition P --offset O [--json]
+python -m include.ledger rebuild FLOW [--json]
 python -m include.ledger hold TABLE --version N --hours H --name WHO
 python -m include.ledger release-hold TABLE --name WHO
 """
@@ -20,7 +21,7 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, explanation, inspection, survey, verification
+from include.ledger import expectations, explanation, inspection, rebuild, survey, verification
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
@@ -54,7 +55,7 @@ def main() -> None:
         one.add_argument("table")
     for one in (hold, release):
         one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
-    for module in (inspection, verification, explanation):
+    for module in (inspection, verification, explanation, rebuild):
         module.add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
