@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import pyarrow.dataset  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.errors import Broken
@@ -114,6 +113,9 @@ def _uri(folder: str, name: str) -> str:
 
 def _names(table: Table, stamp: dict[str, Any]) -> set[str]:
     """Files that have rows in the table, or a row of the quarantine that goes with them."""
+    # Late, as it brings pandas along.
+    import pyarrow.dataset  # type: ignore[import-untyped]
+
     name = pyarrow.dataset.field("_filename")
     stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
     broken = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()

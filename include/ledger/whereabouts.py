@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow.dataset  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
@@ -144,6 +143,9 @@ def _stored(table: str) -> Any:
 
 
 def _filter(wanted: dict[str, Any]) -> Any:
+    # It brings pandas along, which would double the time that every command of the ledger takes to start.
+    import pyarrow.dataset  # type: ignore[import-untyped]
+
     condition = None
     for name, value in wanted.items():
         one = pyarrow.dataset.field(name) == value
