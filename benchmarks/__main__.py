@@ -1,6 +1,6 @@
 """All benchmarks: make bench"""
 
-from benchmarks import latency, progress, quality, sources, status, windows
+from benchmarks import latency, ledger, progress, quality, sources, status, windows
 from include.errors import report
 
 report(latency.main)
@@ -9,3 +9,4 @@ report(quality.main)
 report(sources.main)
 report(progress.main)
 report(status.main)
+report(ledger.main)

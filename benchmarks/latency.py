@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=500, help="events a second")
     parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
     arguments = parser.parse_args()
-    kafka.check_topic(settings().kafka, TOPIC)
+    kafka.identity(settings().kafka, TOPIC)
     begin, end = send(arguments.rate, arguments.seconds)
     time.sleep(SETTLE_SECONDS)
     found = sorted(latencies_seconds(begin, end))

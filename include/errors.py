@@ -73,6 +73,13 @@ class Broken(FlowFailed):
     needs_person = True
 
 
+class Unbalanced(SluiceError):
+    """Rows are in a table twice, or are missing from it, by the ledger's account."""
+
+    exit_code = 10
+    needs_person = True
+
+
 def report(main: Callable[[], None]) -> None:
     """Run an entry point; a `SluiceError` becomes its sentence on stderr and its exit code."""
     try:

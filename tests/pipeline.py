@@ -154,6 +154,19 @@ class Pipeline:
             for row in self.rows("gold.heart_rate_by_model")
         }
 
+    def assert_the_ledger_agrees(self) -> None:
+        """Its account of every batch comes to the same, row by row."""
+        done = subprocess.run(
+            [sys.executable, "-m", "include.ledger", "verify"],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "every row accounted for, " in done.stdout
+
     def assert_nothing_lost_or_doubled(self) -> None:
         """Every table holds exactly what plain Python makes of the topic."""
         topic = expected.messages(self.servers, TOPIC)

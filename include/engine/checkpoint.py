@@ -12,11 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
-from include.engine import generation, siblings, topics
+from include.engine import generation, siblings
 from include.engine.commit import txn_app_id
-from include.engine.generation import OWNER, Beginning
 from include.errors import Broken, LeaseHeld
 from include.ledger import checkpoint as ledger
+from include.ledger import planned, topics
+from include.ledger.beginning import Beginning, after_last_commit, identity, last_stamp
+from include.ledger.planned import OWNER
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -49,7 +51,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     accepts that. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
     source do not fit, and Unreachable.
     """
-    owner = generation.identity(table)
+    owner = identity(table)
     home = settings().checkpoints(table.flow)
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.flow)
@@ -58,7 +60,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
         siblings.require_unread(table, owner["source"])
     beginning = Beginning()
     if reset:
-        beginning = generation.after_last_commit(table, reset.accepts_loss)
+        beginning = after_last_commit(table, reset.accepts_loss)
         if newest is not None and beginning.after:
             _check_write(home / str(newest), owner, table)
         number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
@@ -95,17 +97,17 @@ _locked: dict[Path, Any] = {}
 
 
 def _require_no_commit(table: Table) -> None:
-    stamp = generation.last_stamp(table)
+    stamp = last_stamp(table)
     if stamp:
         path = settings().checkpoints(table.flow) / str(stamp["generation"])
         raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")
 
 
 def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
-    found = _owner(path)
+    found = planned.owner(path)
     _check_owner(found, owner, path, table)
     ledger.check(path)
-    committed, planned = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
+    committed, newest = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
     stored = DeltaTable(str(settings().table_path(table.name)))
     if stored.transaction_version(txn_app_id(table.flow, number + 1)) is not None:
         raise _lost_checkpoint(table, path.parent / str(number + 1), "batches of that generation")
@@ -115,7 +117,7 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
     after = tuple(found["after"]) if found["after"] else None
     if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
         raise _lost_table(table, path)
-    _check_table(path, table, committed, planned, written)
+    _check_table(path, table, committed, newest, written)
     if isinstance(table.source, Kafka) and written >= 0:
         topics.require_unread(table, ledger.end_offset(path, written), owner["source"])
     opened = Checkpoint(
@@ -127,17 +129,6 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
 
 def _number(batch: int | None) -> int:
     return -1 if batch is None else batch
-
-
-def _owner(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((path / OWNER).read_text()))
-    except (OSError, ValueError) as error:
-        raise Broken(
-            f"{path / OWNER} is missing or unreadable, so nobody knows whose checkpoint that is: restore it from its "
-            f"backup, or action reset checkpoint",
-            "CHECKPOINT_DAMAGED",
-        ) from error
 
 
 def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table: Table) -> None:
@@ -162,7 +153,7 @@ def _another_definition(table: Table, path: Path, was: object, owner: object) ->
 def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
     """A new generation goes on in the old table, which has to have the same keys."""
     try:
-        was = _owner(path)
+        was = planned.owner(path)
     except Broken:
         # That is why it is reset.
         return
@@ -170,9 +161,9 @@ def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
         raise _another_definition(table, path, was.get("write"), owner["write"])
 
 
-def _check_table(path: Path, table: Table, committed: int, planned: int, written: int) -> None:
+def _check_table(path: Path, table: Table, committed: int, newest: int, written: int) -> None:
     """Spark notices neither a lost checkpoint (every row twice) nor a lost table (the old rows are gone)."""
-    if written > planned:
+    if written > newest:
         raise _lost_checkpoint(table, path, f"batch {written}")
     if written < committed:
         raise _lost_table(table, path)
@@ -198,7 +189,7 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
 
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    definitions, today = _owner(found.path)["definitions"], fingerprint(table)
+    definitions, today = planned.owner(found.path)["definitions"], fingerprint(table)
     if definitions and definitions[-1]["sha256"] == today:
         return found
     # What is planned and not written is made by today's code too.
@@ -219,7 +210,7 @@ def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoin
 
 def _write_owner(path: Path, **changed: Any) -> None:
     # A rename, so that a kill leaves it whole.
-    (path / f"{OWNER}.new").write_text(json.dumps({**_owner(path), **changed}))
+    (path / f"{OWNER}.new").write_text(json.dumps({**planned.owner(path), **changed}))
     (path / f"{OWNER}.new").rename(path / OWNER)
 
 

@@ -18,11 +18,11 @@ from include.control.orders import Order
 from include.engine import batch, maintain, read
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint, add_topics
-from include.engine.topics import added, require_unreplaced
 from include.errors import SluiceError, Unreachable
 from include.ledger import checkpoint as ledger
 from include.ledger import kafka, policy, survey
 from include.ledger.policy import Place
+from include.ledger.topics import added, require_unreplaced
 from include.settings import settings
 from include.spec import Kafka, Table
 

@@ -1,146 +1,14 @@
 """Begins a generation of a flow's checkpoint: the first, or one that goes on where the table's last commit ended."""
 
 import json
-import re
 import shutil
 import uuid
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import pyarrow.dataset
-from deltalake import DeltaTable
-
-from include.engine import topics
-from include.errors import Broken
 from include.ledger import landing
-from include.ledger.landing import Taken
-from include.ledger.retention import Lost
-from include.settings import settings
-from include.spec import Files, Kafka, Table, Upsert
-
-OWNER = "owner.json"
-RECENT_COMMITS = 100
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """Where a generation starts.
-
-    offset: as in Spark's checkpoint; None for the source's beginning.
-    after: generation and batch of the commit it follows; None where it follows none.
-    lost: what of its topic is skipped because Kafka no longer holds it.
-    files: those that its table holds already.
-    """
-
-    offset: Any = None
-    after: tuple[int, int] | None = None
-    lost: tuple[Lost, ...] = ()
-    files: tuple[Taken, ...] = ()
-
-
-def identity(table: Table) -> dict[str, Any]:
-    """What has to stay the same for a checkpoint to be of use: source, write mode, keys. Raises Unreachable."""
-    if isinstance(table.source, Kafka):
-        source = topics.source(table.source)
-    elif isinstance(table.source, Files):
-        source = {"folder": settings().folder(table.source.path)}
-    else:
-        # A checkpoint of appends is none of changes.
-        source = {"table": table.source.table} | ({"changes": True} if table.source.changes else {})
-    write: dict[str, Any] = {"mode": type(table.write).__name__}
-    if isinstance(table.write, Upsert):
-        bucket = table.write.recompute
-        write |= {"keys": list(table.write.keys), "bucket": bucket and [bucket.name, bucket.of, bucket.unit]}
-    return {"flow": table.flow, "source": source, "write": write}
-
-
-def last_stamp(table: Table) -> dict[str, Any] | None:
-    """What the flow's newest commit says of itself; None where the table holds none of it."""
-    stored = DeltaTable(str(settings().table_path(table.name)))
-    for limit in (RECENT_COMMITS, None):
-        for commit in stored.history(limit):
-            stamp = _stamp(commit.get("userMetadata") or "")
-            if stamp.get("flow") == table.flow:
-                return stamp
-    return None
-
-
-def _stamp(text: str) -> dict[str, Any]:
-    """Empty where somebody else wrote something of his own there."""
-    try:
-        stamp = json.loads(text)
-    except ValueError:
-        return {}
-    return stamp if isinstance(stamp, dict) else {}
-
-
-def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
-    """Where the table ends, by its own last commit. Raises Broken where its source is another now, and Unreachable."""
-    stamp = last_stamp(table)
-    if stamp is None and not accepts_loss:
-        return Beginning()
-    offset = stamp["source_to"] if stamp else None
-    after = (int(stamp["generation"]), int(stamp["batch"])) if stamp else None
-    was, now = stamp["source"] if stamp else {}, identity(table)["source"]
-    if accepts_loss and isinstance(table.source, Kafka):
-        start, lost = topics.after_loss(offset or {}, was, now)
-        return Beginning(start, after, lost)
-    is_same = topics.goes_on(was, now) if isinstance(table.source, Kafka) else was == now
-    if stamp and not is_same:
-        raise _another_source(table, was, now)
-    if stamp and isinstance(table.source, Files):
-        return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, stamp)))
-    return Beginning(offset, after)
-
-
-def _held_files(table: Table, stamp: dict[str, Any]) -> list[Taken]:
-    """Every file up to the table's last commit: by the checkpoint that wrote it, or else by what the table holds."""
-    checkpoint = settings().checkpoints(table.flow) / str(stamp["generation"])
-    with suppress(Broken):
-        if held := landing.taken(checkpoint, stamp["source_to"]):
-            return held
-    assert isinstance(table.source, Files)
-    folder = settings().folder(table.source.path)
-    path = landing.file_system(folder)[1]
-    lying = {one.path.removeprefix(f"{path}/"): one.modified_ms for one in landing.landed(table.source).values()}
-    return [Taken(_uri(folder, name), lying.get(name, 0), 0) for name in sorted(_names(table, stamp))]
-
-
-def _uri(folder: str, name: str) -> str:
-    """As Java writes it, which leaves more as it is than Python does."""
-    path = name if "://" in folder else f"{folder}/{name}"
-    quoted = re.sub(r"[\x00-\x20\x7f-\xa0\"<>\[\]{}|\\^`#?%]", lambda found: quote(found[0]), path)
-    return f"{folder}/{quoted}" if "://" in folder else f"file://{quoted}"
-
-
-def _names(table: Table, stamp: dict[str, Any]) -> set[str]:
-    """Files that have rows in the table, or a row of the quarantine that goes with them."""
-    name = pyarrow.dataset.field("_filename")
-    stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
-    broken = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()
-    generation, batch = (pyarrow.dataset.field(column) for column in ("_generation", "_batch"))
-    last = int(stamp["generation"])
-    is_done = (generation < last) | ((generation == last) & (batch <= int(stamp["batch"])))
-    found: set[str] = set()
-    for rows in (
-        stored.to_batches(columns={"_filename": name}),
-        broken.to_batches(columns={"_filename": name}, filter=is_done),
-    ):
-        for one in rows:
-            found.update(one.column(0).unique().to_pylist())
-    return found
-
-
-def _another_source(table: Table, was: dict[str, Any], now: dict[str, Any]) -> Broken:
-    what = f"{table.flow}: its table ends in {was}, which is another source than today's {now}"
-    if isinstance(table.source, Kafka):
-        remedy = "action accept data loss begins at the start of the new topic"
-        return Broken(f"{what}: {remedy}", "TOPIC_REPLACED")
-    remedy = "put the declaration back, or give the new one a name of its own"
-    return Broken(f"{what}: {remedy}", "CHECKPOINT_OF_ANOTHER_DEFINITION")
+from include.ledger.beginning import Beginning
+from include.ledger.planned import OWNER
 
 
 def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning) -> None:

@@ -17,11 +17,12 @@ from include.control.decide import Failure
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order, Orders
-from include.engine import checkpoint, failure, flow, generation, storage
+from include.engine import checkpoint, failure, flow, storage
 from include.engine.checkpoint import Checkpoint
 from include.engine.flow import Flow
 from include.engine.progress import Progress
 from include.errors import LeaseHeld, SluiceError, Unreachable
+from include.ledger import beginning
 from include.spec import Table
 
 POLL_SECONDS = 1
@@ -133,7 +134,7 @@ class Host:
     def _start(self, table: Table, order: Order, once: bool) -> None:
         storage.create(self._spark, table, partial(self._alter, table))
         reset = resets.asked(self._engine, table.flow)
-        if reset is None or generation.last_stamp(table):
+        if reset is None or beginning.last_stamp(table):
             holds.require_unreleased(self._engine, table.flow)
         claimed = checkpoint.claim(self._spark, table, reset)
         if reset:

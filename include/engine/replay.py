@@ -18,10 +18,11 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control import database, windows
 from include.declaration import suggest
-from include.engine import commit, deduplicate, generation, quality, storage, window
+from include.engine import commit, deduplicate, quality, storage, window
 from include.engine.session import open_session
 from include.engine.window import Window
 from include.errors import UsageError
+from include.ledger import beginning
 from include.settings import settings
 from include.spec import Append, Table
 
@@ -152,7 +153,7 @@ def _broke(*rules: str) -> Column:
 
 def _has_happened(table: Table) -> Column:
     """Not the rows of a batch that was begun and not committed: its flow will judge all of it again."""
-    stamps = [stamp for flow in table.flows if (stamp := generation.last_stamp(flow))]
+    stamps = [stamp for flow in table.flows if (stamp := beginning.last_stamp(flow))]
     return reduce(or_, [_is_up_to(stamp) for stamp in stamps], F.lit(False))
 
 

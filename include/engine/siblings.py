@@ -1,12 +1,10 @@
 """The other flows that write, or once wrote, the table of a flow."""
 
-import json
 from contextlib import suppress
 from typing import Any
 
-from include.engine.generation import OWNER
 from include.errors import Broken
-from include.ledger import checkpoint
+from include.ledger import checkpoint, planned
 from include.settings import settings
 from include.spec import Table
 
@@ -38,6 +36,6 @@ def _source(flow: str) -> dict[str, Any]:
     """What its newest checkpoint reads; empty where that does not say."""
     home = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(home)
-    with suppress(OSError, ValueError, KeyError):
-        return dict(json.loads((home / str(generation) / OWNER).read_text())["source"])
+    with suppress(Broken, ValueError, KeyError):
+        return dict(planned.owner(home / str(generation))["source"])
     return {}

@@ -6,7 +6,8 @@ Nothing is kept in Spark's state: the commits of the table carry it, so it survi
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.engine import generation, read
+from include.engine import read
+from include.ledger import beginning
 from include.spec import Expect, Table, Watermark
 
 
@@ -17,7 +18,7 @@ def newest(spark: SparkSession, table: Table) -> int | None:
     """
     watermark = table.watermark
     assert watermark
-    said = (generation.last_stamp(table) or {}).get("newest") or {}
+    said = (beginning.last_stamp(table) or {}).get("newest") or {}
     if said.get(watermark.of) is not None:
         return int(said[watermark.of])
     stored = read.newest(spark, table.name)

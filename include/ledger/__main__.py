@@ -8,6 +8,10 @@ python -m include.ledger lineage [--url URL]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
+python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
+python -m include.ledger verify [TABLE ...] [--json]
+python -m include.ledger explain TABLE --version N | TABLE --file NAME | --topic T --partition P --offset O [--json]
+python -m include.ledger rebuild FLOW [--json]
 python -m include.ledger progress FLOW [--limit N] [--json]
 python -m include.ledger gather
 python -m include.ledger hold TABLE --version N --hours H --name WHO
@@ -24,18 +28,33 @@ from include import catalog
 from include.control import database, holds, windows
 from include.control.windows import Window
 from include.errors import UsageError, report
-from include.ledger import expectations, graph, metrics, mirror, reports, status, survey, telling
+from include.ledger import (
+    expectations,
+    explanation,
+    graph,
+    inspection,
+    metrics,
+    mirror,
+    rebuild,
+    reports,
+    status,
+    survey,
+    telling,
+    verification,
+)
 from include.ledger.expectations import Batch
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Table
+
+COMMANDS = (status, graph, inspection, verification, explanation, rebuild, reports, metrics, mirror, telling)
 
 
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True)
-    for module in (status, graph, metrics, mirror, telling, reports):
+    for module in COMMANDS:
         module.add(commands)
     calendar = commands.add_parser("windows", help="past, running, planned and skipped windows, newest first")
     calendar.add_argument("table", nargs="?", help="of this table only")

@@ -1,6 +1,7 @@
 """What a streaming checkpoint says, read from its files without a JVM."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +32,23 @@ def check(checkpoint: Path) -> None:
     if newest >= 0 or done >= 0 or metadata.exists():
         _check_metadata(metadata)
     if done < 0 and beginning.exists() and not beginning.read_bytes():
-        raise _damaged(beginning, "does not say where the source begins, it was cut short")
+        raise damaged(beginning, "does not say where the source begins, it was cut short")
     # Spark reads the one before the newest as well.
     for batch in (newest - 1, newest, done):
         end = end_offset(checkpoint, batch)
         if isinstance(end, dict) and "logOffset" in end:
             landing.taken(checkpoint, end)
     if done >= 0 and not (checkpoint / "commits" / str(done)).read_text(errors="replace").startswith("v"):
-        raise _damaged(checkpoint / "commits" / str(done), "does not say what was committed, it was cut short")
+        raise damaged(checkpoint / "commits" / str(done), "does not say what was committed, it was cut short")
     if newest - done not in (0, 1):
-        raise _damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
+        raise damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
 
 
 def _check_metadata(file: Path) -> None:
     try:
         json.loads(file.read_text())["id"]
     except (OSError, ValueError, KeyError) as error:
-        raise _damaged(file, "is missing or unreadable") from error
+        raise damaged(file, "is missing or unreadable") from error
 
 
 def end_offset(checkpoint: Path, batch: int) -> Any:
@@ -60,7 +61,7 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
         return None
     file = checkpoint / "offsets" / str(batch)
     if not file.exists():
-        raise _damaged(file, "is missing")
+        raise damaged(file, "is missing")
     match file.read_text(errors="replace").splitlines():
         # The format's version, the batch's settings, then one line for each source; a flow has one.
         case ["v1", _, "-"]:
@@ -68,9 +69,9 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
         case ["v1", _, offset] if (end := _json(offset)) is not None:
             return end
         case [version, *_] if version != "v1":
-            raise _damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1")
+            raise damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1")
         case _:
-            raise _damaged(file, "does not say where its batch ends, it was cut short")
+            raise damaged(file, "does not say where its batch ends, it was cut short")
 
 
 def positions(offset: dict[str, Any] | None, topic: str) -> dict[int, int]:
@@ -85,7 +86,8 @@ def read_version(offset: dict[str, Any]) -> int:
     return version if int(offset["index"]) >= 0 else version - 1
 
 
-def _damaged(file: Path, what: str) -> Broken:
+def damaged(file: Path, what: str) -> Broken:
+    """What is to be raised for such a file."""
     return Broken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
         f"its table ends (action reset checkpoint)",
@@ -93,8 +95,17 @@ def _damaged(file: Path, what: str) -> Broken:
     )
 
 
+def numbers(directory: Path) -> set[int]:
+    """What its entries are called, where that is a number: batches in `offsets` and `commits`."""
+    try:
+        with os.scandir(directory) as entries:
+            return {int(entry.name) for entry in entries if entry.name.isdecimal()}
+    except FileNotFoundError:
+        return set()
+
+
 def _highest(directory: Path) -> int | None:
-    return max((int(entry.name) for entry in directory.glob("[0-9]*") if entry.name.isdigit()), default=None)
+    return max(numbers(directory), default=None)
 
 
 def _json(text: str) -> Any:

@@ -169,11 +169,6 @@ def _id(description: Any) -> str:
     return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
-def check_topic(servers: str, topic: str) -> None:
-    """Raises Unreachable where no broker answers or the topic does not exist."""
-    identity(servers, topic)
-
-
 def identity(servers: str, topic: str) -> Identity:
     """Which topic the name means now. Raises Unreachable."""
     return Topics(servers).identity(topic)
@@ -194,14 +189,18 @@ def end_offsets(servers: str, topic: str) -> dict[int, int]:
     return {partition: end for partition, (_, end) in offsets(servers, topic).items()}
 
 
-def records(servers: str, topic: str, spans: Mapping[int, tuple[int, int]]) -> dict[int, list[Record]]:
+def records(
+    servers: str, topic: str, spans: Mapping[int, tuple[int, int]], only_committed: bool = False
+) -> dict[int, list[Record]]:
     """The records of each partition from its first offset on until one reaches the second; fewer where it ends before.
+
+    only_committed: none of a transaction that was aborted.
 
     Offsets without a record, as compaction and transactions leave them, are stepped over. Raises Unreachable.
     """
     found: dict[int, list[Record]] = {partition: [] for partition in spans}
     awaited = {partition: until for partition, (_, until) in spans.items()}
-    consumer = _consumer(servers)
+    consumer = _consumer(servers, only_committed)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
@@ -222,7 +221,7 @@ def records(servers: str, topic: str, spans: Mapping[int, tuple[int, int]]) -> d
     return found
 
 
-def _consumer(servers: str) -> Consumer:
+def _consumer(servers: str, only_committed: bool) -> Consumer:
     # It joins no group and commits nothing; the client wants a group's name all the same.
     return Consumer(
         {
@@ -230,7 +229,7 @@ def _consumer(servers: str) -> Consumer:
             "log_level": 0,
             "group.id": "sluice-ledger",
             "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",
+            "isolation.level": "read_committed" if only_committed else "read_uncommitted",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             # So that the end of a partition is told at once, not after half a second.

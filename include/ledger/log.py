@@ -17,8 +17,9 @@ COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
-# What an append calls it, an OPTIMIZE, a MERGE.
-FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded")
+# What an append calls it, an OPTIMIZE, a MERGE, and delta-rs.
+ROWS = ("numOutputRows", "num_added_rows")
+FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
 
 
@@ -37,8 +38,7 @@ class LiveFile:
 class Tombstone:
     """A file that is in the table no more.
 
-    bytes: None where unknown. deleted_at: in seconds. version: the commit that removed it, None where only a
-    checkpoint tells of it.
+    bytes: None where unknown. deleted_at: in seconds. version: that removed it, None where only a checkpoint tells.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Tombstone:
 class Commit:
     """What a commit says of itself. timestamp: in seconds. rows, files, bytes: added ones, None where it does not say.
 
-    metadata: the JSON object in `userMetadata`; empty where it holds something else.
+    metadata: the JSON object in `userMetadata`; empty where it holds something else. parameters: of the operation.
     """
 
     version: int
@@ -61,11 +61,12 @@ class Commit:
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class State:
-    """The table at its newest version: what is in it, what was removed and not added again, its Delta properties."""
+    """The table at a version: what is in it, what was removed and not added again, its Delta properties."""
 
     live: tuple[LiveFile, ...]
     tombstones: tuple[Tombstone, ...]
@@ -112,25 +113,24 @@ class Log:
 
     @cached_property
     def state(self) -> State:
-        """The newest version, from the newest complete checkpoint and the commits after it."""
-        start = max(self.checkpoints, default=-1)
+        return self.state_at(self.newest)
+
+    def state_at(self, version: int) -> State:
+        """A version, from the newest complete checkpoint up to there and the commits after it."""
+        start = max((one for one in self.checkpoints if one <= version), default=-1)
         for name in self.names:
-            if (found := NEW_CHECKPOINT.fullmatch(name)) and int(found[1]) > start:
+            if (found := NEW_CHECKPOINT.fullmatch(name)) and start < int(found[1]) <= version:
                 raise _new_checkpoint(self.directory / name)
-        later = self.after(start)
-        if later != list(range(start + 1, self.newest + 1)):
-            raise Broken(
-                f"{self.table} lacks commits between version {start + 1} and {self.newest} of its log, so nobody can "
-                f"tell what is in it: restore {self.directory} from its backup"
-            )
+        if (later := [one for one in self.after(start) if one <= version]) != list(range(start + 1, version + 1)):
+            gone = f"commits between version {start + 1} and {version} of its log, so nobody can tell what is in it"
+            raise Broken(f"{self.table} lacks {gone}: restore {self.directory} from its backup")
         replay = _Replay()
-        for file in self.checkpoints.get(start, []):
-            for action in _of_checkpoint(file):
-                replay.apply(action, None)
-        for version in later:
+        for action in (one for file in self.checkpoints.get(start, []) for one in _of_checkpoint(file)):
+            replay.apply(action, None)
+        for one in later:
             # A new deletion vector removes and adds one path in one commit, in any order; the file stays.
-            for action in sorted(self.actions(version), key=lambda action: "add" in action):
-                replay.apply(action, version)
+            for action in sorted(self.actions(one), key=lambda action: "add" in action):
+                replay.apply(action, one)
         return State(tuple(replay.live.values()), tuple(replay.removed.values()), replay.properties)
 
     def after(self, version: int) -> list[int]:
@@ -144,9 +144,8 @@ class Log:
             # Of bytes, as lines of text would also end at marks that a JSON string may hold.
             yield from (json.loads(line) for line in file.read_bytes().splitlines() if line and containing in line)
         except (OSError, ValueError) as error:
-            raise Broken(
-                f"{file} is missing or damaged, so nobody can tell what is in the table: restore it from its backup"
-            ) from error
+            gone = f"{file} is missing or damaged, so nobody can tell what is in the table"
+            raise Broken(f"{gone}: restore it from its backup") from error
 
     def removed_after(self, version: int) -> Iterator[Tombstone]:
         """What later commits removed, also where it was added again."""
@@ -164,9 +163,10 @@ class Log:
             timestamp=self._timestamp(version, said),
             operation=said.get("operation", "unknown"),
             metadata=_object(said.get("userMetadata")),
-            rows=_first(metrics, ("numOutputRows",)),
+            rows=_first(metrics, ROWS),
             files=_first(metrics, FILES),
             bytes=_first(metrics, BYTES),
+            parameters=said.get("operationParameters") or {},
         )
 
     def commits(self) -> Iterator[Commit]:
@@ -217,11 +217,11 @@ def _ends_as_parquet(file: Path) -> bool:
 
 
 def _of_checkpoint(file: Path) -> Iterator[dict[str, Any]]:
-    columns = ["add.path", "add.size", "add.modificationTime", "add.stats", "add.stats_parsed.numRecords"]
-    columns += ["remove.path", "remove.size", "remove.deletionTimestamp", "metaData.configuration"]
-    columns += ["sidecar.path", "checkpointMetadata.version", "add.clusteringProvider"]
+    columns = "add.path add.size add.modificationTime add.stats add.stats_parsed.numRecords add.clusteringProvider "
+    columns += "remove.path remove.size remove.deletionTimestamp metaData.configuration sidecar.path "
+    columns += "checkpointMetadata.version"
     try:
-        actions = parquet.ParquetFile(file).read(columns).to_pylist()
+        actions = parquet.ParquetFile(file).read(columns.split()).to_pylist()
     except (OSError, ValueError) as error:
         raise Broken(f"{file} is damaged: delete it, so that the checkpoint before it counts") from error
     for action in actions:

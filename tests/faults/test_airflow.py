@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from include.control.process import Holder, Process
-from include.engine.generation import OWNER
+from include.ledger.planned import OWNER
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from tests.live import DRIVER, Live, running

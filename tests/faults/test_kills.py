@@ -66,6 +66,7 @@ def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: P
     pipeline.wait_until_gold_is_right(timeout_seconds=300)
     assert driver.poll() is None
     pipeline.assert_nothing_lost_or_doubled()
+    pipeline.assert_the_ledger_agrees()
     with capsys.disabled():
         print(
             f"\n{KILLS} kills (seed {SEED}), {pipeline.count(TABLES[0]):,} records: 0 lost, 0 doubled; "

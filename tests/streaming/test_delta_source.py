@@ -12,7 +12,9 @@ from include.control.commands import Action, Command
 from include.declaration.reading import resolved
 from include.engine import commit, maintain, storage
 from include.errors import Broken, FlowFailed, Unreachable
-from include.ledger import checkpoint, survey
+from include.ledger import checkpoint, survey, verification
+from include.ledger.appended import Appends
+from include.ledger.batches import Account
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
@@ -39,6 +41,14 @@ def offsets(table: str) -> list[tuple[int, int, bool]]:
     return [(end["reservoirVersion"], end["index"], end["isStartingVersion"]) for end in ends]
 
 
+def account(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
+    """What the ledger says: of each batch its number, its rows, and the files it read by version, index and rows."""
+    appends = Appends(Log(settings().table_path(table.source.table)), table.source)
+    found = list(Account(table).batches())[::-1]
+    assert {one.state for one in found} == {"committed"}
+    return [(one.batch, one.rows, [(f.version, f.index, f.rows) for f in appends.of(one)]) for one in found]
+
+
 def batches(table: str) -> list[int]:
     """How many rows each batch of a flow wrote."""
     log = Log(settings().table_path(table))
@@ -53,12 +63,22 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
     run_once(table)
     assert batches(table.name) == [10_240, 6_144]
     assert offsets(table.name) == [(0, 4, True), (1, -1, False)]
+    assert account(table) == [
+        (0, 10_240, [(0, index, 2_048) for index in range(5)]),
+        (1, 6_144, [(0, index, 2_048) for index in range(5, 8)]),
+    ]
     for files in (3, 7):
         spark.range(0, 10 * files, 1, files).write.format("delta").mode("append").save(path)
     run_once(table)
     assert batches(table.name) == [10_240, 6_144, 50, 50]
     assert offsets(table.name)[2:] == [(2, 1, False), (3, -1, False)]
     assert len(rows_of(table.name)) == 16_384 + 100
+    # Ten files of ten rows in two versions, five a batch: the second takes the rest of the first, and two of the next.
+    assert account(table)[2:] == [
+        (2, 50, [(1, index, 10) for index in range(3)] + [(2, index, rows) for index, rows in ((0, 10), (1, 10))]),
+        (3, 50, [(2, index, 10) for index in range(2, 7)]),
+    ]
+    assert verification.verify(table).notes == []
 
 
 @is_long

@@ -21,6 +21,7 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
     done = pipeline.run("--once", "--flow", "gold.heart_rate_by_model")
     assert done.returncode == 0, done.stdout
     pipeline.assert_nothing_lost_or_doubled()
+    pipeline.assert_the_ledger_agrees()
 
 
 def test_a_wrong_call_is_one_sentence_and_an_exit_code(pipeline: Pipeline):

@@ -109,7 +109,7 @@ def test_two_topics_and_two_brokers_have_two_identities(topic: Topic, hasty):
     assert here.topic_id != other.topic_id
 
 
-@pytest.mark.parametrize("ask", [kafka.check_topic, kafka.identity, kafka.offsets, kafka.begin_offsets])
+@pytest.mark.parametrize("ask", [kafka.identity, kafka.offsets, kafka.begin_offsets])
 def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable) as refusal:
         ask(topic.servers, topic.name)

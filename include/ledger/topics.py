@@ -25,7 +25,7 @@ def source(of: Kafka) -> dict[str, Any]:
 
 def goes_on(was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether every topic that was read is still there, the same one. New ones may have come."""
-    return was.get("topics", {"": ""}).items() <= now["topics"].items()
+    return bool(was.get("topics", {"": ""}).items() <= now["topics"].items())
 
 
 def require_same(flow: Table, was: dict[str, Any], now: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ def require_same(flow: Table, was: dict[str, Any], now: dict[str, Any]) -> None:
     for topic, topic_id in was.get("topics", {}).items():
         if topic in now["topics"] and now["topics"][topic] != topic_id:
             raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {now['topics'][topic]} now)")
-        if topic not in now["topics"] and flow.source.pattern is not None:
+        if topic not in now["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
             raise Broken(
                 f"{flow.flow}: topic '{topic}', which it has read, is no longer among its {flow.source}: where it was "
                 f"deleted, action accept data loss goes on without it; else put the pattern back",
@@ -107,5 +107,5 @@ def after_loss(
 def _after_what_is_gone(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[Lost]]:
     begin = kafka.begin_offsets(settings().kafka, topic)
     gone = retention.lost(settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin})
-    after = {one.partition: one.begin if one.shrank else one.end for one in gone}
+    after = {one.partition: one.begin if one.shrank or one.end is None else one.end for one in gone}
     return {partition: after.get(partition, read.get(partition, 0)) for partition in begin}, gone
