@@ -34,6 +34,11 @@ class Catalog:
         """Raises UsageError for a table nobody declared."""
         return _named("table", name, self.tables)
 
+    def owner(self, name: str) -> Table:
+        """The table of this name, or the one whose quarantine it is. Raises UsageError."""
+        owners = [one for one in self.tables.values() if one.has_quarantine and one.quarantine == name]
+        return owners[0] if owners else self.table(name)
+
     def flow(self, name: str) -> Table:
         """Raises UsageError for a flow nobody declared."""
         if name in self.steps:

@@ -97,6 +97,8 @@ def test_a_log_is_appended_to_until_it_is_long_and_then_put_aside_once(launch, m
 
 def test_the_driver_runs_the_python_of_its_launcher(launch):
     handle = launch(Local("local[*]"))
+    # Until it runs, it has no environment of its own.
+    child_of(handle)
     environment = psutil.Process(Process.from_json(handle).pid).environ()
     assert environment["PYSPARK_PYTHON"] == sys.executable
     assert environment["PYTHONPATH"] == str(ROOT)
