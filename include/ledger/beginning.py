@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.errors import Broken
@@ -113,13 +114,11 @@ def _uri(folder: str, name: str) -> str:
 
 def _names(table: Table, stamp: dict[str, Any]) -> set[str]:
     """Files that have rows in the table, or a row of the quarantine that goes with them."""
-    # Late, as it brings pandas along.
-    import pyarrow.dataset  # type: ignore[import-untyped]
 
-    name = pyarrow.dataset.field("_filename")
+    name = pc.field("_filename")
     stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
     broken = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()
-    generation, batch = (pyarrow.dataset.field(column) for column in ("_generation", "_batch"))
+    generation, batch = (pc.field(column) for column in ("_generation", "_batch"))
     last = int(stamp["generation"])
     is_done = (generation < last) | ((generation == last) & (batch <= int(stamp["batch"])))
     found: set[str] = set()

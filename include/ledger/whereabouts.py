@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
@@ -143,12 +144,9 @@ def _stored(table: str) -> Any:
 
 
 def _filter(wanted: dict[str, Any]) -> Any:
-    # It brings pandas along, which would double the time that every command of the ledger takes to start.
-    import pyarrow.dataset  # type: ignore[import-untyped]
-
     condition = None
     for name, value in wanted.items():
-        one = pyarrow.dataset.field(name) == value
+        one = pc.field(name) == value
         condition = one if condition is None else condition & one
     return condition
 
