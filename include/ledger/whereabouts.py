@@ -8,7 +8,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
-from include.errors import UsageError
+from include.errors import Unreachable, UsageError
 from include.ledger import landing, origins, spans
 from include.ledger.arrived import columns
 from include.ledger.batches import HELD, PLANNED, Account, Entry
@@ -35,7 +35,7 @@ class Stop:
 
 
 def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[Stop]:
-    """By every flow that reads the topic. Raises UsageError where none does."""
+    """By every flow that reads the topic. Raises UsageError where none is declared, and Unreachable where none has."""
     sought = {"topic": topic, "partition": partition, "offset": offset}
     stops = []
     for table in tables.tables.values():
@@ -46,6 +46,11 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
         if any(topic in (one.source_to or {}) for one in detailed):
             chosen = [one for one in detailed if _spans(one, topic, partition, offset)]
             stops.append(_stop(tables, table, chosen, sought, f"offset {offset} of {topic}/{partition}"))
+    declared = [
+        one.flow for one in tables.flows.values() if isinstance(one.source, Kafka) and topic in one.source.names
+    ]
+    if not stops and declared:
+        raise Unreachable(f"--topic is '{topic}', and no batch has read it yet: start the flow {declared[0]} first")
     if not stops:
         raise UsageError(f"--topic is '{topic}', and no batch of a stored table has read it: name another topic")
     return stops
