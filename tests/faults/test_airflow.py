@@ -53,6 +53,7 @@ def seconds_to_recover(live: Live, which: str, is_asked_for: bool) -> float:
     return time.monotonic() - killed_at
 
 
+@is_long
 def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(live: Live, capsys):
     dice, recoveries = random.Random(SEED), []
     for number in range(KILLS):

@@ -91,6 +91,7 @@ def test_a_branch_that_gets_another_name_is_refused_instead_of_doubling_its_rows
     assert ids(table.name) == Counter([1, 2])
 
 
+@only_in_full_runs
 def test_of_rows_that_two_flows_bring_at_once_each_counts_once(fill, driver, name):
     numbers = list(range(6))
     fill(eu=numbers, us=numbers)

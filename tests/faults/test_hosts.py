@@ -13,7 +13,7 @@ from include.control.decide import State
 from include.control.schema import desired, runs
 from include.engine import flow, host
 from include.spec import Expect
-from tests.flows import rows_of, wait_for_rows
+from tests.flows import is_long, rows_of, wait_for_rows
 from tests.pipeline import wait_until
 
 LONG = 180
@@ -130,6 +130,7 @@ def test_a_driver_that_is_to_be_restarted_ends_after_the_batches_in_hand(chain, 
     chain.assert_bronze_holds(topic.messages())
 
 
+@is_long
 def test_a_batch_in_hand_gives_signs_of_life_while_its_tasks_end_and_none_while_they_hang(
     chain, topic, driver, monkeypatch, tmp_path
 ):

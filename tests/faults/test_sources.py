@@ -74,6 +74,7 @@ def test_records_that_retention_took_unread_are_named_and_skipped_only_when_some
     assert lost(chain.bronze) == [(0, 3, 5, 2)]
 
 
+@only_in_full_runs
 def test_records_that_retention_takes_from_a_planned_batch_are_never_skipped_in_silence(
     chain, topic, run_once, ask, lost
 ):
@@ -112,6 +113,7 @@ def test_what_a_producer_rolled_back_is_never_ingested_and_the_marks_of_transact
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_partitions_that_are_added_are_read_from_their_first_record(chain, topic, run_once, ask):
     topic.create().send(*range(4))
     run_once(chain.bronze)
@@ -125,6 +127,7 @@ def test_partitions_that_are_added_are_read_from_their_first_record(chain, topic
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_message_far_above_the_usual_limit_arrives_whole_and_the_ones_after_it_too(chain, topic, run_once):
     topic.create(max_message_bytes=str(2 * LARGE))
     topic.send(1, b"x" * LARGE, 2, b"y" * LARGE, 3, **{"message.max.bytes": 2 * LARGE})

@@ -96,6 +96,7 @@ def test_a_topic_that_comes_while_a_pattern_is_read_is_read_and_then_known_for_w
     assert lost(engine, table) == [(b.name, 0, 1, None), (b.name, 1, 1, None)]
 
 
+@only_in_full_runs
 def test_a_topic_of_a_pattern_that_is_deleted_is_named_and_left_behind_only_when_somebody_says_so(
     topics, driver, run_once, engine, ask, name
 ):

@@ -98,6 +98,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
     keeper.stop()
 
 
+@is_long
 def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, run_once):
     chain.topic.create()
     bronze, silver, _ = chain.in_windows
@@ -166,6 +167,7 @@ def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
     chain.assert_holds(chain.topic.messages())
 
 
+@is_long
 def test_a_version_that_time_travel_is_promised_for_outlives_the_windows_and_an_older_one_does_not(
     chain, run_once, maintain
 ):

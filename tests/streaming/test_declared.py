@@ -140,6 +140,7 @@ def test_a_table_without_clustering_can_be_clustered_later(spark, name):
     assert clustered_by(spark, table(name)) == ["day"]
 
 
+@is_long
 def test_a_partitioned_table_is_written_compacted_and_vacuumed_partition_by_partition(spark, run_once, name):
     one = table(name, partition_by=("day",))
     path = settings().table_path(one.name)

@@ -89,6 +89,7 @@ def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_onc
     assert batches(table.name) == [10, 10, 10, 10]
 
 
+@is_long
 def test_a_flow_begins_with_a_version_or_a_moment_and_goes_on_from_there(source, run_once, name):
     source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     for number in (1, 2, 3):
@@ -237,6 +238,7 @@ def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, ru
     assert hours(name) == [("12", 10, 2)]
 
 
+@is_long
 def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source, run_once, name):
     source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
     source("INSERT INTO {t} VALUES (1, 10)")

@@ -14,11 +14,7 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
     assert done.returncode == 0, done.stdout
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.produce(part(2))
-    before = pipeline.gold()
-    done = pipeline.run("--once", "--flow", "bronze.tracker_events", "--flow", "silver.tracker_readings")
-    assert done.returncode == 0, done.stdout
-    assert pipeline.gold() == before
-    done = pipeline.run("--once", "--flow", "gold.heart_rate_by_model")
+    done = pipeline.run("--once")
     assert done.returncode == 0, done.stdout
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

@@ -102,6 +102,7 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 5, 6], [2, 3])
 
 
+@is_long
 def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, batches, replay, spark):
     batches.write(table, FIRST)
     path = settings().table_path(table.quarantine)
@@ -112,6 +113,7 @@ def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, bat
     assert (row["device"], row["time"], row["bpm"]) == ("b", at(2), 77)
 
 
+@is_long
 def test_only_rows_that_broke_a_named_rule_are_looked_at(table, batches, replay, spark):
     batches.write(table, FIRST)
     spark.sql(f"UPDATE delta.`{settings().table_path(table.quarantine)}` SET bpm = 70, device = 'z'")
