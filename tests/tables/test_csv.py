@@ -24,7 +24,7 @@ def landing(spark) -> Landing:
     return made
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from(QUOTING), st.booleans())
 def test_every_cell_of_every_file_arrives(spark, landing, sheets, quoting, is_marked):
     paths = []

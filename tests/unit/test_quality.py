@@ -250,7 +250,7 @@ def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, Batches, list[by
     return made, Batches(spark, tmp_path_factory.mktemp("flow"), "value BINARY, place BIGINT"), []
 
 
-@settings_of(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings_of(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(payloads(), max_size=40))
 def test_whatever_comes_is_written_repeated_quarantined_or_dropped_as_declared(flow, values: list[bytes | None]):
     table, batches, given_so_far = flow
