@@ -36,8 +36,6 @@ os.environ.update(
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "of no value",
         "TZ": "UTC",
-        # Of every JVM that spark-submit starts: none lives long enough to win back what the second compiler takes.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
@@ -105,6 +103,7 @@ def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
     )
     java_home = java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
-    made = Pipeline(tmp_path, variables, address)
+    # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
+    made = Pipeline(tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}, address)
     yield made
     made.stop()

@@ -27,6 +27,8 @@ def run(home: Path):
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
         "SLUICE_AIRFLOW_PORT": str(free_port()),
         "SLUICE_EVENTS_PER_SECOND": "50",
+        # As in `pipeline`.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
     kept = ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE")
     # Nor what `make test` tells its children, or they would say which directory they enter.
