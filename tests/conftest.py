@@ -36,6 +36,8 @@ os.environ.update(
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "of no value",
         "TZ": "UTC",
+        # Of the shared session. In the gigabyte of a driver, the remains of hundreds of queries make it ever slower.
+        "PYSPARK_SUBMIT_ARGS": "--driver-memory 4g pyspark-shell",
     }
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
