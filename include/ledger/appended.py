@@ -11,6 +11,7 @@ from include.errors import Broken
 from include.ledger.batches import Entry
 from include.ledger.log import Log
 from include.ledger.spans import place
+from include.ledger.unread import snapshot
 from include.spec import Delta
 
 
@@ -74,8 +75,8 @@ class Appends:
         yield from (one for one in self._snapshot(version) if one.index > index)
 
     def _snapshot(self, version: int) -> list[Read]:
-        live = sorted(self.log.state_at(version).live, key=lambda file: (file.modified_at, file.path))
-        return [Read(version, index, one.path, one.rows, one.bytes, True) for index, one in enumerate(live)]
+        files = enumerate(snapshot(self.log, version))
+        return [Read(version, index, one.path, one.rows, one.bytes, True) for index, one in files]
 
     def _of(self, version: int, after: int = -1) -> Iterator[Read]:
         """The files a version added; what only moved rows, an OPTIMIZE say, hands out none."""

@@ -30,7 +30,7 @@ def check(checkpoint: Path) -> None:
     newest, done = -1 if planned is None else planned, -1 if committed is None else committed
     metadata, beginning = checkpoint / "metadata", checkpoint / "sources" / "0" / "0"
     if newest >= 0 or done >= 0 or metadata.exists():
-        _check_metadata(metadata)
+        check_metadata(metadata)
     if done < 0 and beginning.exists() and not beginning.read_bytes():
         raise damaged(beginning, "does not say where the source begins, it was cut short")
     # Spark reads the one before the newest as well.
@@ -44,7 +44,8 @@ def check(checkpoint: Path) -> None:
         raise damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
 
 
-def _check_metadata(file: Path) -> None:
+def check_metadata(file: Path) -> None:
+    """Raises Broken where it is missing or unreadable."""
     try:
         json.loads(file.read_text())["id"]
     except (OSError, ValueError, KeyError) as error:

@@ -1,13 +1,11 @@
 """What is wrong with a table or its checkpoints, each named for what it is."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from include.errors import Broken
-from include.ledger import batches, planned
+from include.ledger import batches, checkpoint, planned
 from include.ledger.batches import Account, Entry, Generation, Other
 
 # Of a checkpoint that keeps more than Spark's hundred, the newest files are opened.
@@ -105,7 +103,10 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
     except Broken as error:
         yield Fault("checkpoint damaged", f"{flow}: {error}")
     if generation.planned or generation.committed:
-        yield from _of_metadata(flow, path / "metadata")
+        try:
+            checkpoint.check_metadata(path / "metadata")
+        except Broken as error:
+            yield Fault("checkpoint damaged", f"{flow}: {error}")
     for kind, listed in (("offsets", generation.planned), ("commits", generation.committed)):
         # One that was seeded keeps its batch 0 until Spark purges it.
         holes = set(range(min(listed), max(listed))) - listed if listed else set()
@@ -121,13 +122,6 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
                 read(path, batch)
             except Broken as error:
                 yield Fault("checkpoint damaged", f"{flow}: {error}")
-
-
-def _of_metadata(flow: str, file: Path) -> Iterator[Fault]:
-    try:
-        json.loads(file.read_text())["id"]
-    except (OSError, ValueError, KeyError):
-        yield Fault("checkpoint damaged", f"{flow}: {file} is missing or unreadable: {RESTORE}")
 
 
 def _is(entry: Entry | Other, state: str) -> bool:

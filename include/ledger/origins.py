@@ -6,7 +6,7 @@ from typing import Any
 
 from include.catalog import Catalog
 from include.errors import Broken, UsageError
-from include.ledger import landing, spans
+from include.ledger import checkpoint, landing, spans
 from include.ledger.appended import Appends, Read
 from include.ledger.batches import Account, Entry, Other
 from include.ledger.log import Log
@@ -94,18 +94,12 @@ def _of_delta(tables: Catalog, table: Table, entries: list[Entry], source: Delta
 def _versions(entries: list[Entry]) -> tuple[int, int]:
     """The versions of the source that batches reach over, the first and the last."""
     begins = [0 if one.source_from is None else first_version(one.source_from) for one in entries]
-    return min(begins), max(last_version(one.source_to) for one in entries)
+    return min(begins), max(checkpoint.read_version(one.source_to) for one in entries)
 
 
 def first_version(begin: Any) -> int:
     """The first version that is read behind a Delta offset; 0 within the snapshot that a flow begins with."""
     return 0 if begin.get("isStartingVersion") else spans.place(begin)[0]
-
-
-def last_version(end: Any) -> int:
-    """The last version that a Delta offset reaches into."""
-    version, index = spans.place(end)
-    return version if index >= 0 else version - 1
 
 
 def lines(origin: Origin) -> Iterator[str]:

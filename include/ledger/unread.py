@@ -5,12 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow  # type: ignore[import-untyped]
-from deltalake import DeltaTable
-
 from include.errors import Broken
 from include.ledger import checkpoint
-from include.ledger.log import Log
+from include.ledger.log import LiveFile, Log
 
 # A flow that is further behind is told by this many, and that it is more: reading on would take seconds.
 MOST_COMMITS = 1_000
@@ -110,18 +107,20 @@ def _total(files: list[dict[str, Any]]) -> Volume:
     return Volume(len(files), sum(file.get("size") or 0 for file in files), _sum(map(_rows, files)))
 
 
+def snapshot(log: Log, version: int) -> list[LiveFile]:
+    """The files of a version in the order in which a stream that begins reads them: oldest first, then by name."""
+    return sorted(log.state_at(version).live, key=lambda file: (file.modified_at, file.path))
+
+
 def _rest_of_snapshot(log: Log, version: int, index: int) -> Volume:
-    """A stream that begins reads the files of a version oldest first, and those of one age by name."""
     if version not in log.versions:
         raise Broken(
             f"the log of {log.table} no longer holds version {version}, of which its reader has yet to read "
             f"files: rebuild the reader"
         )
-    live = pyarrow.table(DeltaTable(str(log.table), version=version).get_add_actions(flatten=True)).to_pylist()
-    rest = sorted(live, key=lambda file: (file["modification_time"], file["path"]))[index + 1 :]
-    rows = _sum(file.get("num_records") for file in rest)
-    oldest_at = rest[0]["modification_time"] / 1000 if rest else None
-    return Volume(len(rest), sum(file["size_bytes"] for file in rest), rows, oldest_at)
+    rest = snapshot(log, version)[index + 1 :]
+    oldest_at = rest[0].modified_at if rest else None
+    return Volume(len(rest), sum(file.bytes for file in rest), _sum(file.rows for file in rest), oldest_at)
 
 
 def _rows(file: dict[str, Any]) -> int | None:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.errors import Unreachable, UsageError
-from include.ledger import landing, origins, spans
+from include.ledger import checkpoint, landing, origins, spans
 from include.ledger.arrived import columns
 from include.ledger.batches import HELD, PLANNED, Account, Entry
 from include.settings import settings
@@ -120,7 +120,7 @@ def _reaches(one: Entry, version: int) -> bool:
     if one.source_to is None:
         return False
     first = 0 if one.source_from is None else origins.first_version(one.source_from)
-    return first <= version <= origins.last_version(one.source_to)
+    return first <= version <= checkpoint.read_version(one.source_to)
 
 
 def _count(table: str, sought: dict[str, Any]) -> int | None:
