@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from include.control import database
 from include.control.process import Holder, Process
 from include.control.schema import metadata
+from include.settings import settings
 from tests.conftest import free_port
 from tests.postgresql import Server
 
@@ -45,6 +46,29 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """`own_settings(SLUICE_KAFKA="...")` changes them for the test; everywhere else they are read once."""
+
+    def change(**variables: object) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+        settings.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+@pytest.fixture
+def home(tmp_path: Path, own_settings: Callable[..., None]) -> Path:
+    """A home of the test's own, empty."""
+    made = tmp_path / "home"
+    made.mkdir()
+    own_settings(SLUICE_HOME=made)
+    return made
 
 
 @pytest.fixture

@@ -20,17 +20,14 @@ MASTER = "k8s://https://k8s.example:6443"
 
 
 @pytest.fixture(autouse=True)
-def control_database(monkeypatch):
-    """Lets a test say where the control database is; everywhere but here settings are read once."""
+def control_database(own_settings):
+    """Lets a test say where the control database is."""
 
     def use(url: str) -> None:
-        monkeypatch.setenv("SLUICE_CONTROL_URL", url)
-        settings.cache_clear()
+        own_settings(SLUICE_CONTROL_URL=url)
 
     use(URL)
-    yield use
-    monkeypatch.undo()
-    settings.cache_clear()
+    return use
 
 
 @pytest.fixture

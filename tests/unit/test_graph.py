@@ -8,7 +8,6 @@ import pytest
 from include.catalog import Catalog
 from include.ledger import graph
 from include.ledger.graph import Graph
-from include.settings import settings
 from include.spec import Delta, Expect, Files, Kafka, Table
 from tests import lake
 from tests.lake import checkpoint, delta_offset
@@ -28,14 +27,8 @@ TABLES = Catalog({one.name: one for one in (BILLS, CLICKS, SILVER, OTHER)}, {STE
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch, silent_port):
-    """A home of the test's own, and a broker that does not answer."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+def silent_broker(home, own_settings, silent_port):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
 
 
 @pytest.fixture

@@ -23,14 +23,7 @@ FLOW, OTHER = "silver.reader", "gold.reader"
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch):
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow
 import pytest
@@ -22,14 +21,7 @@ SOURCE = "bronze.events"
 READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch):
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def of(flow: Table) -> Lag:

@@ -20,14 +20,9 @@ TABLES = Catalog({BRONZE.name: BRONZE, SILVER.name: SILVER})
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+def no_receiver(home, monkeypatch, own_settings):
     monkeypatch.delenv("OPENLINEAGE_URL", raising=False)
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+    own_settings()
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from prometheus_client.registry import CollectorRegistry
 
 from include.catalog import Catalog
 from include.ledger import metrics
-from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Table
 from tests import lake
 from tests.conftest import ROOT, free_port
@@ -32,16 +31,8 @@ SILVER = Table(
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch, silent_port):
-    """A home of the test's own, and a broker that does not answer."""
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{tmp_path / 'home' / 'control.db'}")
-    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+def silent_broker(home, own_settings, silent_port):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
 
 
 @pytest.fixture

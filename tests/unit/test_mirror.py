@@ -14,15 +14,7 @@ from tests.lake import checkpoint, delta_offset
 from tests.pipeline import wait_until
 from tests.topic import Topic
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def catalog_of(*tables: Table) -> Catalog:

@@ -16,16 +16,11 @@ SILVER, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch, silent_port: int):
-    """A home of the test's own, a broker and a receiver that do not answer."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
-    settings.cache_clear()
+def begun(home: Path, own_settings, silent_port: int) -> None:
+    """Two flows have committed a batch; neither broker nor receiver answers."""
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
     lake.rows(SILVER, time.time(), 5, flow=SILVER, generation=1, batch=4, source_to=delta_offset(1))
     checkpoint(BRONZE, {"tracker-events": {"0": 1}})
-    yield tmp_path / "home"
-    monkeypatch.undo()
-    settings.cache_clear()
 
 
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,8 @@ TABLES = Catalog({table.name: table for table in (BRONZE, SILVER, MERGED)})
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch, silent_port: int) -> Iterator[Path]:
-    """A home of the test's own, and a broker that does not answer."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{tmp_path / 'home' / 'control.db'}")
-    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
-    (tmp_path / "home").mkdir()
-    settings.cache_clear()
-    yield tmp_path / "home"
-    monkeypatch.undo()
-    settings.cache_clear()
+def silent_broker(home, own_settings, silent_port):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
 
 
 @pytest.fixture

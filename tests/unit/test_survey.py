@@ -37,14 +37,7 @@ def reader(in_windows: bool = False) -> Table:
     return Table(name=READER, source=Delta(SOURCE), comment="", schema="minute TIMESTAMP", write=write)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch) -> Iterator[None]:
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

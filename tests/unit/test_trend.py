@@ -10,7 +10,6 @@ import pytest
 from include.ledger import lag, trend
 from include.ledger.sources import Sources
 from include.ledger.trend import Trend, Verdict
-from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests import lake
 from tests.lake import checkpoint, delta_offset
@@ -20,14 +19,7 @@ SOURCE = "bronze.events"
 READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch):
-    """A home of the test's own; everywhere but here settings are read once."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def of(flow: Table) -> Trend:
