@@ -6,14 +6,14 @@ One busy flow, whose driver writes its reports down in every second block of bat
 import argparse
 import os
 import statistics
-import tempfile
 import threading
 import time
 
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from benchmarks.windows import cpu_seconds, rows
+from benchmarks.session import cpu_seconds, session
+from benchmarks.windows import rows
 from include import catalog
 from include.catalog import Catalog
 from include.control import commands, database, orders
@@ -22,10 +22,8 @@ from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine import driver
 from include.engine.host import Host
-from include.engine.session import open_session
 from include.errors import report
 from include.ledger import progress
-from include.local import java
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -113,22 +111,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.progress", description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     small = parser.parse_args().small
-    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        settings.cache_clear()
-        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
-        os.environ.pop("SLUICE_CONTROL_URL", None)
-        from include.local import environment
-
-        os.environ.update(environment.write(settings(), java.home()))
+    with session(Catalog({})) as spark:
         blocks, batches = (2, 5) if small else (12, 40)
         fill((2 * blocks + 4) * (batches + 5))
-        spark = open_session("sluice benchmark", Catalog({}))
         busy = Busy(spark)
         compare(busy, blocks, batches)
         print(f"{len(progress.newest(BUSY.flow, 10_000)):,} reports are in the journal")
         busy.end()
-        spark.stop()
 
 
 if __name__ == "__main__":

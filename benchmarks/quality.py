@@ -7,23 +7,19 @@
 import argparse
 import gc
 import json
-import os
 import re
 import statistics
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.windows import cpu_seconds
+from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine import batch, storage
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
-from include.engine.session import open_session
 from include.errors import report
-from include.local import java
 from include.rules import Expect, not_null, one_of
 from include.settings import settings
 from include.spec import Append, Delta, Json, Table
@@ -100,17 +96,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     small = parser.parse_args().small
-    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        settings.cache_clear()
-        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
-        os.environ.pop("SLUICE_CONTROL_URL", None)
-        from include.local import environment
-
-        os.environ.update(environment.write(settings(), java.home()))
-        spark = open_session("sluice benchmark", Catalog({}))
+    with session(Catalog({})) as spark:
         rows = events(spark, 5_000 if small else 100_000)
-        checkpoint = Path(home) / "checkpoint"
+        checkpoint = settings().home / "checkpoint"
         (checkpoint / "offsets").mkdir(parents=True)
         offset = {
             "sourceVersion": 1,
@@ -122,7 +110,6 @@ def main() -> None:
         (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         extraction(rows)
         rules(spark, rows, 2 if small else 20, checkpoint)
-        spark.stop()
 
 
 if __name__ == "__main__":

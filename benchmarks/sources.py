@@ -5,22 +5,18 @@ one session, after a first flow has warmed it up.
 """
 
 import argparse
-import os
-import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.windows import cpu_seconds
+from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.control import database
 from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine import driver
 from include.engine.host import Host
-from include.engine.session import open_session
 from include.errors import report
-from include.local import environment, java
 from include.settings import settings
 from include.spec import Files, Table
 
@@ -59,16 +55,9 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=10_000)
     given = parser.parse_args()
-    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        settings.cache_clear()
-        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "SLUICE_LANDING": "", "TZ": "UTC"})
-        os.environ.pop("SLUICE_CONTROL_URL", None)
-        os.environ.update(environment.write(settings(), java.home()))
-        spark = open_session("sluice benchmark", Catalog({}))
+    with session(Catalog({})) as spark:
         seconds_a_file(spark, "warm_up", given.few)
         few, many = seconds_a_file(spark, "few", given.few), seconds_a_file(spark, "many", given.many)
-        spark.stop()
     print(f"CPU a file: {few * 1000:.1f} ms of {given.few:,} files, {many * 1000:.1f} ms of {given.many:,}")
     print(f"ratio {many / few:.2f} (aim: not above 1)")
 

@@ -7,23 +7,21 @@
 """
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy
-import psutil
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from benchmarks.session import cpu_seconds, session
 from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
 from include import catalog
 from include.control import database, lease, orders, windows
@@ -31,12 +29,10 @@ from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine import driver, maintain
 from include.engine.host import Host
-from include.engine.session import open_session
 from include.errors import report
 from include.ledger import plan as planning
 from include.ledger.log import Log
 from include.ledger.plan import OPTIMIZE, Facts
-from include.local import java
 from include.settings import settings
 from include.spec import Maintenance
 
@@ -172,12 +168,6 @@ def compact_by_plan(spark: SparkSession, path: Path, wants: Maintenance, waited_
     return step.numbers.get("bytes_rewritten", 0)
 
 
-def cpu_seconds() -> float:
-    """Of this process and its JVM."""
-    both = [psutil.Process(), psutil.Process(driver.jvm_pid())]
-    return sum(one.cpu_times().user + one.cpu_times().system for one in both)
-
-
 def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
     path, wants = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
     ingested = rewritten = 0
@@ -216,15 +206,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=["triggers", "compaction", "pauses"], help="a part of it")
     arguments = parser.parse_args()
     small, only = arguments.small, arguments.only
-    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        settings.cache_clear()
-        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "TZ": "UTC"})
-        os.environ.pop("SLUICE_CONTROL_URL", None)
-        from include.local import environment
-
-        os.environ.update(environment.write(settings(), java.home()))
-        spark = open_session("sluice benchmark", CATALOG)
+    with session(CATALOG) as spark:
         parts = {
             "triggers": lambda: thousand_triggers(spark, 100 if small else 1_000, 25),
             "compaction": lambda: compaction(
@@ -234,7 +216,6 @@ def main() -> None:
         }
         for part in only or parts:
             timed(parts[part])
-        spark.stop()
 
 
 if __name__ == "__main__":

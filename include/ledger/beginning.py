@@ -1,6 +1,5 @@
 """Where a flow's next generation begins: where the table's last commit of it ended, by its own stamp."""
 
-import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from deltalake import DeltaTable
 from include.errors import Broken
 from include.ledger import landing, topics
 from include.ledger.landing import Taken
+from include.ledger.log import Log
 from include.ledger.retention import Lost
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table, Upsert
-
-RECENT_COMMITS = 100
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,8 @@ def identity(table: Table) -> dict[str, Any]:
 
 def last_stamp(table: Table) -> dict[str, Any] | None:
     """What the flow's newest commit says of itself; None where the table holds none of it."""
-    stored = DeltaTable(str(settings().table_path(table.name)))
-    for limit in (RECENT_COMMITS, None):
-        for commit in stored.history(limit):
-            stamp = _stamp(commit.get("userMetadata") or "")
-            if stamp.get("flow") == table.flow:
-                return stamp
-    return None
-
-
-def _stamp(text: str) -> dict[str, Any]:
-    """Empty where somebody else wrote something of his own there."""
-    try:
-        stamp = json.loads(text)
-    except ValueError:
-        return {}
-    return stamp if isinstance(stamp, dict) else {}
+    stamps = (commit.metadata for commit in Log(settings().table_path(table.name)).commits())
+    return next((stamp for stamp in stamps if stamp.get("flow") == table.flow), None)
 
 
 def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:

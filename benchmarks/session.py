@@ -1,0 +1,35 @@
+"""A Spark session in a home of a benchmark's own, and what it spends."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+from pyspark.sql import SparkSession
+
+from include.catalog import Catalog
+from include.engine import driver
+from include.engine.session import open_session
+from include.local import environment, java
+from include.settings import settings
+
+
+@contextmanager
+def session(catalog: Catalog) -> Iterator[SparkSession]:
+    """Also what this process starts is at home there."""
+    jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        settings.cache_clear()
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "SLUICE_LANDING": "", "TZ": "UTC"})
+        os.environ.pop("SLUICE_CONTROL_URL", None)
+        os.environ.update(environment.write(settings(), java.home()))
+        spark = open_session("sluice benchmark", catalog)
+        yield spark
+        spark.stop()
+
+
+def cpu_seconds() -> float:
+    """Of this process and its JVM."""
+    both = [psutil.Process(), psutil.Process(driver.jvm_pid())]
+    return sum(one.cpu_times().user + one.cpu_times().system for one in both)
