@@ -10,14 +10,15 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from include import declaration
-from include.declaration import avro, expectations, files, layout, mistake, reading, sources, suggest
+from include.declaration import avro, expectations, files, layout, mistake, reading, sources, suggest, views
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several.
+    """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several;
+    a materialized view has none.
 
     steps: the temporary ones, which have none.
     """
@@ -29,6 +30,26 @@ class Catalog:
     def flows(self) -> dict[str, Table]:
         """All flows by name, in the order of their tables; a flow is its table, with one source."""
         return {flow.flow: flow for table in self.tables.values() for flow in table.flows}
+
+    @property
+    def readers(self) -> dict[str, Table]:
+        """The flows, and each view once for each of its sources."""
+        return {reader.flow: reader for table in self.tables.values() for reader in table.readers}
+
+    @property
+    def views(self) -> dict[str, Table]:
+        """The materialized views by name, each after those it reads."""
+        return {name: table for name, table in self.tables.items() if table.is_view}
+
+    def views_below(self, name: str) -> list[Table]:
+        """The views that read it, or what is made of it, each after those it reads. Raises UsageError for none."""
+        below = {self.table(name).name}
+        for table in self.tables.values():
+            if below & set(_reads(table)):
+                below.add(table.name)
+        if not (found := [view for one, view in self.views.items() if one in below]):
+            raise UsageError(f"no view reads '{name}', nor what is made of it: name a view, or a table above one")
+        return found
 
     def table(self, name: str) -> Table:
         """Raises UsageError for a table nobody declared."""
@@ -43,6 +64,8 @@ class Catalog:
         """Raises UsageError for a flow nobody declared."""
         if name in self.steps:
             raise UsageError(f"'{name}' is a temporary step and has no flow: name a table that reads it")
+        if name in self.views:
+            raise UsageError(f"'{name}' is a materialized view and has no flow: refresh it with jobs/refresh.py")
         return _named("flow", name, self.flows)
 
     def drivers(self) -> dict[str, list[Table]]:
@@ -75,8 +98,9 @@ def load(package: str = "include.tables") -> Catalog:
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        for alone in (declaration.check_alone, layout.check, sources.check, avro.check, reading.check_alone):
+        for alone in (declaration.check_alone, views.check, layout.check, sources.check, avro.check):
             alone(table)
+        reading.check_alone(table)
         found[expected] = table
     for table in found.values():
         for among in (declaration.check_among, expectations.check, files.check):
@@ -139,5 +163,5 @@ def _in_graph_order(tables: dict[str, Table]) -> list[str]:
 
 
 def _reads(table: Table) -> list[str]:
-    source = [flow.source.table for flow in table.flows if isinstance(flow.source, Delta)]
+    source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
     return source + [rule.table for rule in table.expect if isinstance(rule, References)]

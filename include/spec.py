@@ -92,6 +92,14 @@ class Upsert:
 
 
 @dataclass(frozen=True)
+class Replace:
+    """A materialized view: recomputed in full from Delta tables, and replaced in one commit, which no reader sees half.
+
+    Of several sources, by name, `transform` gets each as an argument of that name, and SQL calls them so.
+    """
+
+
+@dataclass(frozen=True)
 class Maintenance:
     """How a table is kept in shape, in windows that no other writer shares.
 
@@ -123,17 +131,20 @@ class Maintenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table, one of its flows (the same table with one source), or a step on the way to a table.
+    """A streaming table, one of its flows (the same table with one source), a materialized view, or a step on the way
+    to a table.
 
     name: `<layer>.<name>`, the same as the file's path.
     source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
-        The branch "" is the flow that bears the table's name, as the only flow does.
+        The branch "" is the flow that bears the table's name, as the only flow does. Those of a view are no branches.
     schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`; one fed by
         files gets `FILES_SCHEMA` in addition, and may have further columns.
     transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
         `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Or a SQL query, which calls them
         `source`. Without one, the columns of `schema` are taken by name.
     temporary: a named step that is never stored: each table that reads it does it first, in its own batch.
+    schedule: cron expression, UTC, at which a view is refreshed (None: by hand), or at which its flows read what has
+        come and stop again (None: all the time).
     interval_seconds: the shortest time from the start of one batch to the start of the next.
     fresh_minutes: a promise to its readers: what has been in its sources for longer is in the table. Its sources are
         the table it reads, and all that feeds that one, back to the topic or folder. Where nothing is unread the table
@@ -152,9 +163,10 @@ class Table:
     schema: str = KAFKA_SCHEMA
     parse: Json | Avro | Cast | None = None
     transform: Callable[[Any], Any] | str | None = None
-    write: Append | Upsert = Append()
+    write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
+    schedule: str | None = None
     interval_seconds: float = 2.0
     fresh_minutes: float | None = None
     driver: str = "main"
@@ -173,10 +185,19 @@ class Table:
 
     @property
     def flows(self) -> tuple["Table", ...]:
-        """Its flows, each with one source."""
+        """Its flows, each with one source; a view has none."""
+        return () if self.is_view else self.readers
+
+    @property
+    def readers(self) -> tuple["Table", ...]:
+        """Its flows, or of a view the same for each source: what has a place in a source, and may be behind it."""
         if not isinstance(self.source, Mapping):
             return (self,)
         return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
+
+    @property
+    def is_view(self) -> bool:
+        return isinstance(self.write, Replace)
 
     def __post_init__(self) -> None:
         if isinstance(self.source, Files) and FILES_SCHEMA not in self.schema:

@@ -21,6 +21,7 @@ from include.spec import (
     Kafka,
     Maintenance,
     References,
+    Replace,
     Table,
     Unique,
     Upsert,
@@ -39,20 +40,22 @@ def check_alone(table: Table) -> None:
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for what is wrong among the other tables, each of which is right by itself."""
-    for flow in table.flows:
-        _check_source(flow, tables)
-        _check_write(flow, tables)
-        _check_bronze(flow)
+    for reader in table.readers:
+        _check_source(reader, tables)
+        _check_write(reader, tables)
+        _check_bronze(reader)
     _check_times(table)
+    _check_schedule(table)
     _check_maintenance(table)
 
 
 def _check_kinds(table: Table) -> None:
     """Python takes any value for any field; what follows relies on their kinds."""
-    for flow in table.flows:
-        _check_kind(table, "source", flow.source, Kafka, Files, Delta)
-    _check_kind(table, "write", table.write, Append, Upsert)
+    for reader in table.readers:
+        _check_kind(table, "source", reader.source, Kafka, Files, Delta)
+    _check_kind(table, "write", table.write, Append, Upsert, Replace)
     _check_kind(table, "schema", table.schema, str)
+    _check_kind(table, "schedule", table.schedule, str, type(None))
     _check_kind(table, "interval_seconds", table.interval_seconds, int, float)
     _check_kind(table, "fresh_minutes", table.fresh_minutes, int, float, type(None))
     _check_kind(table, "maintain", table.maintain, Maintenance)
@@ -69,7 +72,7 @@ def _check_kinds(table: Table) -> None:
         check_list(table, "first_by", table.write.first_by, str)
         if table.write.watermark is not None:
             _check_kind(table, "watermark", table.write.watermark, Watermark)
-    else:
+    if isinstance(table.write, Upsert):
         check_list(table, "keys", table.write.keys, str)
         _check_kind(table, "recompute", table.write.recompute, Bucket, type(None))
         _check_kind(table, "in_windows", table.write.in_windows, bool)
@@ -114,6 +117,20 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
     source = table.source.table
     if source not in tables:
         raise mistake(table, f"source is '{source}', which no file declares: {suggest(source, list(tables))}")
+    if table.is_view:
+        if tables[source].temporary:
+            raise mistake(
+                table,
+                f"source '{source}' is a temporary step, and a view reads what is stored: store it, or do the same in "
+                f"the transform of the view",
+            )
+        return
+    if tables[source].is_view:
+        raise mistake(
+            table,
+            f"source '{source}' is a materialized view, and a stream would stop at its next refresh, which replaces "
+            f"all rows: read what the view reads, or make this table a view, write=Replace()",
+        )
     if isinstance(tables[source].write, Upsert) and not table.source.changes:
         raise mistake(
             table,
@@ -123,6 +140,8 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
 
 
 def _check_write(table: Table, tables: dict[str, Table]) -> None:
+    if isinstance(table.write, Replace):
+        return
     columns = ddl.columns(table.schema)
     keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
     for key in keys:
@@ -164,12 +183,27 @@ def _check_times(table: Table) -> None:
         raise mistake(table, f"fresh_minutes is {table.fresh_minutes}: set it to a number above 0, or leave it out")
 
 
+def _check_schedule(table: Table) -> None:
+    for schedule in (table.schedule, table.maintain.schedule):
+        if schedule is not None and not _is_cron(str(schedule)):
+            raise mistake(table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'")
+    if table.schedule is None or table.is_view:
+        return
+    if table.merges_in_windows:
+        raise mistake(
+            table,
+            f"schedule is '{table.schedule}', and what its source gathers is merged in windows, which have their own: "
+            f"write maintain=Maintenance(schedule='{table.schedule}')",
+        )
+    if table.interval_seconds != Table.interval_seconds:
+        raise mistake(table, "schedule and interval_seconds both say when it reads: keep one")
+
+
 def _check_maintenance(table: Table) -> None:
     for name, value in asdict(table.maintain).items():
         if name == "schedule":
-            if value is not None and not _is_cron(str(value)):
-                raise mistake(table, f"schedule is {value!r}, which is not the five fields of cron: write '0 3 * * *'")
-        elif not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            continue
+        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise mistake(table, f"{name} is {value!r}: set it to a number above 0")
 
 

@@ -108,6 +108,7 @@ def _check_step(table: Table) -> None:
         "expect": table.expect,
         "owner": table.owner,
         "fresh_minutes": table.fresh_minutes,
+        "schedule": table.schedule,
         "cluster_by": table.cluster_by,
         "partition_by": table.partition_by,
         "properties": table.properties,

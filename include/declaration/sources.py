@@ -14,7 +14,7 @@ TOPIC = re.compile("[a-zA-Z0-9._-]+")
 
 def check(table: Table) -> None:
     """Raises DeclarationError for what is wrong with the sources of a table that is right otherwise."""
-    if isinstance(table.source, Mapping):
+    if isinstance(table.source, Mapping) and not table.is_view:
         _check_branches(table, list(table.source))
     for flow in table.flows:
         if isinstance(flow.source, Kafka):

@@ -12,6 +12,9 @@ MISTAKES = Path(__file__).resolve().parent.parent / "mistakes"
 SENTENCES = {
     "aggregate_of_a_step_over_changes": "include/tables/gold/by_hour.py: source 'silver.changed' is a temporary "
     "step over changes, and an aggregate is recomputed from rows: read the changes without a step between",
+    "aggregate_of_a_view": "include/tables/gold/readings.py: source 'silver.latest' is a materialized view, and a "
+    "stream would stop at its next refresh, which replaces all rows: read what the view reads, "
+    "or make this table a view, write=Replace()",
     "aggregate_of_kafka": "include/tables/gold/by_minute.py: an aggregate is recomputed from a Delta table, and its "
     "source is none: read one",
     "appends_of_an_upserted_table": "include/tables/gold/by_hour.py: source 'silver.by_minute' is upserted, and a "
@@ -66,6 +69,8 @@ SENTENCES = {
     "empty_schema": "include/tables/silver/readings.py: schema is empty: name its columns",
     "files_below_a_glob": "include/tables/bronze/bills.py: path 'bills/2019-*' is a pattern: name one folder, and say "
     "pattern= for its files",
+    "files_beside_kafka": "include/tables/bronze/events.py: Files stands beside other sources, and its columns come "
+    "and go with its files: let it fill a table of its own, and read that",
     "files_in_silver": "include/tables/silver/bills.py: only bronze reads files, so that what arrived is kept as it "
     "arrived: read a bronze table",
     "files_none_a_batch": "include/tables/bronze/bills.py: max_files is 0: set it to a whole number above 0",
@@ -86,10 +91,15 @@ SENTENCES = {
     "files_with_unique": "include/tables/bronze/bills.py: unique would alter what arrived, and bronze keeps it as it "
     "came: put it on the silver table",
     "files_without_a_folder": "include/tables/bronze/bills.py: path is '': name the folder in which the files land",
-    "files_beside_kafka": "include/tables/bronze/events.py: Files stands beside other sources, and its columns come "
-    "and go with its files: let it fill a table of its own, and read that",
     "first_by_is_no_column": "include/tables/silver/readings.py: key 'arrival' is not a column of its schema: there "
     "are key, offset, timestamp",
+    "flow_at_a_number": "include/tables/silver/readings.py: schedule is 30: it has to be str or NoneType",
+    "flow_at_no_time": "include/tables/silver/readings.py: schedule is 'nightly', which is not the five fields of "
+    "cron: write '0 3 * * *'",
+    "flow_at_times_and_in_windows": "include/tables/silver/readings.py: schedule is '0 3 * * *', and what its source "
+    "gathers is merged in windows, which have their own: write maintain=Maintenance(schedule='0 3 * * *')",
+    "flow_at_times_and_intervals": "include/tables/silver/readings.py: schedule and interval_seconds both say when it "
+    "reads: keep one",
     "fresh_as_text": "include/tables/silver/readings.py: fresh_minutes is '10 minutes': it has to be int or float or "
     "NoneType",
     "fresh_within_no_minutes": "include/tables/silver/readings.py: fresh_minutes is 0: set it to a number above 0, or "
@@ -207,13 +217,48 @@ SENTENCES = {
     "upsert_of_branches": "include/tables/gold/by_minute.py: Upsert has several sources, and the rows of one would "
     "overwrite those of another: append the branches to a table of their own, and upsert from that",
     "upsert_without_keys": "include/tables/gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
+    "view_as_a_stream": "include/tables/gold/readings.py: source 'silver.latest' is a materialized view, and a "
+    "stream would stop at its next refresh, which replaces all rows: read what the view reads, "
+    "or make this table a view, write=Replace()",
+    "view_of_a_step": "include/tables/gold/latest.py: source 'silver.readings' is a temporary step, and a view "
+    "reads what is stored: store it, or do the same in the transform of the view",
+    "view_of_an_unknown_table": "include/tables/gold/latest.py: source is 'bronze.event', which no file declares: did "
+    "you mean 'bronze.events'?",
+    "view_of_changes": "include/tables/gold/latest.py: source 'bronze.events' says changes, and a view reads all "
+    "rows of one version: write Delta('bronze.events') alone",
+    "view_of_kafka": "include/tables/gold/latest.py: Replace reads Kafka, and a view is computed anew from "
+    "stored tables: read the bronze table that keeps it",
+    "view_of_nothing": "include/tables/gold/latest.py: source is empty: name the tables that the view reads",
+    "view_of_some_files": "include/tables/gold/latest.py: source 'bronze.events' says max_files, and a view reads all"
+    " rows of one version: write Delta('bronze.events') alone",
+    "view_quarantines": "include/tables/gold/latest.py: rule 'keyed' quarantines, and no row could be put back into"
+    " a view, which is computed anew: write otherwise='drop', 'warn' or 'fail', or put the rule"
+    " on the table it reads",
+    "view_since": "include/tables/gold/latest.py: source 'bronze.events' says since, and a view reads all "
+    "rows of one version: write Delta('bronze.events') alone",
+    "view_that_is_a_step": "include/tables/gold/latest.py: temporary is of no use to a materialized view: a view is "
+    "there to be stored, so keep one of write=Replace() and temporary=True",
+    "view_with_a_driver": "include/tables/gold/latest.py: driver is of no use to a materialized view: it is refreshed"
+    " by a job of its own, so take it out",
+    "view_with_a_name_of_two_words": "include/tables/gold/latest.py: source has the name 'all events', no plain word: "
+    "use small letters, digits and _",
+    "view_with_a_parse": "include/tables/gold/latest.py: parse is of no use to a materialized view: what arrives is "
+    "typed where it is kept, so read a silver table",
+    "view_with_an_interval": "include/tables/gold/latest.py: interval_seconds is of no use to a materialized view: it "
+    "is refreshed by its schedule, so write schedule='0 3 * * *'",
+    "view_with_another_argument": "include/tables/gold/latest.py: its transform does not take its sources by name "
+    "(missing a required argument: 'others'): write `def transform(events, again)`",
+    "view_with_unique": "include/tables/gold/latest.py: rule 'key unique' looks into stored rows, which a view "
+    "replaces: do that in its transform",
+    "view_without_a_transform": "include/tables/gold/latest.py: Replace has several sources and no transform: write "
+    "one, `def transform(events, again)`",
     "watermark_is_a_column": "include/tables/silver/readings.py: watermark is 'timestamp': it has to be Watermark",
     "watermark_of_no_minutes": "include/tables/silver/readings.py: minutes is 0: set it to a number above 0",
     "watermark_of_unknown_column": "include/tables/silver/readings.py: watermark of 'timestmap', no column of its "
     "schema: did you mean 'timestamp'?",
     "watermark_without_unique": "include/tables/silver/readings.py: watermark without unique: name the columns by "
     "which a repeated row is known",
-    "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert",
+    "write_is_a_name": "include/tables/silver/readings.py: write is 'append': it has to be Append or Upsert or Replace",
     "wrong_argument": "tests/mistakes/wrong_argument/silver/readings.py cannot be imported (TypeError: "
     "Table.__init__() got an unexpected keyword argument 'retention'): mend that line; pyspark is imported inside "
     "`transform` only",

@@ -1,0 +1,11 @@
+"""Right."""
+
+from include.spec import Delta, Replace, Table
+
+TABLE = Table(
+    name="silver.latest",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Replace(),
+)

@@ -1,0 +1,12 @@
+"""A view has no batches."""
+
+from include.spec import Delta, Replace, Table
+
+TABLE = Table(
+    name="gold.latest",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Replace(),
+    interval_seconds=60,
+)

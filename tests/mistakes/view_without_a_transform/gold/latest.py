@@ -1,0 +1,11 @@
+"""Of two sources, and nobody says what comes of them."""
+
+from include.spec import Delta, Replace, Table
+
+TABLE = Table(
+    name="gold.latest",
+    comment="readings",
+    source={"events": Delta("bronze.events"), "again": Delta("bronze.events")},
+    schema="key BINARY, offset BIGINT, timestamp TIMESTAMP",
+    write=Replace(),
+)
