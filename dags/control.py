@@ -6,7 +6,7 @@
 | action | what happens |
 |---|---|
 | restart | ends after the batch in hand and starts anew, with the table file as it is now; for a driver: the process |
-| stop, start | stop ends after the batch in hand and lasts until start |
+| stop, start | stop ends after the batch in hand and lasts until start, whatever the flow's schedule |
 | drain, catch up | reads what the source holds now, then stops; catch up is for a flow that is stopped |
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |

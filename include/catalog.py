@@ -47,7 +47,7 @@ class Catalog:
         for table in self.tables.values():
             if below & set(_reads(table)):
                 below.add(table.name)
-        if not (found := [view for one, view in self.views.items() if one in below]):
+        if not (found := [view for one, view in self.views.items() if one in below - {name}]):
             raise UsageError(f"no view reads '{name}', nor what is made of it: name a view, or a table above one")
         return found
 

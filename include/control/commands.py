@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, Engine, func, select, update
+from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from include.control import database, holds, incidents, lease, orders, supervision
-from include.control.schema import audits, desired, drivers, resets, runs
+from include.control.schema import audits, desired, drivers, resets, runs, ticks
 
 # Whoever pastes a command again within this time means the same restart.
 REPEAT_SECONDS = 60
@@ -14,7 +14,8 @@ REPEAT_SECONDS = 60
 
 class Action(StrEnum):
     """restart: end after the batch in hand and start anew, with the table file as it is now.
-    stop, start. drain: read what the source holds now, then stop. catch up: the same for a flow that is stopped.
+    stop, start: of a flow with a schedule, follow it or not. drain: read what the source holds now, then stop. catch
+    up: the same for a flow that is stopped.
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
     the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
     """
@@ -47,14 +48,20 @@ class Command:
 def obey(engine: Engine, command: Command) -> list[str]:
     """Note what is asked for, for drivers and supervisor to follow; a sentence for each target. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        if command.driver and command.action is Action.RESTART:
-            results = {f"driver {command.driver}": _restart_driver(connection, command)}
-        else:
-            orders.lock(connection, command.flows)
-            results = {flow: _obey_for(connection, command, flow) for flow in command.flows}
-        for target, result in results.items():
-            record(connection, command.who, command.action, target, command.reason, result)
+        results = carry_out(connection, command)
     return [f"{target}: {result}" for target, result in results.items()]
+
+
+def carry_out(connection: Connection, command: Command) -> dict[str, str]:
+    """The same in a transaction that has begun; by target, what follows."""
+    if command.driver and command.action is Action.RESTART:
+        results = {f"driver {command.driver}": _restart_driver(connection, command)}
+    else:
+        orders.lock(connection, command.flows)
+        results = {flow: _obey_for(connection, command, flow) for flow in command.flows}
+    for target, result in results.items():
+        record(connection, command.who, command.action, target, command.reason, result)
+    return results
 
 
 def record(connection: Connection, who: str, action: str, target: str, reason: str, result: str) -> None:
@@ -68,15 +75,12 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
     match command.action:
         case Action.RESTART:
             return _restart(connection, command, flow, state)
-        case Action.STOP if state == "stopped":
-            return "nothing done, it is stopped"
         case Action.STOP:
-            _want(connection, command, flow, "stopped")
-            return "stops after the batch in hand"
+            return _stop(connection, command, flow, state)
         case Action.START:
             # Also where it is wanted already: it may be waiting for its next start.
-            _want(connection, command, flow, "running")
-            _forgive(connection, flow)
+            want(connection, flow, "running", command.reason)
+            forgive(connection, flow)
             return "is started"
         case Action.CATCH_UP if state == "running":
             return "nothing done, it runs and catches up by itself"
@@ -85,8 +89,8 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.DRAIN if state == "stopped":
             return "nothing done, it is stopped: action catch up reads what has come since"
         case Action.DRAIN | Action.CATCH_UP:
-            _want(connection, command, flow, "draining")
-            _forgive(connection, flow)
+            want(connection, flow, "draining", command.reason)
+            forgive(connection, flow)
             return "reads what its source holds now, then stops"
         case Action.RELEASE if state != "stopped":
             return "nothing done, it runs: action stop first"
@@ -99,6 +103,15 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
             return _reset(connection, command, flow)
 
 
+def _stop(connection: Connection, command: Command, flow: str, state: str) -> str:
+    # A flow at rest is stopped, too, and this keeps its schedule from starting it.
+    rested = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
+    if state == "stopped" and not rested:
+        return "nothing done, it is stopped"
+    want(connection, flow, "stopped", command.reason)
+    return "is started by its schedule no more" if state == "stopped" else "stops after the batch in hand"
+
+
 def _restart(connection: Connection, command: Command, flow: str, state: str) -> str:
     if state == "stopped":
         return "nothing done, it is stopped: action start"
@@ -106,7 +119,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    _forgive(connection, flow)
+    forgive(connection, flow)
     return "restarts after the batch in hand"
 
 
@@ -123,7 +136,7 @@ def _restart_driver(connection: Connection, command: Command) -> str:
         ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))
     for flow in command.flows:
-        _forgive(connection, flow)
+        forgive(connection, flow)
     return "ends after the batches in hand, and is started again"
 
 
@@ -138,17 +151,18 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
     more = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
     connection.execute(more)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    _forgive(connection, flow)
+    forgive(connection, flow)
     return "begins a new generation of its checkpoint at its next start"
 
 
-def _want(connection: Connection, command: Command, flow: str, state: str) -> None:
-    values = {"flow": flow, "state": state, "reason": command.reason}
+def want(connection: Connection, flow: str, state: str, reason: str) -> None:
+    """From now on; the caller holds the flow's row."""
+    values = {"flow": flow, "state": state, "reason": reason}
     statement = database.insert(connection, desired).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
 
 
-def _forgive(connection: Connection, flow: str) -> None:
+def forgive(connection: Connection, flow: str) -> None:
     """Forget how the flow failed, so that it starts at once; should it fail again, that is news."""
     values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
     incidents.end(connection, flow)

@@ -57,6 +57,15 @@ desired = Table(
     Column("reason", String, nullable=False),
 )
 
+ticks = Table(
+    "tick",
+    metadata,
+    Column(
+        "flow", String, primary_key=True, comment="it rests between the times of its schedule, and nobody stopped it"
+    ),
+    Column("at", Float, nullable=False, comment="when its schedule was last followed"),
+)
+
 runs = Table(
     "run",
     metadata,

@@ -3,6 +3,7 @@
 The catalog has already refused what can be known without Spark.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
@@ -18,7 +19,7 @@ from include.engine import prune, quality
 from include.engine.batch import shaped
 from include.engine.plans import Plan
 from include.engine.session import open_session
-from include.engine.transform import SOURCE, tables_read, transformed
+from include.engine.transform import SOURCE, joined, tables_read, transformed
 from include.errors import DeclarationError, report
 from include.settings import settings
 from include.spec import (
@@ -44,16 +45,19 @@ def check(spark: SparkSession, tables: Catalog) -> None:
             _check_schema(table)
         elif not _is_unknown(table, tables):
             _check_flow(spark, table, tables)
+    for view in tables.views.values():
+        if not any(_is_unknown(reader, tables) for reader in view.readers):
+            _check_view(spark, view, tables)
 
 
 def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
-    _check_sources(spark, table)
+    _check_sources(spark, table, {SOURCE})
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     rows = _shaped(source, table)
     _check_types(table, rows)
-    _check_plan(table, rows, source, "its transform", "write it as a recomputed Upsert")
+    _check_plan(table, rows, (source,), "its transform", "write it as a recomputed Upsert")
     if table.watermark:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
     for rule in table.expect:
@@ -61,7 +65,22 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
             _check_reference(table, rows, rule, tables)
             continue
         judged = _judged(rows, table, rule)
-        _check_plan(table, judged, source, f"rule '{rule.name}'", "let it speak of one row")
+        _check_plan(table, judged, (source,), f"rule '{rule.name}'", "let it speak of one row")
+
+
+def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
+    frames = {reader.branch or SOURCE: _empty_source(spark, reader, tables) for reader in view.readers}
+    sources = tuple(frames.values())
+    _check_sources(spark, view, set(frames))
+    flat = view
+    if isinstance(view.source, Mapping) and (transform := view.transform):
+        flat = replace(view, transform=lambda _: joined(frames, transform))
+    rows = _shaped(sources[0], flat)
+    _check_types(view, rows)
+    _check_plan(view, rows, sources, "its transform", "")
+    for rule in view.expect:
+        if isinstance(rule, Expect):
+            _check_plan(view, _judged(rows, view, rule), sources, f"rule '{rule.name}'", "")
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
@@ -96,8 +115,8 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
     return spark.createDataFrame([], declared)
 
 
-def _check_sources(spark: SparkSession, table: Table) -> None:
-    """Refuses SQL that reads anything but its source."""
+def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
+    """Refuses SQL that reads anything but its sources, by their names in it, or not all of them."""
     if not isinstance(table.transform, str):
         return
     try:
@@ -106,13 +125,20 @@ def _check_sources(spark: SparkSession, table: Table) -> None:
         raise mistake(
             table, f"its SQL does not parse ({_first_line(error)}): mend it, it has to be one SELECT"
         ) from error
-    if others := sorted(read - {SOURCE}):
+    if others := sorted(read - names):
         raise _hidden_source(table, f"its SQL reads '{others[0]}'")
-    if SOURCE not in read:
-        raise mistake(table, f"its SQL never reads `{SOURCE}`, the rows of its batch: select from it")
+    if unread := sorted(names - read):
+        what = "a source of the view" if table.is_view else "the rows of its batch"
+        raise mistake(table, f"its SQL never reads `{unread[0]}`, {what}: select from it")
 
 
 def _hidden_source(table: Table, what: str) -> DeclarationError:
+    if table.is_view:
+        return mistake(
+            table,
+            f"{what} besides its sources, at a version that nobody fixes: name that table in source, and read it "
+            f"by that name",
+        )
     return mistake(
         table,
         f"{what} besides its source, which a replayed batch would find changed: "
@@ -190,17 +216,18 @@ def _judged(rows: DataFrame, table: Table, rule: Expect) -> DataFrame:
         raise mistake(table, f"rule '{rule.name}' does not parse ({_first_line(error)}): mend its condition") from error
 
 
-def _check_plan(table: Table, rows: DataFrame, source: DataFrame, what: str, instead: str) -> None:
+def _check_plan(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], what: str, instead: str) -> None:
     """Refuses what would not come out the same from the same rows, or would from other batches of them."""
-    plan = Plan(rows, source)
+    plan = Plan(rows, *sources)
     if plan.runs_python:
         raise mistake(
             table, f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
         )
     if plan.clock or not plan.is_deterministic:
         culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
-        raise mistake(table, f"{what} {culprit}, so a replayed batch would come out different: use source columns")
-    if isinstance(table.write, Upsert):
+        again = "a run that is begun again" if table.is_view else "a replayed batch"
+        raise mistake(table, f"{what} {culprit}, so {again} would come out different: use source columns")
+    if not isinstance(table.write, Append):
         if plan.reads_stored_rows:
             raise _hidden_source(table, f"{what} reads a stored table")
     elif name := plan.needs_other_rows:

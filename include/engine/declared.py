@@ -59,10 +59,10 @@ def _set_properties(
     if comment != table.comment:
         changed["comment"] = table.comment
     if changed:
-        pairs = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in changed.items())
+        pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in changed.items())
         alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
     if gone := sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD):
-        names = ", ".join(_text(key) for key in gone)
+        names = ", ".join(literal(key) for key in gone)
         alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 
 
@@ -71,10 +71,10 @@ def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], ob
     for field in StructType.fromDDL(table.schema):
         comment = field.metadata.get("comment", "")
         if was.get(field.name, "") != comment:
-            alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {_text(comment)}")
+            alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {literal(comment)}")
 
 
-def _text(value: str) -> str:
+def literal(value: str) -> str:
     """As a SQL literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -36,10 +36,10 @@ CONSTANT = {"LocalRelation", "OneRowRelation"}
 
 
 class Plan:
-    """The plan of `rows`, which were made of `source`."""
+    """The plan of `rows`, which were made of `sources`."""
 
-    def __init__(self, rows: DataFrame, source: DataFrame) -> None:
-        plan, self._origin = _plan(rows), _plan(source)
+    def __init__(self, rows: DataFrame, *sources: DataFrame) -> None:
+        plan, self._origins = _plan(rows), [_plan(source) for source in sources]
         self._subqueries = items(plan.subqueriesAll())
         self._nodes = [node for root in (plan, *self._subqueries) for node in _tree(root)]
         expressions = [root for node in self._nodes for root in items(node.expressions())]
@@ -72,8 +72,9 @@ class Plan:
 
     @property
     def _strange(self) -> list[str]:
-        """Its steps, except the source's own leaf, which passes for what it is."""
-        return [node.nodeName() for node in self._nodes if not node.sameResult(self._origin)]
+        """Its steps, except the sources' own leaves, which pass for what they are."""
+        own = [node for node in self._nodes if not any(node.sameResult(origin) for origin in self._origins)]
+        return [node.nodeName() for node in own]
 
 
 def _plan(rows: DataFrame) -> Any:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from include.engine import declared
@@ -23,6 +23,9 @@ LOG_SECONDS = 30 * 86_400
 
 # By which rows as Kafka delivers them are looked for.
 KAFKA_PLACE = ("timestamp", "partition", "offset")
+
+# How a statement that replaces a table calls its rows.
+NEW = "_new_rows"
 
 # What a quarantined row carries beside its own columns.
 QUARANTINE_SCHEMA = """
@@ -82,6 +85,29 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
             _evolve(spark, table.quarantine, StructType(fields), alter)
         else:
             _create(spark, table.quarantine, StructType(fields), comment, common)
+
+
+def replace(rows: DataFrame, table: Table) -> None:
+    """Make these rows all that the table holds, with schema, layout and properties as declared, in one commit.
+
+    Not by `create` and an overwrite: between the two, a reader would see it empty.
+    """
+    schema = StructType.fromDDL(table.schema)
+    properties = PROPERTIES | retention(table.maintain.retention_seconds) | declared.properties(table)
+    pairs = ", ".join(f"{declared.literal(key)} = {declared.literal(value)}" for key, value in properties.items())
+    # The writer of a DataFrame cannot cluster a Delta table.
+    layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
+    columns = ", ".join(f"`{name}`" for name in table.cluster_by or table.partition_by)
+    rows.to(schema).createOrReplaceTempView(NEW)
+    try:
+        rows.sparkSession.sql(
+            f"CREATE OR REPLACE TABLE delta.`{settings().table_path(table.name)}` USING delta "
+            f"{f'{layout} ({columns})' if columns else ''} COMMENT {declared.literal(table.comment)} "
+            f"TBLPROPERTIES ({pairs}) AS SELECT * FROM {NEW}"
+        )
+    finally:
+        rows.sparkSession.catalog.dropTempView(NEW)
+    register(rows.sparkSession, table.name)
 
 
 def _evolve(

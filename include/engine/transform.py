@@ -1,6 +1,6 @@
-"""A table's transform: a function of a Spark frame, or a SQL query over `source`."""
+"""A table's transform: a function of Spark frames, or a SQL query that calls them by their names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,12 @@ SOURCE = "source"
 
 def transformed(rows: DataFrame, transform: Callable[[Any], Any] | str) -> Any:
     """What the transform makes of `rows`."""
-    return _query(rows, transform) if isinstance(transform, str) else transform(rows)
+    return _query({SOURCE: rows}, transform) if isinstance(transform, str) else transform(rows)
+
+
+def joined(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str) -> Any:
+    """What the transform of a view makes of its several sources, by name."""
+    return _query(frames, transform) if isinstance(transform, str) else transform(**frames)
 
 
 def tables_read(spark: SparkSession, text: str) -> set[str]:
@@ -21,13 +26,16 @@ def tables_read(spark: SparkSession, text: str) -> set[str]:
     return set(_relations(plan, frozenset()))
 
 
-def _query(rows: DataFrame, text: str) -> DataFrame:
+def _query(frames: Mapping[str, DataFrame], text: str) -> DataFrame:
     # A query of a stream has a session of its own, and a view is known in its session only.
-    rows.createOrReplaceTempView(SOURCE)
+    spark = next(iter(frames.values())).sparkSession
+    for name, rows in frames.items():
+        rows.createOrReplaceTempView(name)
     try:
-        return rows.sparkSession.sql(_nested(text))
+        return spark.sql(_nested(text))
     finally:
-        rows.sparkSession.catalog.dropTempView(SOURCE)
+        for name in frames:
+            spark.catalog.dropTempView(name)
 
 
 def _nested(text: str) -> str:

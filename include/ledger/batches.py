@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import Broken
-from include.ledger import planned
+from include.ledger import planned, refreshes
 from include.ledger.checkpoint import numbers
 from include.ledger.log import Commit, Log
 from include.settings import settings
@@ -60,13 +60,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, compaction, declaration or foreign."""
+    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign.
+
+    note: what a refresh did.
+    """
 
     version: int
     committed_at: float
     operation: str
     kind: str
     is_undone: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ class Account:
                 newer[entry.flow] = min(place, later or place)
                 yield entry
             else:
-                yield Other(commit.version, commit.timestamp, commit.operation, kind(commit), is_undone)
+                own = (commit.version, commit.timestamp, commit.operation, kind(commit))
+                yield Other(*own, is_undone, refreshes.words(commit))
             if not is_undone:
                 alive_to = min(alive_to, self._kept_by(commit))
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer]):
@@ -214,10 +219,10 @@ class Account:
 def kind(commit: Commit) -> str:
     """Whose a commit is that is no batch's."""
     said = commit.metadata
-    if "replay" in said:
-        return "replay"
-    if "window" in said:
-        return "window"
+    # A replay and a refresh have a window, too.
+    for what in (refreshes.RUN, "replay", "window"):
+        if what in said:
+            return what
     if "inline" in said:
         return "compaction"
     # The engine creates and alters tables without a stamp; by themselves these change no row.

@@ -9,6 +9,7 @@ from typing import Any
 
 from include import catalog
 from include.ledger.log import Commit, Log
+from include.ledger.refreshes import RUN
 from include.settings import settings
 from include.spec import Table
 
@@ -17,20 +18,26 @@ from include.spec import Table
 class Batch:
     """One batch, by its commit; at: seconds since 1970. Rows read are written, duplicates, quarantined or dropped.
 
+    generation, batch: None of a refresh of a view, which has its run instead.
     broke: how many rows broke each rule there was, whatever became of them.
     """
 
     version: int
     at: float
     flow: str
-    generation: int
-    batch: int
+    generation: int | None
+    batch: int | None
     read: int
     written: int
     duplicates: int
     quarantined: int
     dropped: int
     broke: dict[str, int]
+    run: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.flow} in run '{self.run}'" if self.run else f"{self.flow} {self.generation}/{self.batch}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,9 @@ def batches(table: Table, limit: int) -> list[Batch]:
     """The newest ones whose commits are still in the log, newest first. Raises Unreachable and Broken."""
     log = Log(settings().table_path(table.name))
     flows = {flow.flow for flow in table.flows}
-    own = (one for one in log.commits() if one.metadata.get("flow") in flows and one.metadata.get("rows"))
-    return [_batch(commit) for commit in islice(own, limit)]
+    counted = (one for one in log.commits() if one.metadata.get("rows"))
+    own = (one for one in counted if one.metadata.get("flow") in flows or RUN in one.metadata)
+    return [_batch(table, commit) for commit in islice(own, limit)]
 
 
 def rules(table: Table, found: list[Batch]) -> list[Rule]:
@@ -70,22 +78,23 @@ def _rule(name: str, otherwise: str | None, found: list[Batch]) -> Rule:
     return Rule(name, otherwise, sum(one.read for one in judged), sum(one.broke[name] for one in judged))
 
 
-def _batch(commit: Commit) -> Batch:
+def _batch(table: Table, commit: Commit) -> Batch:
     said, rows = commit.metadata, commit.metadata["rows"]
     # The table's own count, which is not the flow's: a row that is lost in between would show as a duplicate too many.
     written = rows["kept"] if commit.rows is None else commit.rows
     return Batch(
         version=commit.version,
         at=commit.timestamp,
-        flow=said["flow"],
-        generation=said["generation"],
-        batch=said["batch"],
+        flow=said.get("flow", table.name),
+        generation=said.get("generation"),
+        batch=said.get("batch"),
         read=rows["read"],
         written=written,
         duplicates=rows["kept"] - written,
         quarantined=rows["quarantined"],
         dropped=rows["dropped"],
         broke=rows["broke"],
+        run=said.get(RUN),
     )
 
 
@@ -118,7 +127,7 @@ def _batch_line(batch: Batch) -> str:
     at = datetime.fromtimestamp(batch.at, UTC)
     broke = ", ".join(f"{count:,} broke '{name}'" for name, count in batch.broke.items() if count)
     return (
-        f"{batch.flow} {batch.generation}/{batch.batch}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: "
+        f"{batch.name}  {at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: "
         f"{batch.read:,} read = {batch.written:,} written + {batch.duplicates:,} duplicates + "
         f"{batch.quarantined:,} quarantined + {batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
     )

@@ -44,8 +44,8 @@ def look(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
     """By table, in graph order."""
     feeding: dict[str, dict[str, Lag]] = {}
     for table in tables.tables.values():
-        own = {flow.flow: lags[flow.flow] for flow in table.flows}
-        read = [feeding[flow.source.table] for flow in table.flows if isinstance(flow.source, Delta)]
+        own = {reader.flow: lags[reader.flow] for reader in table.readers}
+        read = [feeding[reader.source.table] for reader in table.readers if isinstance(reader.source, Delta)]
         feeding[table.name] = {flow: lag for found in (*read, own) for flow, lag in found.items()}
     return {name: _of(tables.tables[name], found.values()) for name, found in feeding.items()}
 

@@ -30,8 +30,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """What `target` reads. flow: which does it, and its lag; a step is done by the flows of the tables that read it,
-    so the edge into one has neither.
+    """What `target` reads. flow: which does it, and its lag; a view does it when it is refreshed, by the name of that
+    source. A step is done by the flows of the tables that read it, so the edge into one has neither.
     """
 
     source: str
@@ -66,9 +66,9 @@ class Graph:
 
 def look(tables: Catalog) -> Graph:
     """Raises nothing that a source that is away is to blame for: see `Lag.unknown`."""
-    found = lags.look(tables.flows.values())
+    found = lags.look(tables.readers.values())
     edges: list[Edge] = []
-    for flow in tables.flows.values():
+    for flow in tables.readers.values():
         sources, steps = _sources(flow), [step.name for step in flow.steps]
         edges += [Edge(source, step) for step in steps[:1] for source in sources]
         edges += [Edge(before, after) for before, after in pairwise(steps)]

@@ -101,8 +101,9 @@ def _lines(found: Inspection) -> Iterable[str]:
 def line(one: Entry | Other) -> str:
     """A batch, or a commit that is none, in one line."""
     if isinstance(one, Other):
-        gone = ", undone" if one.is_undone else ""
-        return f"{one.operation:<24} {one.kind:<10} version {one.version} at {at(one.committed_at)}{gone}"
+        gone = (", replaced" if one.kind == "refresh" else ", undone") if one.is_undone else ""
+        said = f": {one.note}" if one.note else ""
+        return f"{one.operation:<24} {one.kind:<10} version {one.version} at {at(one.committed_at)}{gone}{said}"
     said = f"{one.name:<24} {one.state:<10}"
     if one.planned_at:
         said += f" planned at {at(one.planned_at)},"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from deltalake.exceptions import DeltaError
 
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, landing, position, retention
+from include.ledger import checkpoint, landing, position, refreshes, retention
 from include.ledger import since as beginning
 from include.ledger.position import Position
 from include.ledger.retention import Clock, Place
@@ -19,7 +19,8 @@ from include.spec import Delta, Files, Kafka, Table
 class Lag:
     """What a flow has not read. None: its source has no such thing, or nobody knows.
 
-    count, unit: the measure of its source: records of a topic, files of a folder, versions of a table.
+    count, unit: the measure of its source: records of a topic, files of a folder, versions of a table. A view counts
+        what changed as well as what came, so it says no rows and bytes.
     versions, files, bytes, rows: of a table those that hold new data, except `versions`, which are all.
     offsets: of Kafka, by topic and partition; the marks of transactions count.
     seconds: the age of the oldest unread commit, record or file, by its own time; 0 where nothing is unread.
@@ -83,6 +84,9 @@ def of(flow: Table, sources: Sources) -> Lag:
     unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
     lag = Lag(flow.flow, unit)
     try:
+        if flow.is_view:
+            assert isinstance(flow.source, Delta)
+            return _of_view(lag, flow.name, flow.source, sources)
         at = position.of(flow.flow)
         lag = replace(lag, has_begun=at is not None and at.committed is not None)
         if isinstance(flow.source, Kafka):
@@ -150,6 +154,23 @@ def _of_delta(lag: Lag, source: Delta, at: Position | None, sources: Sources) ->
         rows=volume.rows,
         seconds=_age(volume.oldest_at, sources),
         is_more=volume.is_more,
+    )
+
+
+def _of_view(lag: Lag, view: str, source: Delta, sources: Sources) -> Lag:
+    # With what a stream passes over: of a view, a row that was deleted or changed makes a difference.
+    feed = sources.feed(replace(source, changes=True))
+    done = refreshes.newest(view)
+    read = done.read.get(source.table, -1) if done else -1
+    volume = feed.all() if read < 0 else feed.since(read + 1)
+    return replace(
+        lag,
+        count=feed.log.newest - read,
+        versions=feed.log.newest - read,
+        files=volume.files,
+        seconds=_age(volume.oldest_at, sources),
+        is_more=volume.is_more,
+        has_begun=done is not None,
     )
 
 

@@ -1,4 +1,5 @@
-"""Tells OpenLineage what each flow reads and writes: one COMPLETE event of the newest batch that it has committed.
+"""Tells OpenLineage what each flow reads and writes: one COMPLETE event of the newest batch that it has committed, and
+for each view one of its newest refresh.
 
 What a job reads and writes comes from its declaration, and the numbers from the batch's commit: so nothing has to
 watch the engine, and a MERGE has its output. A batch is a run, whose id follows from flow, generation and batch, so a
@@ -34,7 +35,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint
+from include.ledger import checkpoint, refreshes
 from include.ledger.log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -48,11 +49,14 @@ MOST_BYTES = 10_000_000
 # A receiver that is away is told a minute later.
 HTTP = {"timeout": 5, "retry": {"total": 1, "backoff_factor": 0.1, "allowed_methods": ["POST"]}}
 
+OF_FLOW, OF_VIEW = ("STREAMING", "SLUICE", "FLOW"), ("BATCH", "SLUICE", "VIEW")
+
 Facets = dict[str, Any]
 
 
 def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
-    """By flow with a batch that was not told yet, that batch as `generation/batch`, in words where it cannot be.
+    """By flow with a batch that was not told yet, that batch as `generation/batch`, in words where it cannot be; by
+    view its refresh.
 
     url: of an OpenLineage receiver; without one `settings().lineage_url`, and without that, lines of JSON are added to
     `lineage/events.ndjson` below the home. Raises Unreachable where the receiver takes no event.
@@ -64,7 +68,7 @@ def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
     emit = _to(url) if url else _into(directory / "events.ndjson")
     told: dict[str, dict[str, str]] = json.loads(memory.read_text()) if memory.exists() else {}
     found: dict[str, str] = {}
-    for flow in tables.flows.values():
+    for flow in (*tables.flows.values(), *tables.views.values()):
         try:
             commit = _newest(flow)
             if commit is None or told.get(to, {}).get(flow.flow) == _batch(commit):
@@ -80,8 +84,7 @@ def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
 
 
 def event_of(flow: Table, commit: Commit) -> RunEvent:
-    """What the flow's batch did, which made this commit of its table. Raises Unreachable and Broken."""
-    said = commit.metadata
+    """What the batch or refresh did that made this commit of its table. Raises Unreachable and Broken."""
     batch = f"{settings().table_path(flow.name)}/{flow.flow}/{_batch(commit)}"
     return RunEvent(
         eventType=RunState.COMPLETE,
@@ -89,13 +92,16 @@ def event_of(flow: Table, commit: Commit) -> RunEvent:
         producer=PRODUCER,
         run=Run(runId=str(uuid.uuid5(uuid.NAMESPACE_URL, batch))),
         job=Job(namespace=NAMESPACE, name=flow.flow, facets=_of_job(flow)),
-        inputs=_inputs(flow, said.get("source_to")),
+        inputs=_inputs(flow, commit),
         outputs=[_output(flow, commit)],
     )
 
 
 def _newest(flow: Table) -> Commit | None:
-    """The flow's newest commit; None where there is none yet."""
+    """The newest commit of a flow or a view; None where there is none yet."""
+    if flow.is_view:
+        done = refreshes.newest(flow.name)
+        return done and done.commit
     if not settings().is_stored(flow.name):
         return None
     commits = islice(Log(settings().table_path(flow.name)).commits(), RECENT_COMMITS)
@@ -103,20 +109,25 @@ def _newest(flow: Table) -> Commit | None:
 
 
 def _batch(commit: Commit) -> str:
+    if refreshes.of_commit(commit):
+        return f"refresh, version {commit.version}"
     return f"{commit.metadata['generation']}/{commit.metadata['batch']}"
 
 
 def _of_job(flow: Table) -> Facets:
     facets: Facets = {
         "documentation": documentation_job.DocumentationJobFacet(flow.comment),
-        "jobType": job_type_job.JobTypeJobFacet("STREAMING", "SLUICE", "FLOW"),
+        "jobType": job_type_job.JobTypeJobFacet(*(OF_VIEW if flow.is_view else OF_FLOW)),
     }
     if flow.owner:
         facets["ownership"] = ownership_job.OwnershipJobFacet([ownership_job.Owner(flow.owner)])
     return facets
 
 
-def _inputs(flow: Table, end: Any) -> list[InputDataset]:
+def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
+    if refresh := refreshes.of_commit(commit):
+        return [_table(table, version) for table, version in refresh.read.items()]
+    end = commit.metadata.get("source_to")
     if isinstance(flow.source, Kafka):
         topics = list(end) if isinstance(end, dict) else flow.source.names
         server = settings().kafka.split(",")[0]
@@ -124,9 +135,11 @@ def _inputs(flow: Table, end: Any) -> list[InputDataset]:
     if isinstance(flow.source, Files):
         return [InputDataset(*_place(settings().folder(flow.source.path)))]
     assert isinstance(flow.source, Delta)
-    version = checkpoint.read_version(end) if end else None
-    table = flow.source.table
-    return [InputDataset(*_place(str(settings().table_path(table))), facets=_of_table(table, version))]
+    return [_table(flow.source.table, checkpoint.read_version(end) if end else None)]
+
+
+def _table(table: str, version: int | None) -> InputDataset:
+    return InputDataset(*_place(str(settings().table_path(table))), facets=_of_table(table, version))
 
 
 def _output(flow: Table, commit: Commit) -> OutputDataset:

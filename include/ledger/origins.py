@@ -39,6 +39,8 @@ def of_version(tables: Catalog, table: Table, version: int) -> Origin:
         held = f"{account.log.versions[0]} to {account.log.newest}"
         raise UsageError(f"--version is {version}, and the log of {table.name} holds {held}: name one of these")
     found = next(one for one in account.entries() if one.version == version)
+    if isinstance(found, Other) and found.note:
+        return Origin(table.name, [], note=f"version {version} of {table.name} is a {found.kind}: {found.note}")
     if isinstance(found, Other):
         raise UsageError(f"version {version} of {table.name} is a {found.operation} ({found.kind}) and read no source")
     return _origin(tables, table, [account.detailed(found)])

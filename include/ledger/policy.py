@@ -32,6 +32,8 @@ def place_of_compaction(table: Table, store: str) -> tuple[Place, str]:
     """Where the table is compacted, and why, in words. store: the scheme of its place, such as file or hdfs."""
     if table.merges_in_windows:
         return Place.WINDOW, "its upserts are gathered for windows, so it is compacted where they are merged"
+    if table.is_view:
+        return Place.WINDOW, "it is replaced as a whole at each refresh, which has it to itself"
     if not isinstance(table.write, Append):
         every = f"every {table.maintain.every_batches} batches"
         return Place.INLINE, f"a stream upserts it all the time, so that stream compacts it {every}"

@@ -23,11 +23,15 @@ from include.ledger.trend import Trend
 from include.settings import settings
 from include.spec import Table
 
+# In the place of a state: it is nothing that the supervisor keeps running.
+IN_WINDOWS, VIEW = "IN WINDOWS", "VIEW"
+
 
 @dataclass(frozen=True)
 class Standing:
-    """One flow. wanted: running, draining or stopped; state: as `control.decide.State`, with its reason. None where
-    the control database does not answer; a flow of windows has a state of its own.
+    """One flow, or a view and one of its sources. wanted: running, draining or stopped; state: as
+    `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
+    view, has a state of its own.
 
     in_flight: its batch that is planned and not committed.
     """
@@ -50,8 +54,8 @@ class Standing:
 
 
 def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Standing]:
-    """Every flow, in graph order. timeout_seconds: for which a broker may keep this waiting."""
-    flows = list(tables.flows.values())
+    """Every flow and view, in graph order. timeout_seconds: for which a broker may keep this waiting."""
+    flows = list(tables.readers.values())
     sources = Sources(flows, timeout_seconds)
     seen = _seen(tables)
     found = lags.of_all(flows, sources)
@@ -73,7 +77,8 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
 def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     """By flow, what is wanted, its state and why."""
     found: dict[str, tuple[str | None, str | None, str]] = {
-        flow: (None, "IN WINDOWS" if table.merges_in_windows else None, "") for flow, table in tables.flows.items()
+        flow: (None, VIEW if table.is_view else IN_WINDOWS if table.merges_in_windows else None, "")
+        for flow, table in tables.readers.items()
     }
     try:
         engine = database.connect(settings().control_url)
@@ -113,16 +118,18 @@ def lag(flow: Table) -> str:
 
 
 def summary() -> str:
-    """One line a table: rows, lag, age of its newest commit; and one for each flow where it has several."""
+    """One line a table: rows, lag, age of its newest commit; and one for each flow, or source of a view, where it has
+    several.
+    """
     tables = catalog.load()
-    behind = {flow: found.words for flow, found in lags.look(tables.flows.values()).items()}
+    behind = {flow: found.words for flow, found in lags.look(tables.readers.values()).items()}
     lines = [("table", "rows", "behind its source by", "newest commit")]
     for table in tables.tables.values():
-        flows = table.flows
-        words = behind[flows[0].flow] if len(flows) == 1 else f"{len(flows)} flows"
+        flows, kind = table.readers, "source" if table.is_view else "flow"
+        words = behind[flows[0].flow] if len(flows) == 1 else f"{len(flows)} {kind}s"
         lines.append((table.name, _count(table.name), words, _age(table.name)))
         if len(flows) > 1:
-            lines += [(f"  flow {flow.flow}", "", behind[flow.flow], "") for flow in flows]
+            lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
         if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
     return _in_columns(lines, is_left=1)
@@ -153,7 +160,7 @@ def _notes(one: Standing) -> list[str]:
     notes = []
     if one.state is None:
         notes.append(one.reason)
-    elif one.state not in ("HEALTHY", "STOPPED", "IN WINDOWS"):
+    elif one.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
         notes.append(f"{one.flow}: {one.state}: {one.reason}")
     if one.lag.unknown:
         notes.append(one.lag.unknown if one.lag.is_away else f"{one.flow}: {one.lag.unknown}")

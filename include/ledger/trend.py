@@ -35,6 +35,7 @@ class Verdict(StrEnum):
     KEEPING_DISTANCE = "keeping its distance"
     STANDING_STILL = "standing still"
     WAITING = "waits for its window"
+    RESTING = "waits for its schedule"
     UNKNOWN = "unknown"
 
 
@@ -69,6 +70,8 @@ def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
         return Trend(Verdict.UNKNOWN)
     if flow.merges_in_windows:
         return Trend(Verdict.WAITING)
+    if flow.is_view or flow.schedule:
+        return Trend(Verdict.RESTING)
     if lag.seconds < max(JUST_NOW_SECONDS, 2 * flow.interval_seconds):
         return Trend(Verdict.KEEPING_UP)
     try:

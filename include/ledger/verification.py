@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from include import catalog
 from include.errors import Broken, Unbalanced
-from include.ledger import batches, confined, spans
+from include.ledger import batches, confined, refreshes, spans
 from include.ledger.appended import Appends
 from include.ledger.arrived import PLACE, Arrived, check, columns, unaccounted, why_missing
 from include.ledger.batches import HELD, Account, Entry, Other
@@ -18,7 +18,7 @@ from include.spec import Append, Delta, Files, Kafka, Table
 
 @dataclass
 class Verdict:
-    """One table without a difference. ranges: how many of a partition were counted, row by row.
+    """One table without a difference. ranges: how many of a partition were counted, row by row. refreshes: of a view.
 
     notes: what is right although numbers differ, and what could not be looked at, and why.
     """
@@ -26,11 +26,16 @@ class Verdict:
     table: str
     batches: int = 0
     ranges: int = 0
+    refreshes: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 def verify(table: Table) -> Verdict:
     """Raises Unbalanced at the first difference, Unreachable and Broken."""
+    if table.is_view:
+        return Verdict(
+            table.name, refreshes=len(list(refreshes.of_view(table.name))), notes=refreshes.verify(table.name)
+        )
     account = Account(table)
     newest_first = list(account.entries())
     entries = [one for one in reversed(newest_first) if isinstance(one, Entry)]
@@ -194,5 +199,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _lines(verdict: Verdict) -> list[str]:
     counted = f", {verdict.ranges:,} ranges of Kafka counted record by record" if verdict.ranges else ""
-    head = f"{verdict.table}: {verdict.batches:,} batches, every row accounted for{counted}"
+    what = f"{verdict.refreshes:,} refreshes" if verdict.refreshes else f"{verdict.batches:,} batches"
+    head = f"{verdict.table}: {what}, every row accounted for{counted}"
     return [head, *(f"  {note}" for note in verdict.notes)]

@@ -3,11 +3,11 @@
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import database, supervision
+from include.control import database, schedule, supervision
 from include.control.supervision import Outlook
 from include.errors import SluiceError
 from include.ledger import gather
-from include.orchestration import launch, notify, outlook
+from include.orchestration import launch, notify, outlook, timetable
 from include.orchestration.launch import Launcher
 from include.settings import settings
 from include.spec import Table
@@ -21,6 +21,9 @@ def reconcile_all() -> list[dict[str, str]]:
     """
     engine = database.connect(settings().control_url)
     tables = catalog.load()
+    schedules = {flow: table.schedule for flow, table in tables.flows.items()}
+    for flow, asked in schedule.follow(engine, schedules, timetable.next_tick).items():
+        print(f"{flow}: by its schedule, it {asked}")
     place = launch.launcher()
     outlooks = outlook.look(engine, list(tables.flows.values()))
     sick = []

@@ -10,7 +10,7 @@ from include.declaration.reading import resolved
 from include.engine import check
 from include.errors import DeclarationError
 from include.rules import not_null, one_of, references, unique
-from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Replace, Table, Upsert, Watermark
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"
@@ -407,3 +407,60 @@ def refusal_of(spark, tables: Catalog) -> str:
     with pytest.raises(DeclarationError) as refused:
         check.check(spark, tables)
     return str(refused.value)
+
+
+def view(transform: Callable | str | None = None, several: bool = False, **more) -> Table:
+    source = Delta("bronze.events")
+    declared = {"schema": SCHEMA, "source": {"events": source, "again": source} if several else source, **more}
+    return Table(name="silver.readings", comment="", transform=transform, write=Replace(), **declared)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        view(),
+        view("SELECT max(key) AS key, max(value) AS value FROM source"),
+        view("SELECT events.key, again.value FROM events JOIN again USING (offset)", several=True),
+        view(lambda events, again: events.join(again.select("offset"), "offset"), several=True),
+        view(expect=(Expect("keyed", "key IS NOT NULL", otherwise="drop"),)),
+    ],
+    ids=["as it is", "SQL", "SQL over two", "Python over two", "a rule"],
+)
+def test_a_view_may_do_what_a_batch_may_not_as_it_sees_all_rows(spark, right: Table):
+    check.check(spark, Catalog({one.name: one for one in (EVENTS, right)}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            view("SELECT key, value FROM source WHERE rand() < 0.5"),
+            "its transform is not deterministic, so a run that is begun again would come out different: use source "
+            "columns",
+        ),
+        (
+            view("SELECT key, value FROM events WHERE timestamp < (SELECT now() FROM again)", several=True),
+            "its transform uses now(), so a run that is begun again would come out different: use source columns",
+        ),
+        (
+            view("SELECT key, value FROM events", several=True),
+            "its SQL never reads `again`, a source of the view: select from it",
+        ),
+        (
+            view("SELECT key, value FROM source JOIN bronze.others USING (key)"),
+            "its SQL reads 'bronze.others' besides its sources, at a version that nobody fixes: name that table in "
+            "source, and read it by that name",
+        ),
+        (
+            view("SELECT key, offset AS value FROM source"),
+            "column 'value' is declared BINARY, its transform makes BIGINT: change one of them",
+        ),
+        (
+            view(lambda events, again: None, several=True),
+            "its transform returns NoneType and no DataFrame: return its rows",
+        ),
+    ],
+    ids=["rand", "now", "a source unread", "another table", "a type", "nothing"],
+)
+def test_a_view_that_would_not_come_out_the_same_or_not_as_declared_is_refused(spark, wrong: Table, sentence: str):
+    assert refusal(spark, wrong) == f"{FILE}{sentence}"

@@ -1,0 +1,49 @@
+"""Refreshes one materialized view at its schedule, with one DAG for each view.
+
+`refresh` is one spark-submit: it computes the view in full and replaces it in one commit, so a reader sees the rows of
+before or those of now. The DAG run's id is the refresh's: a task that was killed and is tried again, or cleared, does
+what is left of it, and nothing where it is done. To refresh once more, trigger another run.
+
+    airflow dags trigger refresh.gold.heart_rate_by_day
+
+All views below a table, from one version of it: spark-submit jobs/refresh.py --table silver.tracker_readings
+"""
+
+from datetime import timedelta
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import dag
+
+from include import catalog
+from include.orchestration import launch
+from include.settings import ROOT
+
+
+def refresh(view: str, schedule: str | None) -> None:
+    @dag(
+        dag_id=f"refresh.{view}",
+        schedule=schedule,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        # Its maintenance may have the view to itself for a moment.
+        default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
+        doc_md=__doc__,
+        tags=["sluice", "refresh"],
+    )
+    def pipeline():
+        SparkSubmitOperator(
+            task_id="refresh",
+            conn_id=launch.CONNECTION,
+            application=str(ROOT / "jobs" / "refresh.py"),
+            application_args=["--table", view, "--run", "{{ run_id }}"],
+            name=f"sluice refresh {view}",
+            # True would find the driver of an earlier try and go green without running anything.
+            durable=False,
+        )
+
+    pipeline()
+
+
+for one in catalog.load().views.values():
+    refresh(one.name, one.schedule)

@@ -1,0 +1,299 @@
+"""Materialized views over real tables: replaced in one commit, by runs that may die and are ended as they began."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from include.catalog import Catalog
+from include.control import windows
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.engine import refresh as refreshing
+from include.engine import window
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
+from include.engine.refresh import Run
+from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable
+from include.ledger import refreshes, verification
+from include.ledger.log import Log
+from include.settings import settings
+from include.spec import Delta, Expect, Maintenance, Replace, Table
+from tests.conftest import ROOT
+from tests.flows import only_in_full_runs, rows_of
+from tests.pipeline import wait_until
+from tests.refresh_job import views
+
+
+@pytest.fixture
+def refresh(spark, engine) -> Callable[..., None]:
+    """Refreshes views in this process, as `jobs/refresh.py` does: `refresh("monday", view)`."""
+
+    def run(name: str, *chosen: Table) -> None:
+        keeper = Keeper(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper.start()
+        try:
+            tables = Catalog({view.name: view for view in chosen})
+            host = Host(spark, engine, keeper, "refresh")
+            own = window.Worker(engine, keeper, host, spark, tables, lambda reason: os.abort())
+            refreshing.do(own, Run.begin(name, list(chosen)))
+        finally:
+            keeper.stop()
+
+    return run
+
+
+@pytest.fixture
+def grow(name, append) -> Callable[[int], None]:
+    """Adds so many rows to the table that the views read, in one commit."""
+    return lambda count: append(
+        f"silver.{name}", [{"n": number, "part": number % 4} for number in range(count)], "n INT, part INT"
+    )
+
+
+def versions(table: Table) -> list[int]:
+    return Log(settings().table_path(table.name)).versions
+
+
+def rows_at(table: Table, version: int) -> list[dict]:
+    return DeltaTable(str(settings().table_path(table.name)), version=version).to_pyarrow_table().to_pylist()
+
+
+def is_whole(rows: list[dict]) -> bool:
+    return bool(rows) and {row["of"] for row in rows} == {len(rows)}
+
+
+@contextmanager
+def watched(table: Table) -> Iterator[list[list[dict]]]:
+    """What a reader saw of the table who looked as often as he could."""
+    seen: list[list[dict]] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            with suppress(TableNotFoundError):
+                seen.append(rows_of(table.name))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        reader.join(60)
+
+
+def test_a_reader_never_sees_a_view_empty_or_half(name, grow, refresh):
+    view, _ = views(name)
+    grow(400)
+    with watched(view) as seen:
+        for day in range(4):
+            refresh(f"day {day}", view)
+            grow(100)
+    assert all(is_whole(rows) for rows in seen)
+    assert {400, 500, 600, 700} >= {len(rows) for rows in seen}
+    assert len({len(rows) for rows in seen}) > 1, "it was refreshed while somebody looked"
+    # And whoever looks at exactly one of its versions, which a reader might have missed.
+    assert [len(rows_at(view, version)) for version in versions(view)] == [400, 500, 600, 700]
+    assert all(is_whole(rows_at(view, version)) for version in versions(view))
+    assert verification.verify(view).refreshes == 4
+
+
+def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refresh, capsys):
+    first, second = views(name)
+    grow(8)
+    refresh("monday", first, second)
+    refresh("tuesday", first, second)
+    grow(8)
+    refresh("monday", first, second)
+    refreshing.run("monday", [first, second], Catalog({}))
+    assert f"{first.name}: nothing done, run 'monday' has refreshed it" in capsys.readouterr().out
+    assert (versions(first), versions(second)) == ([0, 1], [0, 1])
+    refresh("wednesday", first)
+    assert len(rows_of(first.name)) == 16
+
+
+def test_all_views_of_a_run_read_a_table_at_one_version_and_each_other_as_the_run_made_them(name, grow, refresh):
+    first, second = views(name)
+    grow(8)
+
+    def meanwhile(rows):
+        grow(5)
+        return first.transform(rows)
+
+    refresh("monday", replace(first, transform=meanwhile), second)
+    assert (len(rows_of(first.name)), len(rows_of(second.name))) == (8, 8)
+    assert is_whole(rows_of(second.name))
+    # The first is refreshed by somebody else in between, and the run still reads its own.
+    refresh("tuesday", first)
+    grow(5)
+    refresh("other", first)
+    refresh("tuesday", first, second)
+    done = refreshes.in_run(second.name, "tuesday")
+    assert done and done.read == {f"silver.{name}": 1, first.name: 1}
+    assert is_whole(rows_of(second.name))
+
+
+class Killed(BaseException):
+    """Nothing that anybody handles."""
+
+
+def test_a_run_that_died_between_two_views_is_ended_by_the_same_versions(name, grow, refresh):
+    first, second = views(name)
+    grow(8)
+
+    def dies(rows, first):
+        raise Killed
+
+    with pytest.raises(Killed):
+        refresh("monday", first, replace(second, transform=dies))
+    assert versions(first) == [0]
+    assert not settings().is_stored(second.name)
+    grow(5)
+    refresh("monday", first, second)
+    assert (versions(first), versions(second)) == ([0], [0])
+    assert (len(rows_of(second.name)), is_whole(rows_of(second.name))) == (8, True)
+    refresh("tuesday", first, second)
+    assert (len(rows_of(first.name)), is_whole(rows_of(second.name))) == (13, True)
+
+
+@only_in_full_runs
+@pytest.mark.parametrize("moment", ["behind the first", "within the first"])
+def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, moment: str):
+    first, second = views(name)
+    grow(400)
+    command = [sys.executable, "-m", "tests.refresh_job", name, "monday"]
+    with (tmp_path / "job.log").open("ab") as log:
+        job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        sought = settings().table_path(first.name)
+        sought = sought / "_delta_log" / f"{0:020}.json" if moment == "behind the first" else sought
+        while not sought.exists():
+            assert job.poll() is None, (tmp_path / "job.log").read_text()
+        halves = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+        for half in halves:
+            half.kill()
+        psutil.wait_procs(halves, timeout=60)
+        assert not settings().is_stored(second.name)
+        killed_behind = settings().is_stored(first.name)
+        grow(100)
+        assert subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=300).returncode == 0
+    assert (versions(first), versions(second)) == ([0], [0])
+    size = 400 if killed_behind else 500
+    for view in (first, second):
+        assert (len(rows_of(view.name)), is_whole(rows_of(view.name))) == (size, True)
+
+
+def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
+    grow(8)
+    expect = (
+        Expect("small", "n < 6", otherwise="drop"),
+        Expect("even", "n % 2 = 0", otherwise="warn"),
+        Expect("positive", "n >= 0", otherwise="fail"),
+    )
+    view = replace(views(name)[0], expect=expect)
+    refresh("monday", view)
+    assert sorted(row["n"] for row in rows_of(view.name)) == [0, 1, 2, 3, 4, 5]
+    done = refreshes.newest(view.name)
+    assert done and done.tally == {
+        "read": 8,
+        "kept": 6,
+        "quarantined": 0,
+        "dropped": 2,
+        "broke": {"small": 2, "even": 4, "positive": 0},
+    }
+    broken = replace(view, expect=(Expect("large", "n > 6", otherwise="fail"),))
+    with pytest.raises(Broken, match=rf"{view.name}: run 'tuesday' breaks 'large' \(7 rows\), and the view is left"):
+        refresh("tuesday", broken)
+    assert versions(view) == [0]
+    assert verification.verify(view).notes == []
+
+
+def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(name, grow, refresh, stored):
+    view, _ = views(name)
+    grow(8)
+    refresh("monday", view)
+    changed = replace(
+        view,
+        comment="another",
+        schema="n BIGINT COMMENT 'longer', half DOUBLE",
+        transform="SELECT CAST(n AS BIGINT) AS n, CAST(n / 2 AS DOUBLE) AS half FROM source",
+        partition_by=(),
+        cluster_by=("n",),
+        owner="team-x",
+    )
+    refresh("tuesday", changed)
+    assert versions(view) == [0, 1]
+    schema = stored(view.name).schema
+    assert schema.simpleString() == "struct<n:bigint,half:double>"
+    assert schema["n"].metadata["comment"] == "longer"
+    table = DeltaTable(str(settings().table_path(view.name)))
+    assert (table.metadata().description, table.metadata().partition_columns) == ("another", [])
+    properties = Log(settings().table_path(view.name)).state.properties
+    assert (properties["sluice.owner"], properties["delta.enableExpiredLogCleanup"]) == ("team-x", "false")
+    assert len(rows_at(view, 0)) == 8, "the version before is still there"
+
+
+def test_sql_calls_the_sources_of_a_view_by_their_names(name, grow, refresh):
+    grow(8)
+    source = Delta(f"silver.{name}")
+    view = Table(
+        name=f"gold.{name}",
+        comment="",
+        source={"clicks": source, "buys": source},
+        schema="n INT, pairs BIGINT",
+        transform="SELECT n, count(*) AS pairs FROM clicks JOIN buys USING (n) GROUP BY n",
+        write=Replace(),
+    )
+    grow(2)
+    refresh("monday", view)
+    assert {row["n"]: row["pairs"] for row in rows_of(view.name)} == {0: 4, 1: 4} | dict.fromkeys(range(2, 8), 1)
+
+
+def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_as_it_was(name, grow, refresh, engine):
+    first, second = views(name)
+    with pytest.raises(Unreachable, match=f"silver.{name} is not stored yet, and a view reads it: start its flow"):
+        refresh("monday", first, second)
+    grow(8)
+    with pytest.raises(FlowFailed, match="nothing"):
+        refresh("monday", replace(first, transform="SELECT nothing FROM source"), second)
+    assert windows.calendar(engine, first.name)[0].state == "failed"
+    assert not settings().is_stored(first.name)
+    refresh("monday", first, second)
+    assert windows.calendar(engine, first.name)[0].state == "done"
+
+
+def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, refresh, engine):
+    view, _ = views(name)
+    grow(8)
+    other = Keeper(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
+    other.take(window.leases(view))
+    other.start()
+    try:
+        with pytest.raises(LeaseHeld):
+            refresh("monday", view)
+        assert windows.calendar(engine, view.name)[0].state == "skipped"
+    finally:
+        other.stop()
+    assert not settings().is_stored(view.name)
+
+
+def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refresh, maintain):
+    view = replace(views(name)[0], maintain=Maintenance(time_travel_hours=0.0001))
+    grow(8)
+    for day in range(3):
+        refresh(f"day {day}", view)
+    path = settings().table_path(view.name)
+    wait_until(lambda: len(list(path.glob("part=*/*.parquet"))) > 4, 10)
+    found = maintain(view)
+    assert (found.state, found.before.rows, found.after.rows) == ("done", 8, 8)
+    assert is_whole(rows_of(view.name))
+    refresh("the day after", view)
+    assert verification.verify(view).notes == []
