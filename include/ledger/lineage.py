@@ -101,7 +101,7 @@ def _newest(flow: Table) -> Commit | None:
     """The newest commit of a flow or a view; None where there is none yet."""
     if flow.is_view:
         done = refreshes.newest(flow.name)
-        return done and done.commit
+        return done.commit if done else None
     if not settings().is_stored(flow.name):
         return None
     commits = islice(Log(settings().table_path(flow.name)).commits(), RECENT_COMMITS)

@@ -1,0 +1,87 @@
+"""`refresh.<view>`: one DAG for each materialized view, run as Airflow runs it."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from include import catalog
+from include.ledger.log import Log
+from include.ledger.refreshes import of_commit
+from include.local import environment, java
+from include.settings import Settings, from_environment
+
+VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"
+
+
+def test_every_view_has_its_dag_with_the_schedule_it_declares_and_no_other_table_has_one(dags):
+    views = catalog.load().views
+    assert {f"refresh.{name}" for name in views} == {name for name in dags if name.startswith("refresh.")}
+    assert VIEW in views
+    for view in views.values():
+        dag = dags[f"refresh.{view.name}"]
+        [task] = dag.tasks
+        assert (dag.schedule, dag.max_active_runs, dag.catchup, task.durable) == (view.schedule, 1, False, False)
+        assert task.application_args == ["--table", view.name, "--run", "{{ run_id }}"]
+
+
+def minute(model: str, at: str, readings: int, average: float, kcal: str) -> dict:
+    moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    least, most = int(average) - 5, int(average) + 5
+    return {
+        "model": model,
+        "minute": moment,
+        "readings": readings,
+        "avg_heart_bpm": average,
+        "min_heart_bpm": least,
+        "max_heart_bpm": most,
+        "kcal": Decimal(kcal),
+    }
+
+
+def refresh(where: Settings) -> None:
+    """`airflow dags test`, with the Airflow database of all tests and everything else of this test's own."""
+    java_home = java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    variables |= {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")}
+    command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"refresh.{VIEW}"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+
+def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_dag_run(tmp_path, airflow_database):
+    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
+    rows = [
+        minute("band", "2026-03-01T23:58", 10, 60.0, "1.500"),
+        minute("band", "2026-03-01T23:59", 30, 80.0, "2.000"),
+        minute("band", "2026-03-02T00:00", 5, 90.0, "0.250"),
+    ]
+    types = pa.schema(
+        [
+            ("model", pa.string()),
+            ("minute", pa.timestamp("us", "UTC")),
+            ("readings", pa.int64()),
+            ("avg_heart_bpm", pa.float64()),
+            ("min_heart_bpm", pa.int32()),
+            ("max_heart_bpm", pa.int32()),
+            ("kcal", pa.decimal128(19, 3)),
+        ]
+    )
+    write_deltalake(str(where.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
+    refresh(where)
+    stored = DeltaTable(str(where.table_path(VIEW)))
+    found = {(row["model"], row["day"]): row for row in stored.to_pyarrow_table().to_pylist()}
+    assert found.keys() == {("band", date(2026, 3, 1)), ("band", date(2026, 3, 2))}
+    first = found["band", date(2026, 3, 1)]
+    assert (first["readings"], first["avg_heart_bpm"], first["kcal"]) == (40, 75.0, Decimal("3.500"))
+    assert (first["min_heart_bpm"], first["max_heart_bpm"]) == (55, 85)
+    log = Log(where.table_path(VIEW))
+    assert log.versions == [0]
+    done = of_commit(log.commit(0))
+    assert done and done.run.startswith("manual__")
+    assert done.read == {SOURCE: 0}
