@@ -121,6 +121,19 @@ def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refr
     assert len(rows_of(first.name)) == 16
 
 
+def test_two_jobs_of_one_run_refresh_a_view_once(name, grow, refresh):
+    first, _ = views(name)
+    other = replace(first, name=f"gold.{name}_c")
+    grow(8)
+
+    def meanwhile(rows):
+        refresh("monday", other)
+        return first.transform(rows)
+
+    refresh("monday", replace(first, transform=meanwhile), other)
+    assert (versions(first), versions(other)) == ([0], [0])
+
+
 def test_all_views_of_a_run_read_a_table_at_one_version_and_each_other_as_the_run_made_them(name, grow, refresh):
     first, second = views(name)
     grow(8)
