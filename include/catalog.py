@@ -14,6 +14,9 @@ from include.declaration import avro, expectations, files, layout, mistake, read
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
 
+# What is wrong with a table by itself.
+ALONE = (declaration.check_alone, views.check, layout.check, sources.check, avro.check, reading.check_alone)
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -98,9 +101,8 @@ def load(package: str = "include.tables") -> Catalog:
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        for alone in (declaration.check_alone, views.check, layout.check, sources.check, avro.check):
+        for alone in ALONE:
             alone(table)
-        reading.check_alone(table)
         found[expected] = table
     for table in found.values():
         for among in (declaration.check_among, expectations.check, files.check):

@@ -60,10 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign.
-
-    note: what a refresh did.
-    """
+    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration, foreign. note: what it did."""
 
     version: int
     committed_at: float
@@ -219,10 +216,9 @@ class Account:
 def kind(commit: Commit) -> str:
     """Whose a commit is that is no batch's."""
     said = commit.metadata
-    # A replay and a refresh have a window, too.
-    for what in (refreshes.RUN, "replay", "window"):
-        if what in said:
-            return what
+    for one in ("replay", refreshes.RUN, "window"):
+        if one in said:
+            return one
     if "inline" in said:
         return "compaction"
     # The engine creates and alters tables without a stamp; by themselves these change no row.
