@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration, foreign. note: what it did."""
+    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign. note: in words."""
 
     version: int
     committed_at: float
