@@ -60,7 +60,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign. note: in words."""
+    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign.
+
+    note: what a refresh did.
+    """
 
     version: int
     committed_at: float
