@@ -1,8 +1,8 @@
 """What a look at every flow costs: python -m benchmarks.status [--flows 20], in a home of its own, without a broker.
 
-`python -m include.ledger status` of so many flows, as a whole process and the look alone: half of them read topics,
-half tables with a history of 1,000 commits, of which each is 300 behind, with nothing running and a broker that accepts
-connections and never answers. Wall time and CPU seconds, the best of several runs.
+`python -m include.ledger status` of so many flows, as a whole process: half of them read topics, half tables with a
+history of 1,000 commits, of which each is 300 behind, with nothing running; once where no broker listens, and once
+where one accepts connections and never answers. Wall time and CPU seconds, medians of several runs.
 """
 
 import argparse
@@ -10,20 +10,31 @@ import json
 import os
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from include.catalog import Catalog
 from include.errors import report
-from include.ledger import status
 from include.settings import ROOT, settings
 from include.spec import Delta, Kafka, Table
 
 COMMITS, UNREAD = 1_000, 300
-RUNS = 3
+RUNS = 5
+ABSENT = "127.0.0.1:1"
+# The command line, over the tables of this benchmark.
+COMMAND = """
+import sys
+from benchmarks.status import tables
+from include import catalog
+from include.catalog import Catalog
+from include.ledger import __main__ as ledger
+found = Catalog({table.name: table for table in tables(int(sys.argv.pop()))})
+catalog.load = lambda: found
+ledger.main()
+"""
 
 
 def tables(flows: int) -> list[Table]:
@@ -65,21 +76,21 @@ def _offset(flow: Table, version: int) -> dict[str, object]:
     return {"sourceVersion": 1, **place}
 
 
-def whole_process() -> tuple[float, float]:
-    """Wall and CPU seconds of the command, over the shipped tables: what starting Python and the libraries costs."""
+def measure(flows: int, broker: str) -> tuple[float, float]:
+    """Wall and CPU seconds of the command, medians."""
+    runs = [_run(flows, {**os.environ, "SLUICE_KAFKA": broker}) for _ in range(RUNS)]
+    wall, cpu = (statistics.median(found) for found in zip(*runs, strict=True))
+    return wall, cpu
+
+
+def _run(flows: int, environment: dict[str, str]) -> tuple[float, float]:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "include.ledger", "status"], cwd=ROOT, env=os.environ, check=True, capture_output=True
-    )
+    command = [sys.executable, "-c", COMMAND, "status", str(flows)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - began, cpu
-
-
-def look(catalog: Catalog) -> tuple[float, float]:
-    wall, cpu = time.monotonic(), time.process_time()
-    status.text(status.look(catalog))
-    return time.monotonic() - wall, time.process_time() - cpu
+    # The heading, and a line for each flow.
+    assert sum(line.startswith(("bronze.t", "silver.t")) for line in done.stdout.splitlines()) >= flows
+    return time.monotonic() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -88,20 +99,17 @@ def main() -> None:
     flows = parser.parse_args().flows
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, socket.create_server(("127.0.0.1", 0)) as silent:
         settings.cache_clear()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        os.environ.update({"SLUICE_HOME": home, "SLUICE_KAFKA": address, "SLUICE_LANDING": ""})
+        os.environ.update({"SLUICE_HOME": home, "SLUICE_LANDING": ""})
         os.environ["SLUICE_CONTROL_URL"] = f"sqlite:///{Path(home) / 'control.db'}"
-        made = tables(flows)
-        for table in made:
+        for table in tables(flows):
             store(table)
-        catalog = Catalog({table.name: table for table in made})
-        look(catalog)
-        looks = [look(catalog) for _ in range(RUNS)]
-        processes = [whole_process() for _ in range(RUNS)]
-    wall, cpu = (min(found) for found in zip(*looks, strict=True))
-    print(f"a look at {len(made)} flows, {UNREAD} commits behind, broker away: {wall:.2f} s, {cpu:.2f} CPU seconds")
-    wall, cpu = (min(found) for found in zip(*processes, strict=True))
-    print(f"the command over the shipped tables, nothing stored: {wall:.2f} s, {cpu:.2f} CPU seconds")
+        _run(flows, {**os.environ, "SLUICE_KAFKA": ABSENT})
+        for what, broker in (
+            ("no broker listens", ABSENT),
+            ("one listens, and never answers", f"127.0.0.1:{silent.getsockname()[1]}"),
+        ):
+            wall, cpu = measure(flows, broker)
+            print(f"status of {flows} flows, {UNREAD} commits behind; {what}: {wall:.2f} s, {cpu:.2f} CPU seconds")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,13 @@ class Topic:
         assert refused == []
         return self
 
+    def send_keyed(self, key: str, *values: object) -> None:
+        """To one partition, where of a compacted topic only the last one stays."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        for value in values:
+            producer.produce(self.name, str(value).encode(), key=key.encode(), partition=0)
+        assert producer.flush(60) == 0
+
     def send_at(self, moment: float, *values: object) -> "Topic":
         """Records that say they were made then, in seconds since 1970."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})

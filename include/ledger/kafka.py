@@ -71,7 +71,7 @@ class Topics:
         try:
             found = self._admin.list_topics(timeout=self.timeout_seconds).topics
         except KafkaException as error:
-            raise self._no_broker() from error
+            raise self.no_broker() from error
         return {name: sorted(topic.partitions) for name, topic in found.items() if name not in INTERNAL}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -132,7 +132,7 @@ class Topics:
         found = {(one.topic, one.partition): self._result(future, one.topic).offset for one, future in asked.items()}
         # librdkafka passes a timeout off as an answer with an offset below zero.
         if any(offset < NOTHING_SO_LATE for offset in found.values()):
-            raise self._no_broker()
+            raise self.no_broker()
         return found
 
     def _result(self, future: Future[Any], topic: str) -> Any:
@@ -146,12 +146,12 @@ class Topics:
                 ) from exception
             # The client's own errors, such as a timeout, have codes below zero.
             if error.code() < 0:
-                raise self._no_broker() from exception
+                raise self.no_broker() from exception
             raise Unreachable(
                 f"the broker at {self.servers} says nothing about '{topic}' ({error.str()}): see its log"
             ) from exception
 
-    def _no_broker(self) -> Unreachable:
+    def no_broker(self) -> Unreachable:
         return Unreachable(
             f"SLUICE_KAFKA is {self.servers}, where no Kafka broker answers: start it (make up), or correct the setting"
         )

@@ -1,9 +1,12 @@
 """What the sources of some flows hold at one moment. Each is asked once, however many flows read it."""
 
+import socket
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from include.control.backlog import TREND_SECONDS
 from include.ledger import kafka
@@ -16,6 +19,7 @@ from include.spec import Delta, Kafka, Table
 
 # Enough for a broker that is there; who looks now and again would rather be told that it is not.
 TIMEOUT_SECONDS = 1.0
+KAFKA_PORT = 9092
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Sources:
         if not self._of_kafka:
             return {}
         topics = kafka.Topics(settings().kafka, self._timeout_seconds)
+        if not any(self._listens(server) for server in settings().kafka.split(",")):
+            raise topics.no_broker()
         known = topics.partitions()
         names = {name for source in self._of_kafka for name in kafka.matching(source, known) if name in known}
         spans = topics.spans([(name, partition) for name in names for partition in known[name]], self.since)
@@ -77,3 +83,13 @@ class Sources:
             name: Topic({partition: spans[name, partition] for partition in known[name]}, Limits.of(limits[name]))
             for name in names
         }
+
+    def _listens(self, server: str) -> bool:
+        """Whether somebody does there: Kafka's client would try for the whole timeout where nobody does."""
+        place = urlsplit(f"//{server.strip().rpartition('://')[2]}")
+        with (
+            suppress(OSError),
+            socket.create_connection((place.hostname, place.port or KAFKA_PORT), self._timeout_seconds),
+        ):
+            return True
+        return False
