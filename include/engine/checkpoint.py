@@ -59,16 +59,17 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     if newest is None:
         siblings.require_unread(table, owner["source"])
     beginning = Beginning()
+    shuffle_partitions = str(spark.conf.get("spark.sql.shuffle.partitions"))
     if reset:
         beginning = after_last_commit(table, reset.accepts_loss)
         if newest is not None and beginning.after:
             _check_write(home / str(newest), owner, table)
         number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
-        generation.begin(home, number, owner, beginning)
+        generation.begin(home, number, owner, beginning, shuffle_partitions)
     elif newest is None:
         _require_no_commit(table)
         number = 1
-        generation.begin(home, number, owner, beginning)
+        generation.begin(home, number, owner, beginning, shuffle_partitions)
     else:
         number = newest
     found = _open(home / str(number), number, table, owner)

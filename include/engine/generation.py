@@ -11,8 +11,8 @@ from include.ledger.beginning import Beginning
 from include.ledger.planned import OWNER
 
 
-def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning) -> None:
-    """Make the checkpoint directory `home/number`, whole or not at all."""
+def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, shuffle_partitions: str) -> None:
+    """Make the checkpoint directory `home/number`, whole or not at all. shuffle_partitions: of its first batch."""
     new = home / f"{number}.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -20,15 +20,17 @@ def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning) 
     document = {**owner, "generation": number, "after": beginning.after, "first": int(is_seeded), "definitions": []}
     (new / OWNER).write_text(json.dumps(document))
     if is_seeded:
-        _seed(new, beginning.offset)
+        _seed(new, beginning.offset, shuffle_partitions)
     if beginning.files:
         landing.seed(new, list(beginning.files))
     new.rename(home / str(number))
 
 
-def _seed(checkpoint: Path, offset: Any) -> None:
+def _seed(checkpoint: Path, offset: Any, shuffle_partitions: str) -> None:
     """A batch 0 that is done, in Spark's format, so that batch 1 starts at `offset`."""
-    settings_line = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    # A start that finds batch 1 planned and not done compares this with it, and fails where it is missing.
+    conf = {"spark.sql.shuffle.partitions": shuffle_partitions}
+    settings_line = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
     files = {
         "metadata": json.dumps({"id": str(uuid.uuid4())}),
         "offsets/0": f"v1\n{settings_line}\n{json.dumps(offset)}",

@@ -31,6 +31,9 @@ class Journal:
         """Append them all. Raises OSError; some of them may then be there, and nothing torn stands before others."""
         if not lines:
             return
+        if self._segment is not None and not self._path.exists():
+            # Somebody deleted it, and what goes into it would be lost without an error.
+            self.finish()
         segment = self._segment or self._begin()
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
@@ -46,7 +49,7 @@ class Journal:
             return
         is_old = time.monotonic() - self._opened_at >= SEGMENT_SECONDS
         is_fetched = self._finished is None or not self._finished.exists()
-        if (is_old and is_fetched) or self._segment.tell() >= SEGMENT_BYTES or not self._path.exists():
+        if (is_old and is_fetched) or self._segment.tell() >= SEGMENT_BYTES:
             self.finish()
 
     def finish(self) -> None:

@@ -169,6 +169,18 @@ def test_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypa
     chain.assert_holds(topic.messages())
 
 
+def test_a_kill_in_the_first_batch_after_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypatch):
+    topic.create().send(*range(3))
+    run_once(*chain.all)
+    topic.send(100, "y")
+    for table in chain.all:
+        ask(Action.RESET_CHECKPOINT, table)
+        with failing_commits(monkeypatch):
+            run_once(table)
+        run_once(table)
+    chain.assert_holds(topic.messages())
+
+
 @only_in_full_runs
 def test_a_reset_before_the_first_commit_starts_from_the_beginning(chain, topic, run_once, ask, monkeypatch):
     topic.create().send(1, "x")

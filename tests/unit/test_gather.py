@@ -243,6 +243,17 @@ def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line
     assert "line 2 is no query progress, left out" in capsys.readouterr().err
 
 
+def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
+    made = Journal()
+    made.write([line(report(1))])
+    for segment in journal.segments():
+        segment.unlink()
+    made.write([line(report(2))])
+    made.finish()
+    gather_once()
+    assert batches() == [2]
+
+
 def test_of_two_that_gather_at_once_one_does_it():
     write(line(report(1)))
     with (settings().journals / "gather.lock").open("w") as lock:
