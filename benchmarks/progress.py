@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     small = parser.parse_args().small
     with session(Catalog({})) as spark:
-        blocks, batches = (2, 5) if small else (12, 40)
+        blocks, batches = (2, 5) if small else (10, 20)
         fill((2 * blocks + 4) * (batches + 5))
         busy = Busy(spark)
         compare(busy, blocks, batches)

@@ -114,6 +114,12 @@ def test_a_table_that_was_overwritten_holds_none_of_its_batches(stored):
     assert "replaced all it held" in sentence(stored, "overwritten")
 
 
+def test_a_table_that_was_created_anew_over_itself_holds_none_of_its_batches(stored):
+    DeltaTable.create(str(stored.path), kafka_rows(0, 0).schema, mode="overwrite")
+    assert set(states(stored).values()) == {"undone"}
+    assert "REPLACE TABLE) replaced all it held" in sentence(stored, "overwritten")
+
+
 def test_a_vacuum_by_a_stranger_is_named(stored):
     DeltaTable(stored.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     DeltaTable(stored.path).optimize.compact()
@@ -145,6 +151,12 @@ def test_a_hole_in_the_log_is_named_and_so_is_its_batch(stored):
     assert f"batches {stored.table.flow} 1/1: " in sentence(stored, "missing")
 
 
+def test_a_hole_in_front_of_a_batch_is_seen_without_a_checkpoint(stored):
+    (stored.path / "_delta_log" / f"{2:020}.json").unlink()
+    stored.forget()
+    assert states(stored) == {(1, 2): "history", (1, 1): "missing", (1, 0): "history"}
+
+
 def test_a_batch_that_spark_is_done_with_and_the_table_lacks_is_missing(stored):
     stored.plan(3, upto(40))
     stored.acknowledge(3)
@@ -169,6 +181,12 @@ def test_a_checkpoint_that_was_put_back_to_an_older_state_is_named(stored):
         (stored.checkpoint / name).unlink()
     assert states(stored) == {(1, 2): "history", (1, 1): "committed", (1, 0): "committed"}
     assert "and their checkpoint does not know them" in sentence(stored, "checkpoint lost")
+
+
+def test_a_checkpoint_that_lost_its_newest_files_of_one_kind_is_named(stored):
+    for batch in (3, 4):
+        stored.plan(batch, upto(batch * 10 + 10))
+    assert "plans up to batch 4 and is done up to 2, files are missing" in sentence(stored, "checkpoint with a gap")
 
 
 @pytest.mark.parametrize("name", ["offsets/2", "commits/2", "offsets/1", "metadata", "owner.json"])

@@ -1,12 +1,13 @@
 """What `verify` says of tables in which every row is accounted for, and of those in which one is not."""
 
+import json
 import random
 import uuid
 from collections import Counter
 
 import pyarrow
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -111,6 +112,15 @@ def test_rows_that_went_after_they_were_written_are_a_difference():
     made = filled()
     made.append(kafka_rows(30, 33), {"window": 1, "step": "optimize"})
     with pytest.raises(Unbalanced, match="holds 33 records, and its batches read 30"):
+        verify(made.table)
+
+
+def test_rows_that_a_window_lost_are_a_difference():
+    _, made = silver()
+    made.batch(0, None, delta(4), numbers(30), judged(30, 30))
+    said = CommitProperties(custom_metadata={"userMetadata": json.dumps({"window": 1, "step": "optimize"})})
+    DeltaTable(made.path).delete("id = 7", commit_properties=said)
+    with pytest.raises(Unbalanced, match="holds 29 rows, and its commits wrote 30"):
         verify(made.table)
 
 
