@@ -19,6 +19,7 @@ from include.ledger.spans import of_kafka
 from include.ledger.verification import verify
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
+from tests import lake
 from tests.account import Stored, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -147,6 +148,15 @@ def test_a_batch_that_read_fewer_rows_than_its_source_versions_hold_is_named():
         verify(made.table)
 
 
+def test_a_batch_that_begins_within_a_version_reads_the_rest_of_its_files():
+    made = Stored(reader(name(), f"bronze.{name()}"))
+    made.create(numbers(0))
+    lake.rows(made.table.source.table, 1.0, 10, 20, 30)
+    made.batch(0, None, delta(0, 0), numbers(10), judged(10, 10))
+    made.batch(1, delta(0, 0), delta(1), numbers(50), judged(50, 50))
+    assert verify(made.table).notes == []
+
+
 def test_a_compaction_of_the_source_is_not_read_twice():
     source, made = silver()
     made.batch(0, None, delta(3), numbers(20), judged(20, 20))
@@ -193,6 +203,23 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
         assert "5 rows in quarantine" in verify(made.table).notes[0]
         return
     with pytest.raises(Unbalanced, match=f"put 2 rows into quarantine.silver_.*, which holds {count}"):
+        verify(made.table)
+
+
+@pytest.mark.parametrize("said", [2, 1])
+def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
+    _, made = silver(expect=(Expect("r", "id > 0"),))
+    made.batch(0, None, delta(4), numbers(27), judged(30, 27, quarantined=3))
+    quarantined(made, 0, 3)
+    path = settings().table_path(made.table.quarantine)
+    write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 1), mode="overwrite")
+    info = {"operation": "DELETE", "operationMetrics": {"numDeletedRows": str(said)}}
+    info |= {"timestamp": 0, "userMetadata": json.dumps({"window": 1, "replay": 1})}
+    (path / "_delta_log" / f"{2:020}.json").write_text(json.dumps({"commitInfo": info}))
+    if said == 2:
+        assert "2 rows of quarantine" in verify(made.table).notes[0]
+        return
+    with pytest.raises(Unbalanced, match="lacks 2 rows, and replays took 1 out of it"):
         verify(made.table)
 
 
