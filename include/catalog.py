@@ -10,9 +10,12 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from include import declaration
-from include.declaration import avro, expectations, files, layout, mistake, reading, sources, suggest
+from include.declaration import avro, expectations, files, layout, mistake, reading, slices, sources, suggest
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
+
+# What is wrong with a table by itself.
+ALONE = (declaration.check_alone, layout.check, sources.check, avro.check, reading.check_alone, slices.check)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def load(package: str = "include.tables") -> Catalog:
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        for alone in (declaration.check_alone, layout.check, sources.check, avro.check, reading.check_alone):
+        for alone in ALONE:
             alone(table)
         found[expected] = table
     for table in found.values():

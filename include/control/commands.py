@@ -71,12 +71,12 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.STOP if state == "stopped":
             return "nothing done, it is stopped"
         case Action.STOP:
-            _want(connection, command, flow, "stopped")
+            want(connection, flow, "stopped", command.reason)
             return "stops after the batch in hand"
         case Action.START:
             # Also where it is wanted already: it may be waiting for its next start.
-            _want(connection, command, flow, "running")
-            _forgive(connection, flow)
+            want(connection, flow, "running", command.reason)
+            forgive(connection, flow)
             return "is started"
         case Action.CATCH_UP if state == "running":
             return "nothing done, it runs and catches up by itself"
@@ -85,8 +85,8 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.DRAIN if state == "stopped":
             return "nothing done, it is stopped: action catch up reads what has come since"
         case Action.DRAIN | Action.CATCH_UP:
-            _want(connection, command, flow, "draining")
-            _forgive(connection, flow)
+            want(connection, flow, "draining", command.reason)
+            forgive(connection, flow)
             return "reads what its source holds now, then stops"
         case Action.RELEASE if state != "stopped":
             return "nothing done, it runs: action stop first"
@@ -106,7 +106,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    _forgive(connection, flow)
+    forgive(connection, flow)
     return "restarts after the batch in hand"
 
 
@@ -123,7 +123,7 @@ def _restart_driver(connection: Connection, command: Command) -> str:
         ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))
     for flow in command.flows:
-        _forgive(connection, flow)
+        forgive(connection, flow)
     return "ends after the batches in hand, and is started again"
 
 
@@ -138,17 +138,18 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
     more = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
     connection.execute(more)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    _forgive(connection, flow)
+    forgive(connection, flow)
     return "begins a new generation of its checkpoint at its next start"
 
 
-def _want(connection: Connection, command: Command, flow: str, state: str) -> None:
-    values = {"flow": flow, "state": state, "reason": command.reason}
+def want(connection: Connection, flow: str, state: str, reason: str) -> None:
+    """From now on; the caller holds the flow's row."""
+    values = {"flow": flow, "state": state, "reason": reason}
     statement = database.insert(connection, desired).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
 
 
-def _forgive(connection: Connection, flow: str) -> None:
+def forgive(connection: Connection, flow: str) -> None:
     """Forget how the flow failed, so that it starts at once; should it fail again, that is news."""
     values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
     incidents.end(connection, flow)

@@ -110,6 +110,7 @@ def _check_step(table: Table) -> None:
         "fresh_minutes": table.fresh_minutes,
         "cluster_by": table.cluster_by,
         "partition_by": table.partition_by,
+        "time_column": table.time_column,
         "properties": table.properties,
     }
     useless = next((name for name, value in said.items() if value), None)

@@ -61,24 +61,49 @@ def run_in(
 
     reads: stored tables to warm up with. Raises as `run`.
     """
+    with worker(engine, tables, f"maintain {table.name}", reads) as own:
+        try:
+            own.keeper.take(leases(table))
+        except SluiceError as error:
+            windows.end(engine, number, "skipped", str(error))
+            raise
+        own.window(table, number).run(own.halt, work)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that may open windows: its session, and who keeps its leases and runs flows for it."""
+
+    engine: Engine
+    keeper: Keeper
+    host: Host
+    spark: SparkSession
+    tables: Catalog
+    halt: Callable[[str], None]
+
+    def window(self, table: Table, number: int) -> "Window":
+        """One of the calendar; the leases of the table are held."""
+        return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
+
+
+@contextmanager
+def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iterator[Worker]:
+    """reads: stored tables to warm up with. At the end nothing of it can write any more, and its leases go back."""
     jvm = driver.jvm_pid()
     _make_way(jvm)
-    name = f"maintain {table.name}"
     # First, as it takes longest, and nobody is to wait for it.
     spark = open_session(f"sluice {name}", tables)
     _warm_up(spark, reads)
-    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason))
+
+    def halt(why: str) -> None:
+        driver.halt(jvm, why)
+
+    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, halt)
     host = Host(spark, engine, keeper, name)
-    try:
-        keeper.take(leases(table))
-    except SluiceError as error:
-        windows.end(engine, number, "skipped", str(error))
-        raise
     keeper.start()
     try:
         try:
-            window = Window(engine, keeper, host, spark, table, tables, number)
-            window.run(lambda why: driver.halt(jvm, why), work)
+            yield Worker(engine, keeper, host, spark, tables, halt)
         finally:
             driver.stop(host, jvm)
     finally:

@@ -58,9 +58,13 @@ class Entry:
         return f"{self.flow} {self.generation}/{self.batch}"
 
 
+# The key under which a commit that replaced a range says what it did.
+BACKFILL = "backfill"
+
+
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, compaction, declaration or foreign."""
+    """A commit that is no batch's. kind: window, replay, backfill, compaction, declaration or foreign."""
 
     version: int
     committed_at: float
@@ -214,8 +218,9 @@ class Account:
 def kind(commit: Commit) -> str:
     """Whose a commit is that is no batch's."""
     said = commit.metadata
-    if "replay" in said:
-        return "replay"
+    for one in ("replay", BACKFILL):
+        if one in said:
+            return one
     if "window" in said:
         return "window"
     if "inline" in said:
