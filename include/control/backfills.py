@@ -1,4 +1,4 @@
-"""Backfills as they are remembered: how far each has come, which readers it has stopped, and which tables are stale.
+"""Backfills as they are remembered: how far each has come, and which readers it has stopped.
 
 Whoever dies in the middle of one leaves here what the next try needs to end it.
 """
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, orders
-from include.control.schema import backfills, desired, resets, stale
+from include.control import commands, database, lease, orders, stale
+from include.control.schema import backfills, desired, resets
 from include.declaration.slices import Slice, stored
 
 PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
@@ -55,16 +55,6 @@ class Backfill:
     def is_left_behind(self) -> bool:
         """Whether it was begun, is not done, and nobody is at it."""
         return self.ended_at is None and not self.is_held
-
-
-@dataclass(frozen=True)
-class Stale:
-    """A table that was made of rows that are no more, and has not been made again."""
-
-    table: str
-    range: Slice
-    why: str
-    since: float
 
 
 @dataclass(frozen=True)
@@ -118,13 +108,6 @@ def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Ba
         return [_of(connection, row) for row in rows.all()]
 
 
-def all_stale(engine: Engine) -> list[Stale]:
-    """Raises Unreachable."""
-    with database.transaction(engine) as connection:
-        rows = connection.execute(select(stale).order_by(stale.c.number)).all()
-        return [Stale(row.target, stored(row.begins, row.ends), row.why, row.since) for row in rows]
-
-
 def say(engine: Engine, number: int, phase: str, said: str) -> None:
     """How far it has come."""
     print(f"sluice: backfill {number}: {phase}: {said}", flush=True)
@@ -175,7 +158,8 @@ def finish(
             connection.execute(statement.on_conflict_do_nothing())
         for follower in followers:
             _follow(connection, one, follower)
-        _refresh(connection, one.table, one.range)
+        stale.end(connection, one.table, one.range)
+        _supersede(connection, one)
         now = database.now(connection)
         said = f"{before:,} rows before, {after:,} after"
         values = {"version": version, "rows_before": before, "rows_after": after, "phase_at": now, "ended_at": now}
@@ -192,18 +176,19 @@ def _follow(connection: Connection, one: Backfill, follower: Follower) -> None:
             _insert(connection, follower.table, range_, one.who, one.root)
     else:
         why, range_ = f"{replaced}: {follower.range}", one.range
-    begins, ends = range_.texts
-    values = {"target": follower.table, "begins": begins, "ends": ends, "why": why}
-    connection.execute(insert(stale).values(**values, since=database.now(connection)))
+    stale.mark(connection, follower.table, range_, why)
 
 
-def _refresh(connection: Connection, table: str, made: Slice) -> None:
-    """The table is right again in this range."""
-    begins, ends = made.texts
-    inside = stale.c.target == table
+def _supersede(connection: Connection, one: Backfill) -> None:
+    """What another job has left undone inside the same range is done now."""
+    others = (backfills.c.target == one.table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_(None)
+    begins, ends = one.range.texts
     if begins is not None:
-        inside &= (stale.c.begins >= begins) & (stale.c.ends <= ends)
-    connection.execute(delete(stale).where(inside))
+        others &= (backfills.c.begins >= begins) & (backfills.c.ends <= ends)
+    for row in connection.execute(select(backfills).where(others, backfills.c.number != one.number)).all():
+        if not _of(connection, row).is_held:
+            said, now = f"backfill {one.number} did it", database.now(connection)
+            _set(connection, row.number, phase=DONE, said=said, failure=None, ended_at=now)
 
 
 def _let_go(connection: Connection, one: Backfill) -> list[str]:

@@ -150,7 +150,8 @@ def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
     """Whether a commit of the source between these offsets did more than append."""
     assert isinstance(flow.source, Delta)
     log = Log(settings().table_path(flow.source.table))
-    between = [one for one in log.versions if place(begin)[0] <= one <= place(end)[0]]
+    first = place(begin)[0] + bool(begin.get("isStartingVersion"))
+    between = [one for one in log.versions if first <= one <= place(end)[0]]
     removed = (action["remove"] for one in between for action in log.actions(one, b'"remove"') if "remove" in action)
     return any(one.get("dataChange", True) for one in removed)
 

@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import backfills, database
-from include.control.backfills import Backfill, Stale
+from include.control import backfills, database, stale
+from include.control.backfills import Backfill
+from include.control.stale import Stale
 from include.declaration import slices
 from include.declaration.slices import Slice
 from include.errors import SluiceError
@@ -68,7 +69,7 @@ def words(one: Stale) -> str:
 def stale_or_nothing() -> list[Stale]:
     """Nothing where the control database does not answer, which `status` says."""
     try:
-        return backfills.all_stale(database.connect(settings().control_url))
+        return stale.every(database.connect(settings().control_url))
     except SluiceError:
         return []
 
@@ -87,13 +88,13 @@ def _run(arguments: argparse.Namespace) -> None:
         catalog.load().table(arguments.table)
     engine = database.connect(settings().control_url)
     found = backfills.newest(engine, arguments.table, arguments.limit)
-    stale = [one for one in backfills.all_stale(engine) if arguments.table in (None, one.table)]
+    left = [one for one in stale.every(engine) if arguments.table in (None, one.table)]
     if arguments.json:
-        document = {"backfills": [_document(one) for one in found], "stale": [_document(one) for one in stale]}
+        document = {"backfills": [_document(one) for one in found], "stale": [_document(one) for one in left]}
         print(json.dumps(document, indent=2))
         return
     lines = [line for one in found for line in _lines(one)] or ["no backfill yet"]
-    print("\n".join([*lines, *map(words, stale)]))
+    print("\n".join([*lines, *map(words, left)]))
 
 
 def _document(one: Backfill | Stale) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.declaration import slices
@@ -19,11 +19,11 @@ FORM = {
 }
 
 
-def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str] | None:
-    """The range as the job takes it, said with what will be done; None where nothing is to be done.
+def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
+    """The range as the job takes it; says what will be done.
 
     asked: the form. day: of a run that `airflow backfill create` made. Raises AirflowFailException where that range of
-    the table cannot be made again.
+    the table cannot be made again, and AirflowSkipException where nothing is to be done.
     """
     tables = catalog.load()
     table = tables.table(name)
@@ -35,4 +35,6 @@ def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[
     except UsageError as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(rehearsal(table, tables, range_)))
-    return None if asked["dry_run"] else {"from": begin or "", "to": end or ""}
+    if asked["dry_run"]:
+        raise AirflowSkipException("it was only to say what would be done")
+    return {"from": begin or "", "to": end or ""}

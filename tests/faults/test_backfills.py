@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.control import backfills
+from include.control import backfills, stale
 from include.control.backfills import Backfill
 from include.ledger import verification
 from include.ledger.log import Log
@@ -177,4 +177,4 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
         assert_all_arrives(chain, tables)
         assert running.error is None
-    assert [one for one in backfills.all_stale(engine) if one.table == gold.name] == []
+    assert [one for one in stale.every(engine) if one.table == gold.name] == []
