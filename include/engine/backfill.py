@@ -31,6 +31,8 @@ from include.settings import settings
 from include.spec import Delta, Table, Upsert
 
 LOOK_SECONDS = 0.5
+# A reader that does not stop by then must not make the table's own flow wait for longer.
+DRAIN_SECONDS = 180
 
 
 def run(table: Table, tables: Catalog, begin: str | None, end: str | None, who: str, dry_run: bool) -> None:
@@ -97,14 +99,14 @@ def _note(engine: Engine, table: Table, one: Backfill, error: SluiceError) -> No
 def _in_window(own: Worker, one: Backfill, table: Table, made: Made | None) -> None:
     number = windows.plan(own.engine, table.name, one.who, f"backfill {one.number} {one.range}", is_worth_it=True)
     names = window.leases(table)
-    with _taken(own, names, table):
+    with _taken(own, names, table.maintain.longest_minutes * 60):
         own.window(table, number).run(own.halt, partial(_replace, own=own, one=one, made=made))
 
 
 @contextmanager
-def _taken(own: Worker, names: list[str], table: Table) -> Iterator[None]:
+def _taken(own: Worker, names: list[str], patience_seconds: float) -> Iterator[None]:
     """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
-    deadline = time.monotonic() + table.maintain.longest_minutes * 60
+    deadline = time.monotonic() + patience_seconds
     while True:
         try:
             own.keeper.take(names)
@@ -191,7 +193,7 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
     for flow in flows:
-        with _taken(own, [flow.flow], table):
+        with _taken(own, [flow.flow], DRAIN_SECONDS):
             own.host.run_once([flow])
         stands = position.of(flow.flow)
         unread = Feed(Log(settings().table_path(table.name)), changes=False)
