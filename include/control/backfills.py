@@ -210,7 +210,14 @@ def _readers(connection: Connection, number: int) -> dict[str, tuple[str, str]]:
 
 def _insert(connection: Connection, table: str, range_: Slice, who: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
-    values = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex, "who": who, "root": root or 0}
+    values: dict[str, Any] = {
+        "target": table,
+        "begins": begins,
+        "ends": ends,
+        "key": uuid.uuid4().hex,
+        "who": who,
+        "root": root or 0,
+    }
     values |= {"phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
     number = int(connection.execute(insert(backfills).values(values).returning(backfills.c.number)).scalar_one())
     if root is None:

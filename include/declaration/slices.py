@@ -29,7 +29,9 @@ class Slice:
     @property
     def texts(self) -> tuple[str | None, str | None]:
         """As they are stored: as long as each other, so that they can be compared."""
-        return (self.begin and self.begin.strftime(STORED), self.end and self.end.strftime(STORED))
+        if self.begin is None or self.end is None:
+            return None, None
+        return self.begin.strftime(STORED), self.end.strftime(STORED)
 
     def condition(self, column: str | None, is_date: bool = False) -> str:
         """A SQL condition for the rows inside. A row without a time is in no range."""

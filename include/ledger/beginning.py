@@ -76,7 +76,7 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
     if stamp and isinstance(table.source, Files):
         return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, stamp)))
     if stamp and isinstance(table.source, Delta) and not table.source.changes:
-        offset = behind_backfills(offset, table.source.table)
+        offset = behind_backfills(stamp["source_to"], table.source.table)
     return Beginning(offset, after)
 
 
