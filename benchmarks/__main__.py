@@ -1,6 +1,6 @@
 """All benchmarks: make bench"""
 
-from benchmarks import latency, ledger, progress, quality, sources, status, windows
+from benchmarks import backfill, latency, ledger, progress, quality, sources, status, windows
 from include.errors import report
 
 report(latency.main)
@@ -10,3 +10,4 @@ report(sources.main)
 report(progress.main)
 report(status.main)
 report(ledger.main)
+report(backfill.main)

@@ -10,12 +10,20 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from include import declaration
-from include.declaration import avro, expectations, files, layout, mistake, reading, sources, suggest, views
+from include.declaration import avro, expectations, files, layout, mistake, reading, slices, sources, suggest, views
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
 
 # What is wrong with a table by itself.
-ALONE = (declaration.check_alone, views.check, layout.check, sources.check, avro.check, reading.check_alone)
+ALONE = (
+    declaration.check_alone,
+    views.check,
+    layout.check,
+    sources.check,
+    avro.check,
+    reading.check_alone,
+    slices.check,
+)
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ class Table:
     driver: flows that name the same driver share one Spark process.
     owner: who answers for the table; stored as the property `sluice.owner`.
     cluster_by, partition_by: columns by which its files are laid out; one of the two.
+    time_column: the TIMESTAMP or DATE by which a range of its rows is cut for a backfill. An aggregate has its bucket.
     properties: Delta table properties, over Sluice's own.
     branch: of one of several flows; the catalog sets it.
     steps: the temporary steps between `source` and this table, in their order; the catalog fills them in.
@@ -174,6 +175,7 @@ class Table:
     owner: str | None = None
     cluster_by: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
+    time_column: str | None = None
     properties: dict[str, str] = field(default_factory=dict)
     branch: str | None = None
     steps: tuple["Table", ...] = ()
@@ -222,6 +224,12 @@ class Table:
         """Whether rows of its, or files of its source, may go there."""
         late = self.watermark.late if self.watermark else ""
         return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.expect))
+
+    @property
+    def sliced_by(self) -> str | None:
+        """The column by which a range of its rows is cut."""
+        bucket = self.write.recompute if isinstance(self.write, Upsert) else None
+        return bucket.name if bucket else self.time_column
 
     @property
     def merges_in_windows(self) -> bool:

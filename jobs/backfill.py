@@ -1,31 +1,49 @@
-"""Put mended rows back: spark-submit jobs/backfill.py --replay-quarantine TABLE [--rule NAME ...] [--dry-run]
+"""Make rows again, by today's code:
 
-Judges the rows in the quarantine of TABLE by today's rules, and puts the good ones into the table, each exactly once; a
-row whose identity the table holds by now is a repeated one and goes. Says how many are still bad, by rule. With --rule,
-only rows that broke one of these rules; rows that came too late are let in by naming that rule only, as in
---rule "later than 30 minutes". Rows may be mended by an UPDATE of the quarantine while the flow is stopped. The table's
-flows step aside meanwhile. Killed, it is run again: nothing is lost or doubled. With --dry-run it only counts.
+spark-submit jobs/backfill.py --table TABLE --from MOMENT --to MOMENT [--run ID] [--dry-run]
+spark-submit jobs/backfill.py --replay-quarantine TABLE [--rule NAME ...] [--dry-run]
 
-Exit codes: 0 done, or nothing to do; 2 unknown table, rule or option, 3 a table file is wrong, 4 database or a table it
-looks into does not answer, 5 another window of the table is open or asked for, 6 the lease was lost, 8 it failed, 9 it
-failed in a way that no retry cures.
+The first makes the rows of TABLE whose time column lies from MOMENT to before MOMENT (ISO 8601; UTC without a zone)
+again from what its flow has read so far, puts them in the place of the old ones, and goes on with the tables below it.
+An aggregate without buckets is made as a whole, without --from and --to. The streams go on.
+
+The second judges the rows in the quarantine of TABLE by today's rules, and puts the good ones into the table, each
+exactly once; a row whose identity the table holds by now is a repeated one and goes. Says how many are still bad, by
+rule. With --rule, only rows that broke one of these rules; rows that came too late are let in by naming that rule only,
+as in --rule "later than 30 minutes". Rows may be mended by an UPDATE of the quarantine while the flow is stopped.
+
+Killed, either is run again: nothing is lost or doubled. With --dry-run they only say what they would do.
+
+Exit codes: 0 done, or nothing to do; 2 unknown table, rule or option, or a table that cannot be backfilled, 3 a table
+file is wrong, 4 database or a table it looks into does not answer, 5 another job has the table, 6 the lease was lost,
+8 it failed, 9 it failed in a way that no retry cures.
 """
 
 import argparse
 
 from include import catalog
-from include.engine import replay
-from include.errors import report
+from include.engine import backfill, replay
+from include.errors import UsageError, report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="backfill.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--replay-quarantine", required=True, metavar="TABLE", help="the table to put rows back into")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--table", metavar="TABLE", help="the table to make a range of again")
+    which.add_argument("--replay-quarantine", metavar="TABLE", help="the table to put rows back into")
+    parser.add_argument("--from", dest="begin", metavar="MOMENT", help="where the range begins")
+    parser.add_argument("--to", dest="end", metavar="MOMENT", help="before which it ends")
+    parser.add_argument("--run", default="by hand", metavar="ID", help="who asks for it, for the record")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="a rule; may be given again")
-    parser.add_argument("--dry-run", action="store_true", help="say how many rows would go back, and do nothing")
-    arguments = parser.parse_args()
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    asked = parser.parse_args()
     tables = catalog.load()
-    replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)
+    if asked.table:
+        if asked.rule:
+            raise UsageError("--rule is for --replay-quarantine: leave it out")
+        backfill.run(tables.table(asked.table), tables, asked.begin, asked.end, asked.run, asked.dry_run)
+    else:
+        replay.run(tables.table(asked.replay_quarantine), tables, asked.rule, asked.dry_run)
 
 
 if __name__ == "__main__":

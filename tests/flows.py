@@ -88,6 +88,12 @@ class Chain:
         bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
         return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
+    @property
+    def in_slices(self) -> tuple[Table, Table, Table]:
+        """The same, with a silver that can be backfilled."""
+        bronze, silver, gold = (replace(table, interval_seconds=0.1) for table in self.all)
+        return bronze, replace(silver, time_column="time"), gold
+
     def assert_bronze_holds(self, messages: list[Message]) -> None:
         held = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))
         assert held == Counter((one.partition, one.offset, one.value) for one in messages)

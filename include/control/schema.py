@@ -99,6 +99,39 @@ resets = Table(
     Column("reason", String, nullable=False),
 )
 
+backfills = Table(
+    "backfill",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("root", Integer, nullable=False, comment="the backfill that made this one necessary, or its own number"),
+    Column("target", String, nullable=False, comment="the table"),
+    Column("begins", String, comment="its range, in UTC; NULL: as a whole"),
+    Column("ends", String),
+    Column("key", String, nullable=False, comment="by which its commits know it"),
+    Column("who", String, nullable=False),
+    Column("phase", String, nullable=False, comment="planned, computing, waiting, draining, replacing or done"),
+    Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
+    Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
+    Column("readers", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
+    Column("version", BigInteger, comment="the version that replaced the range; NULL while there is none"),
+    Column("rows_before", BigInteger),
+    Column("rows_after", BigInteger),
+    Column("planned_at", Float, nullable=False),
+    Column("phase_at", Float, nullable=False, comment="since when it is in this phase"),
+    Column("ended_at", Float, comment="NULL until it is done"),
+)
+
+stale = Table(
+    "stale",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="a table that was made of rows that were replaced"),
+    Column("begins", String, comment="which range of it, in UTC; NULL: nobody can tell"),
+    Column("ends", String),
+    Column("why", String, nullable=False, comment="a sentence, and the way out"),
+    Column("since", Float, nullable=False),
+)
+
 readers = Table(
     "reader",
     metadata,

@@ -111,6 +111,7 @@ def _check_step(table: Table) -> None:
         "schedule": table.schedule,
         "cluster_by": table.cluster_by,
         "partition_by": table.partition_by,
+        "time_column": table.time_column,
         "properties": table.properties,
     }
     useless = next((name for name, value in said.items() if value), None)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -61,7 +61,7 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
 
 
-def _stepped(rows: DataFrame, table: Table) -> DataFrame:
+def stepped(rows: DataFrame, table: Table) -> DataFrame:
     """Rows of a stored source as rows of the last temporary step before the table."""
     for step in table.steps:
         rows = shaped(rows, step)
@@ -76,14 +76,14 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp = life.table, life.stamp(batch)
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
-    rows = _stepped(rows, table)
+    rows = stepped(rows, table)
     if isinstance(table.source, Files):
         is_replay = life.may_have_been_tried(batch)
         life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, is_replay)
     elif isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, table, table.write, stamp)
     elif as_it_came:
-        commit.commit(_in_few_files(rows, _kafka_records(stamp)), table, stamp)
+        commit.commit(in_few_files(rows, _kafka_records(stamp)), table, stamp)
     else:
         life.rows_before = _append_judged(rows, life, table.write, stamp)
 
@@ -117,7 +117,7 @@ def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> 
         if write.watermark:
             newest = max((one for one in (newest, life.newest) if one is not None), default=None)
             stamp = replace(stamp, newest={write.watermark.of: newest})
-        commit.commit(_in_few_files(good, tally.kept), table, replace(stamp, rows=asdict(tally)))
+        commit.commit(in_few_files(good, tally.kept), table, replace(stamp, rows=asdict(tally)))
         life.newest = newest
         return tally.read
     finally:
@@ -157,26 +157,29 @@ def _require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> 
 
 
 def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> int:
-    by = write.recompute
-    assert isinstance(table.source, Delta)
-    source = (
-        rows.sparkSession.read.format("delta")
-        .option("versionAsOf", ledger.read_version(stamp.source_to))
-        .load(str(settings().table_path(table.source.table)))
-    )
-    source = _stepped(source, table)
+    by, version = write.recompute, ledger.read_version(stamp.source_to)
     if by is None:
-        commit.commit(shaped(source, table), table, stamp)
+        commit.commit(recomputed(rows.sparkSession, table, write, version), table, stamp)
         return rows.count()
     touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
     starts = [row["start"] for row in touched]
-    source = source.filter(prune.condition(by.of, starts, by.unit)).withColumn(by.name, prune.bucket(by.of, by.unit))
+    buckets = recomputed(rows.sparkSession, table, write, version, prune.condition(by.of, starts, by.unit))
     near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
-    commit.commit(shaped(source, table), table, stamp, pruning=near)
+    commit.commit(buckets, table, stamp, pruning=near)
     return sum(row["count"] for row in touched)
 
 
-def _in_few_files(rows: DataFrame, count: int) -> DataFrame:
+def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, condition: str = "true") -> DataFrame:
+    """Rows of an aggregate, made of all rows of its source as of a version; condition: of the buckets to compute."""
+    assert isinstance(table.source, Delta)
+    path = str(settings().table_path(table.source.table))
+    source = stepped(spark.read.format("delta").option("versionAsOf", version).load(path), table)
+    if by := write.recompute:
+        source = source.filter(condition).withColumn(by.name, prune.bucket(by.of, by.unit))
+    return shaped(source, table)
+
+
+def in_few_files(rows: DataFrame, count: int) -> DataFrame:
     """Small batches as one file; large ones as they come, so that all cores write."""
     return rows.coalesce(1) if count <= ROWS_PER_FILE else rows
 

@@ -61,11 +61,11 @@ def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
     return F.arrays_overlap(RULES, F.array(*names)) if names else F.lit(False)
 
 
-def judged(rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None) -> DataFrame:
+def judged(rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str = "true") -> DataFrame:
     """`rows` plus `_rules`, the names of the rules each row breaks. A rule that comes out NULL is broken.
 
-    table: whose rows they are, where a rule is to compare them with what is stored. Raises Unreachable where a rule
-    looks into a table that is not stored.
+    table: whose rows they are, where a rule is to compare them with what is stored; stored: a SQL condition for the
+    rows that count as such. Raises Unreachable where a rule looks into a table that is not stored.
     """
     columns = rows.columns
     referring = [rule for rule in rules if isinstance(rule, References)]
@@ -87,7 +87,7 @@ def judged(rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None)
     for rule in rules:
         if isinstance(rule, Unique):
             assert table
-            rows = _with_unique(rows, rule, rules, table)
+            rows = _with_unique(rows, rule, rules, table, stored)
     return rows
 
 
@@ -111,14 +111,14 @@ def _with_reference(rows: DataFrame, rule: References, flag: str) -> DataFrame:
     return rows.join(known, F.col(f"`{rule.column}`") == F.col(key), "left")
 
 
-def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table) -> DataFrame:
+def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, which: str) -> DataFrame:
     """Among the rows that the rules before this one let into the table."""
     is_out = ~ends_as("warn", rules)
     order = [F.col(f"`{name}`") for name in table.write.first_by] if isinstance(table.write, Append) else []
     everything = F.to_json(F.struct(*[column for column in rows.columns if column != RULES]))
     first = Window.partitionBy(is_out, *rule.columns).orderBy(*(order or [everything]))
     rows = rows.withColumn(f"{HOLDS}place", F.row_number().over(first))
-    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name)))
+    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(which)
     keys = {column: f"{HOLDS}{number}" for number, column in enumerate(rule.columns)}
     known = stored.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
     known = known.withColumn(f"{HOLDS}known", F.lit(True))

@@ -131,7 +131,7 @@ def _judged(spark: SparkSession, table: Table, rules: list[str]) -> DataFrame:
     """The quarantine, plus the rules each row breaks today; NULL where the row is not to be looked at."""
     stored = _stored(spark, table.quarantine)
     _require_known(stored, table, rules)
-    is_chosen = F.coalesce(_is_chosen(table, rules) & _has_happened(table), F.lit(False))
+    is_chosen = F.coalesce(_is_chosen(table, rules) & has_happened(table), F.lit(False))
     renamed = stored.filter(is_chosen).withColumnRenamed(quality.RULES, BROKEN_THEN)
     chosen = quality.judged(renamed, table.expect, table).withColumn(IS_GOOD, quality.ends_as("warn", table.expect))
     chosen = chosen.withColumnsRenamed({quality.RULES: BROKEN_NOW, BROKEN_THEN: quality.RULES})
@@ -151,7 +151,7 @@ def _broke(*rules: str) -> Column:
     return F.arrays_overlap(quality.RULES, F.array(*[F.lit(rule) for rule in rules]))
 
 
-def _has_happened(table: Table) -> Column:
+def has_happened(table: Table) -> Column:
     """Not the rows of a batch that was begun and not committed: its flow will judge all of it again."""
     stamps = [stamp for flow in table.flows if (stamp := beginning.last_stamp(flow))]
     return reduce(or_, [_is_up_to(stamp) for stamp in stamps], F.lit(False))

@@ -7,6 +7,7 @@ python -m include.ledger mirror
 python -m include.ledger lineage [--url URL]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
+python -m include.ledger backfills [TABLE] [--limit N] [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
 python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
 python -m include.ledger verify [TABLE ...] [--json]
@@ -39,6 +40,7 @@ COMMANDS = {
     "plan": "calendar",
     "hold": "calendar",
     "release-hold": "calendar",
+    "backfills": "backfills",
     "metrics": "metrics",
     "mirror": "mirror",
     "lineage": "telling",

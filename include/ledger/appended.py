@@ -41,7 +41,10 @@ class Appends:
         """The files of a batch, in the order in which Delta hands them out. Raises Broken, also for a change feed."""
         if self.source.changes:
             raise Broken(f"{entry.name} reads changes of {self.source.table}, whose rows its log does not count")
-        begin, end = entry.source_from, entry.source_to
+        return self.between(entry.source_from, entry.source_to)
+
+    def between(self, begin: Any, end: Any) -> list[Read]:
+        """The files between two offsets of a stream, in their order; begin: None where it had not begun."""
         if begin is None:
             return list(self._first(end))
         version, index = place(begin)
@@ -69,6 +72,11 @@ class Appends:
             earlier = iter(self._snapshot(version - 1) if version else ())
         yield from earlier
         yield from (one for one in self._of(version) if one.index <= index)
+
+    def left_of(self, end: Any) -> list[Read]:
+        """The files of the version in which an offset lies, or of the snapshot, that come behind it."""
+        version, index = place(end)
+        return list(self._rest(end) if end.get("isStartingVersion") else self._of(version, after=index))
 
     def _rest(self, begin: Any) -> Iterator[Read]:
         version, index = place(begin)

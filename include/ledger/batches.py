@@ -27,6 +27,8 @@ MISSING = "missing"  # Acknowledged by Spark or between two others, and the tabl
 DOUBLED = "doubled"  # A second commit of one batch.
 # Whose rows are in the table.
 HELD = (WRITTEN, COMMITTED, EMPTY, HISTORY)
+# The key under which a commit that replaced a range says what it did.
+BACKFILL = "backfill"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, compaction, declaration or foreign.
+    """A commit that is no batch's. kind: window, replay, refresh, backfill, compaction, declaration or foreign.
 
     note: what a refresh did.
     """
@@ -219,7 +221,7 @@ class Account:
 def kind(commit: Commit) -> str:
     """Whose a commit is that is no batch's."""
     said = commit.metadata
-    for one in ("replay", refreshes.RUN, "window"):
+    for one in ("replay", refreshes.RUN, BACKFILL, "window"):
         if one in said:
             return one
     if "inline" in said:

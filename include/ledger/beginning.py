@@ -11,6 +11,8 @@ from deltalake import DeltaTable
 
 from include.errors import Broken
 from include.ledger import landing, topics
+from include.ledger.appended import Appends
+from include.ledger.batches import BACKFILL
 from include.ledger.landing import Taken
 from include.ledger.log import Log
 from include.ledger.retention import Lost
@@ -73,7 +75,35 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
         raise _another_source(table, was, now)
     if stamp and isinstance(table.source, Files):
         return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, stamp)))
+    if stamp and isinstance(table.source, Delta) and not table.source.changes:
+        offset = behind_backfills(stamp["source_to"], table.source.table)
     return Beginning(offset, after)
+
+
+def behind_backfills(offset: dict[str, Any], source: str) -> dict[str, Any]:
+    """Past the commits that replaced a range of the source, where they come next: what a stream of appends stops at.
+
+    What stands in them is not left out: a backfill makes the range anew in the reader too, or calls it stale.
+    """
+    log = Log(settings().table_path(source))
+    appends = Appends(log, Delta(source))
+    version = int(offset["reservoirVersion"])
+    if offset.get("isStartingVersion"):
+        if appends.left_of(offset):
+            return offset
+        version += 1
+    present = set(log.versions)
+    while version in present:
+        if BACKFILL in log.commit(version).metadata:
+            offset = _at(offset, version + 1)
+        elif appends.left_of(offset if version == int(offset["reservoirVersion"]) else _at(offset, version)):
+            break
+        version += 1
+    return offset
+
+
+def _at(offset: dict[str, Any], version: int) -> dict[str, Any]:
+    return {**offset, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
 
 
 def _held_files(table: Table, stamp: dict[str, Any]) -> list[Taken]:

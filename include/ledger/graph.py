@@ -9,8 +9,8 @@ from typing import Any
 
 from include import catalog
 from include.catalog import Catalog
+from include.ledger import backfills, status
 from include.ledger import lag as lags
-from include.ledger import status
 from include.ledger.lag import Lag
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -19,13 +19,14 @@ from include.spec import Delta, Files, Kafka, Table
 @dataclass(frozen=True)
 class Node:
     """kind: topic, folder, table or step. rows, quarantined: of a table that is stored, and of its quarantine; None
-    where there is none.
+    where there is none. stale: whether it was made of rows that a backfill has replaced since.
     """
 
     name: str
     kind: str
     rows: int | None = None
     quarantined: int | None = None
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def look(tables: Catalog) -> Graph:
     origins = {edge.source: _kind(edge.source, tables) for edge in edges}
     nodes = [Node(name, kind) for name, kind in origins.items() if kind in ("topic", "folder")]
     nodes += [Node(name, "step") for name in tables.steps]
-    nodes += [_table(table) for table in tables.tables.values()]
+    stale = {one.table for one in backfills.stale_or_nothing()}
+    nodes += [_table(table, table.name in stale) for table in tables.tables.values()]
     return Graph(tuple(nodes), tuple(edges))
 
 
@@ -101,8 +103,8 @@ def _kind(name: str, tables: Catalog) -> str:
     return "topic" if name.startswith("kafka ") else "folder"
 
 
-def _table(table: Table) -> Node:
-    return Node(table.name, "table", status.rows_or_none(table.name), status.rows_or_none(table.quarantine))
+def _table(table: Table, stale: bool) -> Node:
+    return Node(table.name, "table", status.rows_or_none(table.name), status.rows_or_none(table.quarantine), stale)
 
 
 def _line(node: Node, edge: Edge | None) -> str:
@@ -113,6 +115,8 @@ def _line(node: Node, edge: Edge | None) -> str:
         said.append("not stored yet" if node.rows is None else f"{node.rows:,} rows")
     if node.quarantined:
         said.append(f"{node.quarantined:,} quarantined")
+    if node.stale:
+        said.append("STALE: python -m include.ledger backfills says why")
     if edge and edge.lag:
         lag = edge.lag
         behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words

@@ -14,7 +14,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import database, supervision
 from include.errors import SluiceError
-from include.ledger import freshness, position, trend
+from include.ledger import backfills, freshness, position, trend
 from include.ledger import lag as lags
 from include.ledger.freshness import Freshness
 from include.ledger.lag import Lag
@@ -33,7 +33,7 @@ class Standing:
     `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
     view, has a state of its own.
 
-    in_flight: its batch that is planned and not committed.
+    in_flight: its batch that is planned and not committed. stale: why its table is, and since when.
     """
 
     flow: str
@@ -45,6 +45,7 @@ class Standing:
     trend: Trend
     freshness: Freshness
     in_flight: int | None
+    stale: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -60,6 +61,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
     seen = _seen(tables)
     found = lags.of_all(flows, sources)
     fresh = freshness.look(tables, found)
+    stale = backfills.stale_or_nothing()
     return [
         Standing(
             flow.flow,
@@ -69,6 +71,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
             trend.of(flow, found[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
+            tuple(backfills.words(one) for one in stale if one.table == flow.name),
         )
         for flow in flows
     ]
@@ -157,7 +160,7 @@ def _behind(lag: Lag) -> str:
 
 
 def _notes(one: Standing) -> list[str]:
-    notes = []
+    notes = list(one.stale)
     if one.state is None:
         notes.append(one.reason)
     elif one.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):

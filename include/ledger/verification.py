@@ -11,6 +11,7 @@ from include.ledger import batches, confined, refreshes, spans
 from include.ledger.appended import Appends
 from include.ledger.arrived import PLACE, Arrived, check, columns, unaccounted, why_missing
 from include.ledger.batches import HELD, Account, Entry, Other
+from include.ledger.beginning import behind_backfills
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table
@@ -75,6 +76,9 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
         how = spans.difference(one.source_to, following.source_from)
         if how is None:
             continue
+        if one.generation != following.generation and _is_behind_a_backfill(one, following):
+            yield f"{following.name} goes on behind a backfill of its source, which {one.name} had read up to there"
+            continue
         if one.generation != following.generation and (loss := confined.accepted(following)):
             yield f"{following.name} goes on behind a loss that was accepted: {loss}"
             continue
@@ -86,6 +90,13 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
                 f"{own[-1].flow}: its checkpoint is done up to batch {generation.done}, and the table's last one is "
                 f"{own[-1].name}: a start would leave out what lies between"
             )
+
+
+def _is_behind_a_backfill(one: Entry, following: Entry) -> bool:
+    source = (one.source or {}).get("table")
+    if source is None or one.source != following.source or (one.source or {}).get("changes"):
+        return False
+    return spans.difference(behind_backfills(one.source_to, source), following.source_from) is None
 
 
 def _tally(table: Table, entry: Entry) -> None:
@@ -167,7 +178,8 @@ def _total(account: Account, entries: list[Entry], others: list[Other]) -> Itera
     if None in live or None in written or None in replays:
         yield f"{name}: its total was not compared with its batches, as a commit does not say its rows"
         return
-    total, said = sum(filter(None, live)), sum(filter(None, [*written, *replays]))
+    more = sum(confined.more_by_backfill(log, one.version) for one in others if not one.is_undone)
+    total, said = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + more
     if total != said:
         raise Unbalanced(f"{name} holds {total:,} rows, and its commits wrote {said:,}")
 

@@ -192,6 +192,14 @@ SENTENCES = {
     "not stored: put it on the tables that read it",
     "temporary_steps_in_a_cycle": "include/tables/silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen "
     "<- silver.egg): cut one of these",
+    "time_column_is_no_column": "include/tables/silver/readings.py: time_column is 'tiem', no column of its schema: "
+    "did you mean 'time'?",
+    "time_column_is_no_time": "include/tables/silver/readings.py: time_column 'offset' is BIGINT: name a column that "
+    "is TIMESTAMP or DATE",
+    "time_column_on_a_view": "include/tables/gold/latest.py: time_column is for tables of appends, and a view is "
+    "computed in full with each refresh: take it out",
+    "time_column_on_an_upsert": "include/tables/gold/by_minute.py: time_column is for tables of appends, and an Upsert "
+    "is backfilled by its bucket, or as a whole without one: take it out",
     "topic_named_twice": "include/tables/bronze/events.py: topic 'events' is named twice: take one of them out",
     "topics_and_pattern": "include/tables/bronze/events.py: Kafka has both topics and a pattern: give it one of them",
     "topics_in_one_string": "include/tables/bronze/events.py: topic 'events,clicks' has a name that Kafka does not "

@@ -32,6 +32,7 @@ TABLE = Table(
         offset BIGINT,
         _errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'what could not be read, and why'
     """,
+    time_column="time",
     write=Append(
         unique=("view_id",), first_by=("topic", "partition", "offset"), watermark=Watermark("time", minutes=180)
     ),

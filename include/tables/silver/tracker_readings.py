@@ -19,6 +19,7 @@ TABLE = Table(
         offset BIGINT,
         _errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'fields that could not be typed'
     """,
+    time_column="time",
     write=Append(unique=("device_id", "time"), first_by=("topic", "partition", "offset")),
     expect=(
         Expect("identified", "device_id IS NOT NULL AND time IS NOT NULL"),

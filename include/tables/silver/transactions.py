@@ -15,6 +15,7 @@ TABLE = Table(
         _filename STRING COMMENT 'where it came from',
         _index BIGINT COMMENT 'its place in that file, from 0'
     """,
+    time_column="date",
     write=Append(),
     expect=(Expect("dated", "date IS NOT NULL"), Expect("an amount", "amount IS NOT NULL")),
     driver="side",

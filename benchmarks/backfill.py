@@ -1,0 +1,116 @@
+"""What a backfill costs: python -m benchmarks.backfill [--small], in a home of its own, without a broker.
+
+Rows per CPU second of a backfill against a plain batch job of the same query, in turn, in one session: read, shape,
+judge where there are rules, leave out what repeats, replace the range.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.quality import FIVE, NONE, events
+from benchmarks.session import cpu_seconds, session
+from include.catalog import Catalog
+from include.control import backfills, database
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.declaration.slices import Slice
+from include.engine import backfill, batch, deduplicate, driver, quality, storage
+from include.engine.batch import Life
+from include.engine.checkpoint import Checkpoint
+from include.engine.host import Host
+from include.engine.window import Worker
+from include.errors import report
+from include.settings import settings
+from include.spec import Append, Table
+
+RANGE = Slice(datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
+SIMPLE = replace(NONE, name="silver.simple", write=Append(), time_column="time")
+JUDGED = replace(FIVE, name="silver.judged", time_column="time")
+
+
+def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
+    """As its flow has: one batch that read all there is."""
+    storage.create(rows.sparkSession, table)
+    begun = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
+    batch.write(rows, 0, Life(table, begun, epoch=1))
+
+
+def ours(own: Worker, table: Table) -> None:
+    backfill.work(own, backfills.begin(own.engine, table.name, RANGE, "a benchmark"))
+
+
+def plain(spark: SparkSession, table: Table) -> None:
+    rows = spark.read.format("delta").load(str(settings().table_path("bronze.events")))
+    inside, others = RANGE.condition("time"), RANGE.others("time")
+    rows = batch.shaped(rows, table).filter(inside)
+    if table.expect:
+        judged = quality.judged(rows, table.expect, table).persist()
+        replace_range(judged.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)
+        rows = judged.filter(quality.ends_as("warn", table.expect)).drop(quality.RULES)
+    assert isinstance(table.write, Append)
+    if table.write.unique:
+        rows = deduplicate.first_of_each(rows, table, table.write, others)
+    replace_range(rows, table.name, inside)
+    spark.catalog.clearCache()
+
+
+def replace_range(rows: DataFrame, name: str, inside: str) -> None:
+    path = str(settings().table_path(name))
+    rows.write.format("delta").mode("overwrite").option("replaceWhere", inside).save(path)
+
+
+def cpu_of(work: Callable[[], None]) -> float:
+    gc.collect()
+    before = cpu_seconds()
+    work()
+    return cpu_seconds() - before
+
+
+def compare(own: Worker, table: Table, count: int, rounds: int) -> None:
+    spent: dict[str, list[float]] = {"ours": [], "plain": []}
+    works = {"ours": lambda: ours(own, table), "plain": lambda: plain(own.spark, table)}
+    warm_up = 2
+    for number in range(rounds + warm_up):
+        # Whoever comes second finds the caches warm.
+        for name in list(works)[:: 1 if number % 2 else -1]:
+            seconds = cpu_of(works[name])
+            spent[name] += [seconds] if number >= warm_up else []
+    mine, other = (statistics.median(spent[name]) for name in ("ours", "plain"))
+    print(
+        f"a backfill of {count:,} rows of {table.name}: {count / mine:,.0f} rows per CPU second against "
+        f"{count / other:,.0f} of a plain batch job, {other / mine:.2f} times as many ({rounds} rounds)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.backfill", description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    small = parser.parse_args().small
+    tables = Catalog({table.name: table for table in (SIMPLE, JUDGED)})
+    with session(tables) as spark:
+        rows = events(spark, 5_000 if small else 1_000_000)
+        checkpoint = settings().home / "checkpoint"
+        (checkpoint / "offsets").mkdir(parents=True)
+        end = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 1, "index": -1, "isStartingVersion": False}
+        (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(end)}")
+        engine = database.connect(settings().control_url)
+        keeper = Keeper(engine, Holder.here("backfill", driver.jvm_pid()), 60, lambda reason: os.abort())
+        keeper.start()
+        own = Worker(engine, keeper, Host(spark, engine, keeper, "backfill"), spark, tables, lambda reason: os.abort())
+        for table in (SIMPLE, JUDGED):
+            fill(table, rows, checkpoint)
+            compare(own, table, rows.count(), 1 if small else 7)
+        keeper.stop()
+
+
+if __name__ == "__main__":
+    report(main)

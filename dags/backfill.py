@@ -1,0 +1,67 @@
+"""Makes a range of one table again, by today's code, while the streams go on: one DAG for each table that allows it.
+
+    airflow dags trigger backfill.silver.tracker_readings -c '{"from": "2026-03-01", "to": "2026-03-08"}'
+    airflow backfill create --dag-id backfill.silver.tracker_readings --from-date 2026-03-01 --to-date 2026-03-07 \\
+        --max-active-runs 2 [--reprocess-behavior completed]
+
+The second makes a run for each day, `--to-date` included; days that were made before only with --reprocess-behavior.
+`plan` says what will be done, `backfill` is one spark-submit. The tables below follow, or are marked STALE.
+
+`python -m include.ledger backfills` shows how far each has come. A red `backfill` has replaced its range whole or not
+at all: its log says why. Cleared, it goes on where it ended.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import dag, task
+
+from include import catalog
+from include.declaration import slices
+from include.orchestration import backfill, launch
+from include.orchestration.days import Days
+from include.settings import ROOT
+
+
+def backfills(table: str, in_slices: bool) -> None:
+    @dag(
+        dag_id=f"backfill.{table}",
+        schedule=Days() if in_slices else None,
+        start_date=datetime(1970, 1, 1, tzinfo=UTC),
+        catchup=False,
+        # Of those by hand; `airflow backfill create` has a limit of its own.
+        max_active_runs=1,
+        params=backfill.FORM,
+        is_paused_upon_creation=False,
+        doc_md=__doc__,
+        tags=["sluice", "backfill"],
+    )
+    def pipeline():
+        @task
+        def plan(params, dag_run, data_interval_start=None, data_interval_end=None) -> dict[str, str]:
+            is_day = dag_run.run_type == "backfill"
+            day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
+            return backfill.plan(table, params, day)
+
+        asked = "{{ ti.xcom_pull('plan')['%s'] }}"
+        range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
+        run = SparkSubmitOperator(
+            task_id="backfill",
+            conn_id=launch.CONNECTION,
+            application=str(ROOT / "jobs" / "backfill.py"),
+            application_args=["--table", table, *range_, "--run", "{{ run_id }}"],
+            name=f"sluice backfill {table}",
+            # What was killed is ended by the next try.
+            retries=2,
+            retry_delay=timedelta(minutes=1),
+            # True would find the driver of an earlier try and go green without running anything.
+            durable=False,
+        )
+        plan() >> run
+
+    pipeline()
+
+
+for one in catalog.load().tables.values():
+    if slices.impossible(one) is None:
+        backfills(one.name, in_slices=one.sliced_by is not None)

@@ -1,0 +1,204 @@
+"""Backfills: a range of a table made again by today's code, then that of each table below it, while streams go on.
+
+Each table has one window. In it the range is replaced by one commit; the flows that read the table's appends, which
+would stop at that commit, have read all before it and go on behind it. Whatever kills the job, the next try ends it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import Event
+from typing import Any
+
+from deltalake import DeltaTable
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import backfills, database, windows
+from include.control.backfills import Backfill, Follower
+from include.declaration import slices
+from include.engine import failure, storage, window
+from include.engine.slices import Made, make, replace_aggregate, replace_appends, stamps, txn_app_id
+from include.engine.window import Window, Worker
+from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable, UsageError
+from include.ledger import position
+from include.ledger.backfills import rehearsal
+from include.ledger.batches import BACKFILL
+from include.ledger.log import Commit, Log
+from include.ledger.unread import Feed
+from include.settings import settings
+from include.spec import Delta, Table, Upsert
+
+LOOK_SECONDS = 0.5
+# A reader that does not stop by then must not make the table's own flow wait for longer.
+DRAIN_SECONDS = 180
+
+
+def run(table: Table, tables: Catalog, begin: str | None, end: str | None, who: str, dry_run: bool) -> None:
+    """Make a range again, or say what that would do.
+
+    Raises UsageError where that is impossible, LeaseHeld where another job does the same, Unreachable, and FlowFailed
+    where it fails before the range is replaced.
+    """
+    range_ = slices.of(table, begin, end)
+    if not settings().is_stored(table.name) or not stamps(table):
+        raise UsageError(f"{table.name} has read nothing of its source yet: start its flow, and nothing is to be made")
+    print("\n".join(rehearsal(table, tables, range_)), flush=True)
+    if dry_run:
+        return
+    engine = database.connect(settings().control_url)
+    with window.worker(engine, tables, f"backfill {table.name}", [table.name]) as own:
+        work(own, backfills.begin(engine, table.name, range_, who))
+
+
+def work(own: Worker, asked: Backfill) -> None:
+    """All that is left to do of it, each table after those it reads."""
+    order = list(own.tables.tables)
+    own.keeper.take([backfills.of_job(asked.root)])
+    try:
+        while left := sorted(backfills.undone(own.engine, asked.root), key=lambda one: order.index(one.table)):
+            _do(own, left[0])
+    finally:
+        with suppress(Unreachable):
+            own.keeper.give_back([backfills.of_job(asked.root)])
+
+
+def _do(own: Worker, one: Backfill) -> None:
+    table, made = own.tables.table(one.table), None
+    try:
+        if not isinstance(table.write, Upsert) and replaced_by(table, one) is None:
+            backfills.say(own.engine, one.number, backfills.COMPUTING, _reads(table))
+            made = make(own.spark, table, one)
+        count = f"{made.count:,} rows are made, " if made else ""
+        backfills.say(own.engine, one.number, backfills.WAITING, f"{count}its window is asked for")
+        _in_window(own, one, table, made)
+    except Exception as error:
+        named = failure.of_exception(table.name, error)
+        with suppress(SluiceError):
+            _note(own.engine, table, one, named)
+        raise named from error
+    finally:
+        if made:
+            made.rows.unpersist()
+
+
+def _reads(table: Table) -> str:
+    sources = [flow.source.table for flow in table.flows if isinstance(flow.source, Delta)]
+    return f"makes rows of {', '.join(dict.fromkeys(sources))}"
+
+
+def _note(engine: Engine, table: Table, one: Backfill, error: SluiceError) -> None:
+    """Readers may go on where they stand, unless the range was replaced: they would stop at that."""
+    if replaced_by(table, one) is None:
+        backfills.fail(engine, one, str(error))
+    else:
+        backfills.note(engine, one, str(error))
+
+
+def _in_window(own: Worker, one: Backfill, table: Table, made: Made | None) -> None:
+    number = windows.plan(own.engine, table.name, one.who, f"backfill {one.number} {one.range}", is_worth_it=True)
+    names = window.leases(table)
+    with _taken(own, names, table.maintain.longest_minutes * 60):
+        own.window(table, number).run(own.halt, partial(_replace, own=own, one=one, made=made))
+
+
+@contextmanager
+def _taken(own: Worker, names: list[str], patience_seconds: float) -> Iterator[None]:
+    """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            own.keeper.take(names)
+            break
+        except LeaseHeld:
+            if time.monotonic() > deadline:
+                raise
+        Event().wait(LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        # A flow that was run has given its own back.
+        with suppress(Unreachable):
+            own.keeper.give_back([name for name in names if own.keeper.holds(name)])
+
+
+def _replace(opened: Window, own: Worker, one: Backfill, made: Made | None) -> None:
+    """What is done in the window."""
+    table = opened.table
+    for dead in backfills.interrupted(own.engine, table.name):
+        if dead.number != one.number:
+            _settle(own, table, dead)
+    if replaced_by(table, one) is None:
+        storage.create(own.spark, table)
+        stamp = opened.begin(BACKFILL, table.name)
+
+        def go() -> None:
+            _drain(own, table, one)
+            backfills.say(own.engine, one.number, backfills.REPLACING, "replaces its range")
+
+        if isinstance(table.write, Upsert):
+            replace_aggregate(own.spark, table, one, stamp, go)
+        else:
+            assert made
+            replace_appends(own.spark, table, one, made, stamp, go)
+    _finish(own, table, one)
+
+
+def _settle(own: Worker, table: Table, dead: Backfill) -> None:
+    """Another job has died here and left readers stopped: let them go on, before or behind what it has done."""
+    if replaced_by(table, dead):
+        _finish(own, table, dead)
+    else:
+        backfills.fail(own.engine, dead, "its job died before it had replaced anything: run it again")
+
+
+def _finish(own: Worker, table: Table, one: Backfill) -> None:
+    commit = replaced_by(table, one)
+    assert commit, "its range is replaced"
+    said = commit.metadata[BACKFILL]
+    rows = (said["rows_before"], said["rows_after"])
+    below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
+    followers = [Follower(name, slices.that_follows(reader, table, one.range)) for name, reader in below.items()]
+    backfills.finish(own.engine, one, commit.version, rows, followers)
+    print(f"sluice: {table.name} {one.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
+
+
+def replaced_by(table: Table, one: Backfill) -> Commit | None:
+    """The commit by which its range was replaced, by this job or by one that died."""
+    path = settings().table_path(table.name)
+    if DeltaTable(str(path)).transaction_version(txn_app_id(one)) is None:
+        return None
+    return next(commit for commit in Log(path).commits() if _key(commit.metadata) == one.key)
+
+
+def _key(metadata: dict[str, Any]) -> str | None:
+    return (metadata.get(BACKFILL) or {}).get("key")
+
+
+def readers(tables: Catalog, table: Table) -> list[Table]:
+    """The flows that read the table's appends and have begun; one that reads its changes is shown what a backfill
+    replaced, as any other change.
+    """
+    flows = [flow for flow in tables.flows.values() if isinstance(flow.source, Delta)]
+    own = [flow for flow in flows if flow.source.table == table.name and not flow.source.changes]
+    return [flow for flow in own if position.of(flow.flow)]
+
+
+def _drain(own: Worker, table: Table, one: Backfill) -> None:
+    """Let the readers read all that is there, and stop them: no more comes while this window is open."""
+    flows = readers(own.tables, table)
+    if not flows:
+        return
+    backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
+    backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
+    for flow in flows:
+        with _taken(own, [flow.flow], DRAIN_SECONDS):
+            own.host.run_once([flow])
+        stands = position.of(flow.flow)
+        unread = Feed(Log(settings().table_path(table.name)), changes=False)
+        if stands and stands.offset and unread.behind(stands.offset).files:
+            raise FlowFailed(
+                f"{flow.flow}: it has not read {table.name} to its end, and would stop at what a backfill replaces: "
+                f"nothing was replaced; see why it does not read on, and run the backfill again"
+            )

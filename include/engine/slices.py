@@ -1,0 +1,241 @@
+"""What a range of a table holds by today's code, made of the source rows that its flows have taken so far, and put in
+the place of what it held: the quarantine first, then the table, in one commit each.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.control.backfills import Backfill
+from include.declaration import slices
+from include.engine import batch, commit, deduplicate, quality, replay
+from include.engine.quality import Tally
+from include.errors import Broken
+from include.ledger import beginning, checkpoint
+from include.ledger.appended import Appends
+from include.ledger.batches import BACKFILL
+from include.ledger.log import Log
+from include.ledger.spans import place
+from include.settings import settings
+from include.spec import Append, Delta, Expect, Table, Upsert
+
+
+@dataclass(frozen=True)
+class Made:
+    """The rows of a range, kept on disk until its window. stamps: by flow, the commit up to which its source was read.
+
+    Each row carries what the quarantine keeps of a row: flow, generation, batch and place in the source.
+    """
+
+    rows: DataFrame
+    count: int
+    stamps: dict[str, dict[str, Any]]
+
+
+def stamps(table: Table) -> dict[str, dict[str, Any]]:
+    """By flow, what its newest commit says of itself, for those that have one.
+
+    Where its source was backfilled right behind that, the flow goes on behind the backfill.
+    """
+    found = {flow.flow: (flow, stamp) for flow in table.flows if (stamp := beginning.last_stamp(flow))}
+    return {name: {**stamp, "source_to": _goes_on(flow, stamp["source_to"])} for name, (flow, stamp) in found.items()}
+
+
+def _goes_on(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
+    assert isinstance(flow.source, Delta)
+    return offset if flow.source.changes else beginning.behind_backfills(offset, flow.source.table)
+
+
+def make(spark: SparkSession, table: Table, one: Backfill) -> Made:
+    """The costly part, done while the streams go on."""
+    found = stamps(table)
+    flows = [flow for flow in table.flows if flow.flow in found]
+    parts = [_shaped(_taken(spark, flow, found[flow.flow]), flow, one, found[flow.flow]) for flow in flows]
+    rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
+    return Made(rows, rows.count(), found)
+
+
+def replace_appends(
+    spark: SparkSession, table: Table, one: Backfill, made: Made, stamp: dict[str, Any], go: Callable[[], None]
+) -> None:
+    """In the window: add what was taken since, judge all of it, and replace the range. go: called before the first
+    commit, when nothing but a write can fail any more.
+    """
+    assert isinstance(table.write, Append)
+    now, others = stamps(table), one.range.others(table.sliced_by, slices.is_date(table))
+    rows = quality.judged(_with_newer(spark, table, one, made, now), table.expect, table, others)
+    if not all(isinstance(rule, Expect) for rule in table.expect):
+        rows = rows.persist()
+    tally = _tally(rows, table)
+    good = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table))
+    after = tally.kept
+    if table.write.unique:
+        good = deduplicate.first_of_each(good, table, table.write, others).persist()
+        after = good.count()
+    go()
+    if settings().is_stored(table.quarantine):
+        _replace_quarantine(rows, table, one, stamp, tally.quarantined)
+    _replace_table(batch.in_few_files(good, after), after, table, one, stamp, now)
+    good.unpersist()
+    rows.unpersist()
+
+
+def replace_aggregate(
+    spark: SparkSession, table: Table, one: Backfill, stamp: dict[str, Any], go: Callable[[], None]
+) -> None:
+    """The same for the buckets of the range, or for all rows of a table without buckets: wholly in the window."""
+    assert isinstance(table.write, Upsert)
+    now = stamps(table)
+    version = checkpoint.read_version(now[table.flow]["source_to"])
+    bucket = table.write.recompute
+    source = one.range.condition(bucket.of) if bucket else "true"
+    rows = batch.recomputed(spark, table, table.write, version, source)
+    rows = rows.filter(one.range.condition(table.sliced_by)).persist(StorageLevel.DISK_ONLY)
+    after = rows.count()
+    go()
+    _replace_table(batch.in_few_files(rows, after), after, table, one, stamp, now)
+    rows.unpersist()
+
+
+def txn_app_id(one: Backfill) -> str:
+    """Under which its range is replaced once."""
+    return f"backfill/{one.key}"
+
+
+def _columns(table: Table) -> list[str]:
+    return [f"`{name}`" for name in StructType.fromDDL(table.schema).fieldNames()]
+
+
+def _taken(spark: SparkSession, flow: Table, stamp: dict[str, Any]) -> DataFrame:
+    """All source rows up to where the flow stands, to the file."""
+    assert isinstance(flow.source, Delta)
+    path, end = settings().table_path(flow.source.table), stamp["source_to"]
+    is_first = end.get("isStartingVersion")
+    version = place(end)[0] if is_first else checkpoint.read_version(end)
+    rows = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+    left = Appends(Log(path), flow.source).left_of(end) if is_first or place(end)[1] >= 0 else []
+    if left:
+        rows = rows.filter(~F.col("_metadata.file_name").isin([one.path.rpartition("/")[2] for one in left]))
+    return rows
+
+
+def _with_newer(
+    spark: SparkSession, table: Table, one: Backfill, made: Made, now: dict[str, dict[str, Any]]
+) -> DataFrame:
+    """The rows that were made, and those that the flows have taken since."""
+    parts = [made.rows]
+    for flow in table.flows:
+        before, stamp = made.stamps.get(flow.flow), now.get(flow.flow)
+        if stamp is None or (before and before["source_to"] == stamp["source_to"]):
+            continue
+        if before is None:
+            parts.append(_shaped(_taken(spark, flow, stamp), flow, one, stamp))
+            continue
+        if _has_replaced(flow, before["source_to"], stamp["source_to"]):
+            # What was made is of rows that are no more.
+            return make(spark, table, one).rows
+        newer = _between(spark, flow, before["source_to"], stamp["source_to"])
+        parts += [_shaped(newer, flow, one, stamp)] if newer is not None else []
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
+    """Whether a commit of the source between these offsets did more than append."""
+    assert isinstance(flow.source, Delta)
+    log = Log(settings().table_path(flow.source.table))
+    first = place(begin)[0] + bool(begin.get("isStartingVersion"))
+    between = [one for one in log.versions if first <= one <= place(end)[0]]
+    removed = (action["remove"] for one in between for action in log.actions(one, b'"remove"') if "remove" in action)
+    return any(one.get("dataChange", True) for one in removed)
+
+
+def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFrame | None:
+    """The rows of the files between two offsets, and of no others: a look at the whole source would take too long."""
+    assert isinstance(flow.source, Delta)
+    path = settings().table_path(flow.source.table)
+    files = [f"{path}/{one.path}" for one in Appends(Log(path), flow.source).between(begin, end)]
+    if not files:
+        return None
+    schema = spark.read.format("delta").load(str(path)).schema
+    return spark.read.schema(schema).option("basePath", str(path)).parquet(*files)
+
+
+def _shaped(rows: DataFrame, flow: Table, one: Backfill, stamp: dict[str, Any]) -> DataFrame:
+    """Rows of the range, each with what the quarantine would keep of it."""
+    rows = batch.shaped(batch.stepped(rows, flow), flow)
+    return rows.filter(_condition(flow, one)).withColumns(
+        {
+            "_flow": F.lit(flow.flow),
+            "_generation": F.lit(stamp["generation"]),
+            "_batch": F.lit(stamp["batch"]).cast("bigint"),
+            "_source": F.lit(json.dumps(stamp["source_to"])),
+        }
+    )
+
+
+def _tally(judged: DataFrame, table: Table) -> Tally:
+    """How many rows go where. Raises Broken where one breaks a rule that fails."""
+    groups = judged.groupBy(quality.RULES).count().collect()
+    tally = Tally.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
+    failed = {rule.name: tally.broke[rule.name] for rule in table.expect if rule.otherwise == "fail"}
+    if counts := " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count):
+        raise Broken(
+            f"{table.name}: rows of the range break {counts}, and nothing of it was replaced: mend the rule or the "
+            f"transform, or let the rule say otherwise='quarantine'",
+            "EXPECTATION_FAILED",
+        )
+    print(
+        f"sluice: {table.name}: {tally.read:,} rows in the range, {tally.kept:,} kept, {tally.quarantined:,} "
+        f"quarantined, {tally.dropped:,} dropped",
+        flush=True,
+    )
+    return tally
+
+
+def _replace_quarantine(judged: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any], after: int) -> None:
+    broken = judged.filter(quality.ends_as("quarantine", table.expect))
+    broken = broken.withColumn("_replay", F.lit(None).cast("bigint"))
+    # What a batch left there that has not happened, its next try counts and writes again.
+    before = _inside(judged.sparkSession, table, table.quarantine, one).filter(replay.has_happened(table)).count()
+    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: _said(one, before, after)}, {}):
+        _replace(broken.coalesce(1), table, table.quarantine, one)
+
+
+def _replace_table(
+    rows: DataFrame, after: int, table: Table, one: Backfill, stamp: dict[str, Any], now: dict[str, dict[str, Any]]
+) -> None:
+    """now: as `stamps`."""
+    spark = rows.sparkSession
+    said = _said(one, _inside(spark, table, table.name, one).count(), after)
+    positions = {flow: found["source_to"] for flow, found in now.items()}
+    once = commit.once(txn_app_id(one), 1)
+    with commit.stamped(spark, {**stamp, BACKFILL: {**said, "position": positions}}, once):
+        _replace(rows, table, table.name, one)
+
+
+def _said(one: Backfill, before: int, after: int) -> dict[str, Any]:
+    begins, ends = one.range.texts
+    counts = {"rows_before": before, "rows_after": after}
+    return {"number": one.number, "key": one.key, "from": begins, "to": ends, **counts}
+
+
+def _inside(spark: SparkSession, table: Table, name: str, one: Backfill) -> DataFrame:
+    stored = spark.read.format("delta").load(str(settings().table_path(name)))
+    return stored.filter(_condition(table, one))
+
+
+def _replace(rows: DataFrame, table: Table, name: str, one: Backfill) -> None:
+    """In one commit."""
+    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", _condition(table, one))
+    writer.save(str(settings().table_path(name)))
+
+
+def _condition(table: Table, one: Backfill) -> str:
+    return one.range.condition(table.sliced_by, slices.is_date(table))

@@ -1,0 +1,40 @@
+"""What the DAGs `backfill.<table>` do before Spark starts: which range it is, and what that would do."""
+
+from typing import Any
+
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from include import catalog
+from include.declaration import slices
+from include.errors import UsageError
+from include.ledger.backfills import rehearsal
+from include.settings import settings
+
+MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
+FORM = {
+    "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
+    "to": Param(None, type=["null", "string"], description="before which it ends"),
+    "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
+}
+
+
+def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
+    """The range as the job takes it; says what will be done.
+
+    asked: the form. day: of a run that `airflow backfill create` made. Raises AirflowFailException where that range of
+    the table cannot be made again, and AirflowSkipException where nothing is to be done.
+    """
+    tables = catalog.load()
+    table = tables.table(name)
+    begin, end = day if day and table.sliced_by else (asked["from"], asked["to"])
+    try:
+        range_ = slices.of(table, begin, end)
+        if not settings().is_stored(name):
+            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+    except UsageError as error:
+        raise AirflowFailException(str(error)) from error
+    print("\n".join(rehearsal(table, tables, range_)))
+    if asked["dry_run"]:
+        raise AirflowSkipException("it was only to say what would be done")
+    return {"from": begin or "", "to": end or ""}

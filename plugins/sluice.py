@@ -1,0 +1,10 @@
+"""What Airflow has to know of Sluice by name."""
+
+from airflow.plugins_manager import AirflowPlugin
+
+from include.orchestration.days import Days
+
+
+class Sluice(AirflowPlugin):
+    name = "sluice"
+    timetables = [Days]

@@ -1,0 +1,103 @@
+"""`backfill.<table>` as Airflow runs it: by hand, and by `airflow backfill create` over days."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from include import catalog
+from include.control import backfills
+from include.declaration import slices
+from include.orchestration import backfill
+from tests.pipeline import part
+
+SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
+FORM = {"from": None, "to": None, "dry_run": False}
+
+
+def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
+    tables = catalog.load().tables.values()
+    possible = {f"backfill.{one.name}" for one in tables if slices.impossible(one) is None}
+    assert {name for name in dags if name.startswith("backfill.")} == possible
+    assert f"backfill.{BRONZE}" not in possible
+    dag = dags[f"backfill.{SILVER}"]
+    assert [task.task_id for task in dag.topological_sort()] == ["plan", "backfill"]
+    assert (dag.max_active_runs, dag.catchup, dag.get_task("backfill").durable) == (1, False, False)
+    assert dags[f"backfill.{WHOLE}"].timetable.can_be_scheduled is False
+
+
+def airflow(*words: str) -> str:
+    command = [str(Path(sys.executable).parent / "airflow"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    airflow("dags", "reserialize")
+    name = f"backfill.{SILVER}"
+    with create_session() as session:
+        known = session.scalar(select(DagModel).where(DagModel.dag_id == name))
+        assert known.next_dagrun is None, "the scheduler would start it"
+    days = ("--from-date", "2026-03-01", "--to-date", "2026-03-03", "--max-active-runs", "2")
+    airflow("backfill", "create", "--dag-id", name, *days)
+    with create_session() as session:
+        runs = session.scalars(select(DagRun).where(DagRun.dag_id == name)).all()
+        found = sorted((run.run_type, run.data_interval_start, run.data_interval_end) for run in runs)
+    assert found == [
+        ("backfill", datetime(2026, 3, day, tzinfo=UTC), datetime(2026, 3, day + 1, tzinfo=UTC)) for day in (1, 2, 3)
+    ]
+
+
+def test_a_range_is_made_again_by_hand_beside_the_streams(pipeline, airflow_database):
+    pipeline.produce(part(1, count=500))
+    assert pipeline.run("--once").returncode == 0
+    pipeline.assert_nothing_lost_or_doubled()
+    pipeline.submit()
+    pipeline.produce(part(2, count=500))
+    pipeline.wait_until_gold_is_right()
+    variables = pipeline.environment | {
+        name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")
+    }
+    asked = json.dumps({"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
+    command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"backfill.{SILVER}", "--conf", asked]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    found = backfills.newest(pipeline.control)
+    assert [(one.table, one.phase) for one in found] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
+    assert found[1].rows_before == found[1].rows_after > 0
+    pipeline.produce(part(3, count=500))
+    pipeline.wait_until_gold_is_right()
+    pipeline.assert_nothing_lost_or_doubled()
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "day", "sentence"),
+    [
+        (SILVER, {}, None, "silver.tracker_readings is backfilled by ranges of time: name one, --from and --to"),
+        (BRONZE, {}, ("2026-03-01", "2026-03-02"), "bronze.tracker_events cannot be backfilled: it keeps what arrived"),
+        (SILVER, {"from": "now", "to": "2026-03-02"}, None, "--from is 'now', no moment"),
+        (SILVER, {}, ("2026-03-01", "2026-03-02"), "silver.tracker_readings is not stored yet"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_spark_starts(monkeypatch, tmp_path, table, asked, day, sentence):
+    from include.settings import settings
+
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    try:
+        with pytest.raises(AirflowFailException, match=f"^{sentence}"):
+            backfill.plan(table, FORM | asked, day)
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()

@@ -1,0 +1,52 @@
+"""Backfills in this process, as `jobs/backfill.py` does them in its own."""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from include.catalog import Catalog
+from include.control import backfills, database
+from include.control.backfills import Backfill
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.declaration import slices
+from include.engine import backfill
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
+from include.engine.window import Worker
+from include.settings import settings
+from include.spec import Table
+
+
+class Killed(BaseException):
+    """What no `except Exception` sees, as nobody in a process sees its SIGKILL."""
+
+
+@dataclass
+class Backfills:
+    """tables: all there are, in graph order."""
+
+    spark: SparkSession
+    tables: tuple[Table, ...]
+
+    def __post_init__(self) -> None:
+        self.engine = database.connect(settings().control_url)
+
+    def run(self, table: Table, begin: int | None = None, end: int | None = None) -> list[Backfill]:
+        """begin, end: in seconds of 1970. Returns what was done, the tables below it included, newest first."""
+        texts = [None if one is None else datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
+        asked = backfills.begin(self.engine, table.name, slices.of(table, *texts), "a test")
+        keeper = Keeper(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
+        keeper.start()
+        try:
+            host = Host(self.spark, self.engine, keeper, "backfill")
+            tables = Catalog({one.name: one for one in self.tables})
+            backfill.work(
+                Worker(self.engine, keeper, host, self.spark, tables, lambda reason: os.abort()),
+                asked,
+            )
+        finally:
+            keeper.stop()
+        return [one for one in backfills.newest(self.engine) if one.root == asked.root]

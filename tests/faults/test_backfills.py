@@ -1,0 +1,188 @@
+"""Backfills beside streams that go on, and jobs that are killed in the middle of one."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from deltalake.exceptions import TableNotFoundError
+
+from include.control import backfills, stale
+from include.control.backfills import Backfill
+from include.ledger import verification
+from include.ledger.log import Log
+from include.settings import settings
+from include.spec import Table
+from tests.backfills import Backfills
+from tests.conftest import ROOT
+from tests.flows import Chain, is_long, only_in_full_runs, rows_of, wait_for_rows
+from tests.pipeline import wait_until
+from tests.topic import Topic
+
+BEGIN, END = "1970-01-01T00:01:00", "1970-01-01T00:03:00"
+
+
+@contextmanager
+def producing(topic: Topic, at_once: int, every_seconds: float) -> Iterator[None]:
+    """Numbers of ten minutes, some of them no numbers, to the end of the block."""
+    over = threading.Event()
+
+    def produce() -> None:
+        turn = 0
+        while not over.wait(every_seconds):
+            turn += 1
+            topic.send(*[(turn * 37 + n * 7) % 600 for n in range(at_once - 1)], "broken")
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        producer.join()
+
+
+def has_rows(table: Table) -> bool:
+    # TableNotFoundError: it is about to be created.
+    with suppress(TableNotFoundError):
+        return bool(rows_of(table.name))
+    return False
+
+
+def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
+    """Once the producer rests."""
+    messages = chain.topic.messages()
+    good = sum(one.value.isdigit() for one in messages)
+    wait_for_rows(tables[1], good)
+    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 120)
+    chain.assert_holds(messages)
+    for table in tables:
+        verification.verify(table)
+
+
+def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver, spark):
+    chain.topic.create(2)
+    tables = chain.in_slices
+    _, silver, gold = tables
+    with driver(*tables) as running:
+        with producing(chain.topic, 20, 0.1):
+            wait_until(lambda: has_rows(gold), 120)
+            done = Backfills(spark, tables).run(silver, 60, 180)
+            assert [one.table for one in done] == [gold.name, silver.name]
+            assert all(one.rows_after == one.rows_before or one.table == gold.name for one in done)
+            assert done[1].rows_after
+            seen = Log(settings().table_path(gold.name)).newest
+            wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+
+
+@only_in_full_runs
+def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double_nothing(chain, driver, spark):
+    chain.topic.create(2)
+    tables = chain.in_slices
+    _, silver, gold = tables
+    with driver(*tables) as running:
+        with producing(chain.topic, 250, 0.25):
+            wait_until(lambda: has_rows(gold), 120)
+            for begin in (0, 120, 60, 300):
+                Backfills(spark, tables).run(silver, begin, begin + 120)
+                Backfills(spark, tables).run(gold, begin, begin + 60)
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+
+
+class Job:
+    """A backfill's job in processes of its own."""
+
+    def __init__(self, chain: Chain, home: Path) -> None:
+        silver = chain.in_slices[1].name
+        command = [sys.executable, "-m", "tests.backfill_job", chain.name, chain.topic.name, silver, BEGIN, END]
+        self.log = home / f"job-{os.urandom(3).hex()}.log"
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait(self) -> int:
+        return self.process.wait(300)
+
+    def kill_when(self, condition: Callable[[], object]) -> None:
+        """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
+        deadline = threading.Event()
+        timer = threading.Timer(240, deadline.set)
+        timer.start()
+        # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
+        while not condition():
+            deadline.wait(0.02)
+            assert self.process.poll() is None, self.log.read_text()
+            assert not deadline.is_set(), self.log.read_text()
+        timer.cancel()
+        halves = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+        for half in halves:
+            with suppress(ProcessLookupError):
+                os.kill(half.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+
+def newest(engine, table: Table) -> Backfill | None:
+    return next(iter(backfills.newest(engine, table.name, 1)), None)
+
+
+def is_in(phase: str, which: int = 1) -> Callable:
+    def look(engine, tables) -> Callable[[], bool]:
+        return lambda: (found := newest(engine, tables[which])) is not None and found.phase == phase
+
+    return look
+
+
+def has_committed() -> Callable:
+    def look(_engine, tables) -> Callable[[], bool]:
+        path = settings().table_path(tables[1].name)
+        before = Log(path).newest
+
+        def is_there() -> bool:
+            with suppress(Exception):
+                log = Log(path)
+                return any("backfill" in log.commit(one).metadata for one in log.after(before))
+            return False
+
+        return is_there
+
+    return look
+
+
+MOMENTS = {
+    "it-makes-the-rows": is_in(backfills.COMPUTING),
+    "it-waits-for-its-window": is_in(backfills.WAITING),
+    "readers-are-stopped": is_in(backfills.DRAINING),
+    "it-begins-to-replace": is_in(backfills.REPLACING),
+    "the-range-is-replaced": has_committed(),
+    "the-aggregate-waits": is_in(backfills.WAITING, 2),
+    "the-aggregate-is-replaced": is_in(backfills.REPLACING, 2),
+}
+
+
+@is_long
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_doubled(
+    chain, driver, engine, tmp_path, moment
+):
+    chain.topic.create(2)
+    tables = chain.in_slices
+    _, silver, gold = tables
+    with driver(*tables) as running:
+        with producing(chain.topic, 20, 0.2):
+            wait_until(lambda: has_rows(gold), 120)
+            Job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
+            second = Job(chain, tmp_path)
+            assert second.wait() == 0, second.log.read_text()
+        for table in (silver, gold):
+            assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+    assert [one for one in stale.every(engine) if one.table == gold.name] == []

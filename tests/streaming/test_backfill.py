@@ -1,0 +1,388 @@
+"""A range is made again by today's code, exactly, of what the flow has read, with all that reads it."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from include.control import backfills, database, orders, stale
+from include.engine import backfill as engine_backfill
+from include.engine import batch, slices
+from include.errors import FlowFailed
+from include.ledger import position, verification
+from include.ledger.log import Log
+from include.ledger.spans import place
+from include.rules import Expect, unique
+from include.settings import settings
+from include.spec import Append, Bucket, Delta, Table, Upsert
+from tests.backfills import Backfills, Killed
+from tests.flows import is_long, rows_of
+
+SOURCE = "number INT, place BIGINT"
+
+
+def numbers(rows):
+    return rows.selectExpr("number", "timestamp_seconds(number) AS time", "place")
+
+
+def times_ten(rows):
+    return rows.selectExpr("number * 10 AS number", "timestamp_seconds(number) AS time", "place")
+
+
+def sums(rows):
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("minute").agg(F.sum("number").alias("total"), F.count("*").alias("rows"))
+
+
+@pytest.fixture
+def silver(name: str) -> Table:
+    return Table(
+        name=f"silver.{name}",
+        comment="numbers",
+        source=Delta(f"bronze.{name}"),
+        schema="number INT, time TIMESTAMP, place BIGINT",
+        transform=numbers,
+        expect=(Expect("is_small", "number < 1000"),),
+        time_column="time",
+    )
+
+
+@pytest.fixture
+def gold(name: str) -> Table:
+    return Table(
+        name=f"gold.{name}",
+        comment="sums",
+        source=Delta(f"silver.{name}"),
+        schema="minute TIMESTAMP, total BIGINT, rows BIGINT",
+        transform=sums,
+        write=Upsert(keys=("minute",), recompute=Bucket("minute", of="time", unit="minute")),
+    )
+
+
+@pytest.fixture
+def bring(append, name) -> Callable[..., None]:
+    """One more commit of bronze: `bring(1, 2, 61)`."""
+    brought = Counter()
+
+    def write(*found: int | None) -> None:
+        rows = [{"number": number, "place": brought.total() + n} for n, number in enumerate(found)]
+        brought.update(rows=len(rows))
+        append(f"bronze.{name}", rows, SOURCE)
+
+    return write
+
+
+def held(table: Table | str) -> list[tuple[int, int]]:
+    """Place and number of each row."""
+    name = table if isinstance(table, str) else table.name
+    return sorted((row["place"], row["number"]) for row in rows_of(name))
+
+
+def totals(table: Table) -> dict[int, tuple[int, int]]:
+    """By minute, their sum and how many there were."""
+    return {int(row["minute"].timestamp()) // 60: (row["total"], row["rows"]) for row in rows_of(table.name)}
+
+
+def last(table: Table) -> dict:
+    found = Log(settings().table_path(table.name))
+    return next(one.metadata["backfill"] for one in found.commits() if "backfill" in one.metadata)
+
+
+def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_changes(silver, bring, run_once, spark):
+    bring(1, 61, 119, 120, 1700, None)
+    run_once(silver)
+    today = replace(silver, transform=times_ten)
+    [done] = Backfills(spark, (today,)).run(today, 60, 120)
+    # 119 times ten is no small number any more; a row without a time is in no range.
+    assert held(silver) == [(0, 1), (1, 610), (3, 120)]
+    assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 4, 5}
+    assert (done.phase, done.rows_before, done.rows_after) == ("done", 2, 1)
+    verification.verify(today)
+    bring(2, 62)
+    run_once(today)
+    assert held(silver) == [(0, 1), (1, 610), (3, 120), (6, 20), (7, 620)]
+    verification.verify(today)
+
+
+def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, spark):
+    bring(1, 61, 62, 120)
+    bring(59, 63, 1900)
+    # It was appended to only, until somebody said by which column its ranges are cut.
+    run_once(replace(silver, time_column=None))
+    made = Backfills(spark, (silver,))
+    before = held(silver), held(silver.quarantine)
+    for _ in range(2):
+        [done] = made.run(silver, 0, 120)
+        assert (done.rows_before, done.rows_after) == (5, 5)
+        assert (held(silver), held(silver.quarantine)) == before
+    verification.verify(silver)
+
+
+class Full(Exception):
+    pass
+
+
+@pytest.fixture
+def stop_after(monkeypatch) -> Callable[[int], None]:
+    """Lets so many batches happen, and fails the next one."""
+
+    def allow(count: int) -> None:
+        write, left = batch.write, iter(range(count))
+
+        def limited(*given):
+            if next(left, None) is None:
+                raise Full
+            write(*given)
+
+        monkeypatch.setattr(batch, "write", limited)
+
+    return allow
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["in the snapshot", "in a version"])
+def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing(
+    silver, bring, run_once, spark, stop_after, monkeypatch, is_first
+):
+    silver = replace(silver, source=replace(silver.source, max_files=1))
+    if not is_first:
+        bring(1)
+        run_once(silver)
+    path = str(settings().table_path(silver.source.table))
+    rows = spark.createDataFrame([(60 + n, 100 + n) for n in range(8)], SOURCE).repartition(4)
+    rows.write.format("delta").mode("append").save(path)
+    files = len(Log(settings().table_path(silver.source.table)).state.live)
+    assert files >= 4
+    stop_after(2)
+    with pytest.raises(FlowFailed):
+        run_once(silver)
+    monkeypatch.undo()
+    stands = position.of(silver.flow).offset
+    assert stands["isStartingVersion"] is is_first and place(stands)[1] >= 0
+    read = held(silver)
+    assert 0 < len(read) < 8
+    # What is in the same version behind it comes with the flow.
+    Backfills(spark, (silver,)).run(silver, 0, 600)
+    assert held(silver) == read
+    run_once(silver)
+    assert Counter(held(silver)) == Counter([*([] if is_first else [(0, 1)]), *((100 + n, 60 + n) for n in range(8))])
+    verification.verify(silver)
+
+
+def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(silver, bring, run_once, spark, monkeypatch):
+    bring(1, 61)
+    run_once(silver)
+    make = slices.make
+
+    def slow(*given):
+        made = make(*given)
+        for number in (62, 63):
+            bring(number, 2, 1700)
+            run_once(silver)
+        return made
+
+    monkeypatch.setattr(engine_backfill, "make", slow)
+    today = replace(silver, transform=times_ten)
+    [done] = Backfills(spark, (today,)).run(today, 60, 120)
+    assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2)]
+    assert (done.rows_before, done.rows_after) == (3, 3)
+    verification.verify(today)
+
+
+def test_of_rows_with_one_identity_the_range_keeps_one_that_is_stored_nowhere_else(silver, bring, run_once, spark):
+    once = Append(unique=("number",), first_by=("place",))
+    silver = replace(silver, write=once, expect=(*silver.expect, unique("place")))
+    bring(61, 61, 62, 119)
+    bring(61, 119, 180)
+    run_once(silver)
+    assert held(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
+    made = Backfills(spark, (silver,))
+    made.run(silver, 60, 120)
+    assert held(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
+    # By today's code 62 is another 180, which is stored outside the range.
+    today = replace(silver, transform=doubled_up)
+    [done] = Backfills(spark, (today,)).run(today, 60, 120)
+    assert held(silver) == [(0, 61), (3, 119), (6, 180)]
+    assert (done.rows_before, done.rows_after) == (3, 2)
+    verification.verify(today)
+
+
+def doubled_up(rows):
+    return rows.selectExpr("IF(number = 62, 180, number) AS number", "timestamp_seconds(number) AS time", "place")
+
+
+def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_again(
+    silver, gold, bring, run_once, spark
+):
+    bring(1, 2, 61, 120)
+    run_once(silver, gold)
+    # Not read by gold yet.
+    bring(62, 3)
+    run_once(silver)
+    today = replace(silver, transform=times_ten)
+    above, below = reversed(Backfills(spark, (today, gold)).run(today, 30, 90))
+    assert (above.table, below.table) == (silver.name, gold.name)
+    # Buckets are made whole.
+    assert [str(one.range) for one in (above, below)] == [
+        "from 1970-01-01T00:00:30Z to 1970-01-01T00:01:30Z",
+        "from 1970-01-01T00:00:00Z to 1970-01-01T00:02:00Z",
+    ]
+    assert totals(gold) == {0: (6, 3), 1: (1230, 2), 2: (120, 1)}
+    engine = database.connect(settings().control_url)
+    with database.transaction(engine) as connection:
+        assert orders.order(connection, gold.flow).state == "running"
+    bring(63, 4)
+    run_once(today, gold)
+    assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
+    assert position.of(gold.flow).generation == 2
+    for table in (today, gold):
+        verification.verify(table)
+    assert [one for one in stale.every(engine) if one.table == gold.name] == []
+
+
+@is_long
+def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_read(
+    silver, name, bring, append, run_once, spark
+):
+    day = 86_400
+    bring(1, day, 2 * day)
+    append(f"bronze.{name}_b", [{"number": day + n, "place": 10 + n} for n in range(3)], SOURCE)
+    sources = {"a": Delta(f"bronze.{name}"), "b": Delta(f"bronze.{name}_b")}
+    schema = "number INT, place BIGINT, day DATE"
+    days = replace(silver, source=sources, schema=schema, transform=by_day, time_column="day", expect=())
+    run_once(*days.flows)
+    # Of the second flow this is not read yet.
+    append(f"bronze.{name}_b", [{"number": day + 5, "place": 15}], SOURCE)
+    read = held(days)
+    today = replace(days, transform=next_numbers)
+    [done] = Backfills(spark, (today,)).run(today, day, 2 * day)
+    assert held(days) == sorted((place, number + (place in (1, 10, 11, 12))) for place, number in read)
+    assert (done.rows_before, done.rows_after) == (4, 4)
+    run_once(*today.flows)
+    assert (15, day + 6) in held(days)
+    verification.verify(today)
+
+
+def by_day(rows):
+    return rows.selectExpr("number", "place", "to_date(timestamp_seconds(number)) AS day")
+
+
+def next_numbers(rows):
+    return by_day(rows).selectExpr("number + 1 AS number", "place", "day")
+
+
+def test_a_bucket_whose_rows_are_all_gone_goes_too(silver, gold, bring, run_once, spark):
+    bring(1, 61, 120)
+    run_once(silver, gold)
+    today = replace(silver, expect=(Expect("is_small", "number < 60 OR number >= 120"),))
+    Backfills(spark, (today, gold)).run(today, 60, 120)
+    assert totals(gold) == {0: (1, 1), 2: (120, 1)}
+
+
+def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver, name, bring, run_once, spark):
+    copy = replace(
+        silver, name=f"gold.{name}_copy", source=Delta(silver.name), transform=None, time_column=None, expect=()
+    )
+    again = replace(copy, name=f"gold.{name}_again", source=Delta(copy.name), time_column="time")
+    follows = replace(copy, name=f"gold.{name}_follows", time_column="time")
+    tables = (silver, copy, again, follows)
+    bring(1, 61)
+    run_once(*tables)
+    today = replace(silver, transform=times_ten)
+    done = Backfills(spark, (today, *tables[1:])).run(today, 60, 120)
+    assert [one.table for one in done] == [follows.name, silver.name]
+    assert held(follows) == [(0, 1), (1, 610)]
+    engine = database.connect(settings().control_url)
+    [found] = [one for one in stale.every(engine) if one.table in (copy.name, again.name, follows.name)]
+    assert found.table == copy.name
+    assert "no time_column says by which column a range of it is cut" in found.why
+    bring(62)
+    run_once(today, *tables[1:])
+    assert held(copy) == [(0, 1), (1, 61), (2, 620)]
+    assert held(follows) == [(0, 1), (1, 610), (2, 620)]
+    for table in (today, *tables[1:]):
+        verification.verify(table)
+    cured = replace(copy, time_column="time")
+    Backfills(spark, (today, cured, again, follows)).run(cured, 0, 3600)
+    assert held(copy) == held(again) == [(0, 1), (1, 610), (2, 620)]
+    assert [one for one in stale.every(engine) if one.table == copy.name] == []
+
+
+def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
+    whole = Table(
+        name=f"gold.{name}_whole",
+        comment="all of it",
+        source=Delta(silver.name),
+        schema="is_even BOOLEAN, rows BIGINT",
+        transform="SELECT number % 2 = 0 AS is_even, count(*) AS rows FROM source GROUP BY 1",
+        write=Upsert(keys=("is_even",)),
+    )
+    bring(1, 61, 2)
+    run_once(silver, whole)
+    today = replace(silver, transform=times_ten)
+    Backfills(spark, (today, whole)).run(today, 0, 120)
+    assert {row["is_even"]: row["rows"] for row in rows_of(whole.name)} == {True: 3}
+    verification.verify(whole)
+
+
+PHASES = ["made", "stopped", "drained", "quarantined", "replaced", "below"]
+
+
+@pytest.fixture
+def kill(monkeypatch) -> Callable[[str], None]:
+    """Whoever does a backfill next dies behind this point."""
+
+    def die(*_given, **_named):
+        raise Killed
+
+    def after(work):
+        def both(*given, **named):
+            work(*given, **named)
+            raise Killed
+
+        return both
+
+    points = {
+        "made": (engine_backfill, "make", after),
+        "stopped": (engine_backfill.backfills, "stop_readers", after),
+        "drained": (engine_backfill, "_drain", after),
+        "quarantined": (slices, "_replace_quarantine", after),
+        "replaced": (engine_backfill, "_finish", lambda _: die),
+        "below": (engine_backfill, "replace_aggregate", lambda _: die),
+    }
+
+    def at(phase: str) -> None:
+        module, name, change = points[phase]
+        monkeypatch.setattr(module, name, change(getattr(module, name)))
+
+    return at
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_whoever_is_killed_leaves_what_the_next_try_ends(
+    silver, gold, bring, run_once, spark, kill, monkeypatch, phase
+):
+    bring(1, 61, 119, 1700)
+    run_once(silver, gold)
+    today = replace(silver, transform=times_ten)
+    made = Backfills(spark, (today, gold))
+    kill(phase)
+    with pytest.raises(Killed):
+        made.run(today, 60, 120)
+    monkeypatch.undo()
+    old, new = [(0, 1), (1, 61), (2, 119)], [(0, 1), (1, 610)]
+    assert held(silver) == (new if phase in ("replaced", "below") else old), "no reader sees a half"
+    # Its flow goes on in the meantime.
+    bring(62)
+    run_once(today)
+    made.run(today, 60, 120)
+    assert held(silver) == [*new, (4, 620)]
+    assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 3}
+    bring(2)
+    run_once(today, gold)
+    assert totals(gold) == {0: (21, 2), 1: (1230, 2)}
+    for table in (today, gold):
+        verification.verify(table)
+    left = [one for one in backfills.newest(made.engine) if one.table in (silver.name, gold.name)]
+    assert all(one.phase == "done" and not one.readers for one in left)

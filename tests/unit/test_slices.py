@@ -1,0 +1,130 @@
+"""Which ranges of which tables can be made again, and what is said of the others."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from include import catalog
+from include.declaration import slices
+from include.declaration.slices import Slice
+from include.errors import UsageError
+from include.origin import Files, Kafka
+from include.spec import Append, Bucket, Delta, Table, Upsert
+
+SILVER = Table(
+    name="silver.readings",
+    comment="readings",
+    source=Delta("bronze.events"),
+    schema="key BINARY, time TIMESTAMP, day DATE",
+    time_column="time",
+)
+GOLD = Table(
+    name="gold.by_hour",
+    comment="readings",
+    source=Delta("silver.readings"),
+    schema="hour TIMESTAMP, rows BIGINT",
+    write=Upsert(keys=("hour",), recompute=Bucket("hour", of="time", unit="hour")),
+)
+WHOLE = replace(GOLD, name="gold.whole", write=Upsert(keys=("hour",)))
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 3, 1, hour, minute, tzinfo=UTC)
+
+
+def test_moments_are_iso_8601_and_utc_where_they_name_no_zone():
+    found = slices.of(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
+    assert found == Slice(at(1), at(2))
+    assert str(found) == "from 2026-03-01T01:00:00Z to 2026-03-01T02:00:00Z"
+    assert slices.stored(*found.texts) == found
+    assert slices.of(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
+
+
+def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
+    assert slices.of(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
+    assert slices.of(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
+    assert slices.of(WHOLE, None, "") == Slice()
+
+
+@pytest.mark.parametrize(
+    ("table", "begin", "end", "sentence"),
+    [
+        (SILVER, "soon", "2026-03-02", "--from is 'soon', no moment: write one such as 2026-03-01T00:00:00Z"),
+        (
+            SILVER,
+            "2026-03-02",
+            "2026-03-02",
+            "--from is 2026-03-02, which is not before --to, 2026-03-02: the row at --to is not in the range",
+        ),
+        (SILVER, "2026-03-02", None, "silver.readings is backfilled by ranges of time: name one, --from and --to"),
+        (
+            replace(SILVER, time_column="day"),
+            "2026-03-01T01:00",
+            "2026-03-02",
+            "day of silver.readings is a DATE: name whole days, such as --from 2026-03-01",
+        ),
+        (WHOLE, "2026-03-01", "2026-03-02", "gold.whole is recomputed as a whole: leave --from and --to out"),
+        (
+            replace(SILVER, source=Kafka("events")),
+            "2026-03-01",
+            "2026-03-02",
+            "silver.readings cannot be backfilled: it keeps what arrived, and Kafka and folders forget, so nobody "
+            "could make its rows again: backfill the tables that read it",
+        ),
+        (
+            replace(SILVER, source={"a": Delta("bronze.events"), "b": Files("files", "csv")}),
+            "2026-03-01",
+            "2026-03-02",
+            "silver.readings cannot be backfilled: it keeps what arrived, and Kafka and folders forget, so nobody "
+            "could make its rows again: backfill the tables that read it",
+        ),
+        (
+            replace(SILVER, source=Delta("bronze.events", changes=True)),
+            "2026-03-01",
+            "2026-03-02",
+            "silver.readings cannot be backfilled: it keeps changes, and what has changed is past: backfill "
+            "bronze.events, and its changes follow",
+        ),
+        (
+            replace(SILVER, source=Delta("bronze.events", since_version=4)),
+            "2026-03-01",
+            "2026-03-02",
+            "silver.readings cannot be backfilled: since says where it begins, and what it left out cannot be told "
+            "from what it read: take since out first",
+        ),
+        (
+            replace(SILVER, time_column=None),
+            "2026-03-01",
+            "2026-03-02",
+            "silver.readings cannot be backfilled: no time_column says by which column a range of it is cut: declare "
+            "it, Table(time_column=...)",
+        ),
+    ],
+)
+def test_what_cannot_be_made_again_is_refused_in_one_sentence(table, begin, end, sentence):
+    with pytest.raises(UsageError) as refused:
+        slices.of(table, begin, end)
+    assert str(refused.value) == sentence
+
+
+def test_what_reads_a_table_follows_by_the_same_time_or_not_at_all():
+    replaced = Slice(at(1, 30), at(2))
+    reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"))
+    assert slices.that_follows(reader, SILVER, replaced) == replaced
+    assert slices.that_follows(GOLD, SILVER, replaced) == Slice(at(1), at(2))
+    assert slices.that_follows(WHOLE, SILVER, replaced) == Slice()
+    by_day = slices.that_follows(replace(reader, time_column="day"), SILVER, replaced)
+    assert by_day == (
+        "its ranges are cut by day, and the one that was replaced by time, so nobody can tell which rows of it are "
+        "concerned: backfill the range of day that they lie in"
+    )
+    assert "no time_column" in str(slices.that_follows(replace(reader, time_column=None), SILVER, replaced))
+
+
+def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived():
+    tables = catalog.load().tables.values()
+    assert {one.name for one in tables if slices.impossible(one)} == {
+        one.name for one in tables if one.layer == "bronze"
+    }
+    assert all(isinstance(one.write, Append) for one in tables if one.time_column)
