@@ -100,7 +100,8 @@ def said(home, capsys) -> Callable[..., str]:
     return run
 
 
-def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said):
+def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said, home, own_settings):
+    own_settings(SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
     engine = database.connect(settings().control_url)
     assert said() == "no backfill yet\n"
     one = backfills.begin(engine, SILVER, DAY, "ada")
