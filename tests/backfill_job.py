@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from include.catalog import Catalog
+from include.declaration import slices
 from include.engine import backfill
 from include.errors import report
 from tests.flows import Chain
@@ -12,7 +13,8 @@ from tests.flows import Chain
 def main() -> None:
     name, topic, wanted, begin, end = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
-    backfill.run(tables.table(wanted), tables, begin, end, "a test", dry_run=False)
+    table = tables.table(wanted)
+    backfill.run(table, tables, slices.of(table, begin, end), "a test", dry_run=False)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ class Backfills:
     def __post_init__(self) -> None:
         self.engine = database.connect(settings().control_url)
 
-    def run(self, table: Table, begin: int | None = None, end: int | None = None) -> list[Backfill]:
+    def run(
+        self, table: Table, begin: int | None = None, end: int | None = None, as_a_whole: bool = False
+    ) -> list[Backfill]:
         """begin, end: in seconds of 1970. Returns what was done, the tables below it included, newest first."""
         texts = [None if one is None else datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
-        asked = backfills.begin(self.engine, table.name, slices.of(table, *texts), "a test")
+        asked = backfills.begin(self.engine, table.name, slices.of(table, *texts, as_a_whole=as_a_whole), "a test")
         keeper = Keeper(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         try:

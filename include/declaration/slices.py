@@ -82,18 +82,21 @@ def check(table: Table) -> None:
         )
 
 
-def of(table: Table, begin: str | None, end: str | None) -> Slice:
+def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = False) -> Slice:
     """The range that two moments of ISO 8601 name; one without a time zone is UTC.
 
-    Raises UsageError for none, and for a table that cannot be backfilled.
+    Raises UsageError for none, and for a table that cannot be backfilled, or not as a whole.
     """
-    require_possible(table)
-    if table.sliced_by is None:
+    if why := impossible(table, as_a_whole):
+        raise UsageError(f"{table.name} cannot be {'refreshed' if as_a_whole else 'backfilled'}: {why}")
+    if as_a_whole or table.sliced_by is None:
         if begin or end:
             raise UsageError(f"{table.name} is recomputed as a whole: leave --from and --to out")
         return Slice()
     if not begin or not end:
-        raise UsageError(f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to")
+        raise UsageError(
+            f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to, or take all, --full"
+        )
     found = Slice(_moment("--from", begin), _moment("--to", end))
     assert found.begin and found.end
     if found.begin >= found.end:
@@ -109,14 +112,8 @@ def is_date(table: Table) -> bool:
     return ddl.types(table.schema).get(table.sliced_by or "") == "DATE"
 
 
-def require_possible(table: Table) -> None:
-    """Raises UsageError for a table no range of which can be made again, and says what can be done instead."""
-    if why := impossible(table):
-        raise UsageError(f"{table.name} cannot be backfilled: {why}")
-
-
-def impossible(table: Table) -> str | None:
-    """Why it cannot be backfilled, and what to do instead; None where it can."""
+def impossible(table: Table, as_a_whole: bool = False) -> str | None:
+    """Why no range of it can be made again, or not all of it, and what to do instead; None where it can."""
     if table.is_view:
         return "it is a view, and computed in full: refresh it with jobs/refresh.py"
     sources = [flow.source for flow in table.flows]
@@ -132,15 +129,21 @@ def impossible(table: Table) -> str | None:
         return f"it keeps changes, and what has changed is past: backfill {feeds[0].table}, and its changes follow"
     if any(source.since or source.since_version is not None for source in deltas):
         return "since says where it begins, and what it left out cannot be told from what it read: take since out first"
-    if table.time_column is None:
-        return "no time_column says by which column a range of it is cut: declare it, Table(time_column=...)"
+    if table.time_column is None and not as_a_whole:
+        return (
+            "no time_column says by which column a range of it is cut: declare it, Table(time_column=...), or make all "
+            "of it again, --full"
+        )
     return None
 
 
 def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
     """What of a reader of its appends has to be made again when a range of `table` was: or else why it cannot be."""
-    if why := impossible(reader):
+    is_whole = replaced == Slice()
+    if why := impossible(reader, is_whole):
         return why
+    if is_whole:
+        return Slice()
     if isinstance(reader.write, Upsert):
         bucket = reader.write.recompute
         if bucket is None:

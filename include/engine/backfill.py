@@ -18,6 +18,7 @@ from include.catalog import Catalog
 from include.control import backfills, database, windows
 from include.control.backfills import Backfill, Follower
 from include.declaration import slices
+from include.declaration.slices import Slice
 from include.engine import failure, storage, window
 from include.engine.slices import Made, make, replace_aggregate, replace_appends, stamps, txn_app_id
 from include.engine.window import Window, Worker
@@ -35,13 +36,12 @@ LOOK_SECONDS = 0.5
 DRAIN_SECONDS = 180
 
 
-def run(table: Table, tables: Catalog, begin: str | None, end: str | None, who: str, dry_run: bool) -> None:
+def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool) -> None:
     """Make a range again, or say what that would do.
 
     Raises UsageError where that is impossible, LeaseHeld where another job does the same, Unreachable, and FlowFailed
     where it fails before the range is replaced.
     """
-    range_ = slices.of(table, begin, end)
     if not settings().is_stored(table.name) or not stamps(table):
         raise UsageError(f"{table.name} has read nothing of its source yet: start its flow, and nothing is to be made")
     print("\n".join(rehearsal(table, tables, range_)), flush=True)

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from include.declaration.reading import FEED
 from include.errors import Broken
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Table
 
 OWNER, SET = "sluice.owner", "sluice.properties"
 # Once its changes are kept they are kept on: a reader that was away for a while would find a hole.
@@ -20,9 +20,6 @@ FOR_GOOD = {FEED}
 def properties(table: Table) -> dict[str, str]:
     """What its file sets, and in `sluice.properties` their names, so that one it no longer sets can be told."""
     said = dict(table.properties)
-    if isinstance(table.write, Append) and table.time_column:
-        # A backfill replaces rows of it.
-        said.setdefault("delta.appendOnly", "false")
     if table.owner:
         said[OWNER] = table.owner
     return {**said, SET: json.dumps(sorted(said))} if said else {}

@@ -64,7 +64,8 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     common = PROPERTIES | retention(table.maintain.retention_seconds)
     properties = dict(common)
     if isinstance(table.write, Append):
-        properties["delta.appendOnly"] = "true"
+        # Bronze keeps what arrived; of other tables a backfill replaces rows.
+        properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
     schema = StructType.fromDDL(table.schema)
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # So that the payload is not searched for its smallest and greatest value.

@@ -106,6 +106,44 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
     verification.verify(today)
 
 
+def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gold, bring, run_once, spark):
+    # Neither has a column by which ranges of it could be cut.
+    plain = replace(silver, time_column=None)
+    copy = replace(plain, name=f"{gold.name}_copy", source=Delta(silver.name), transform=None, expect=())
+    bring(1, 61, 1700, None)
+    bring(62)
+    run_once(plain, gold, copy)
+    today = replace(plain, transform=times_ten)
+    done = Backfills(spark, (today, gold, copy)).run(today, as_a_whole=True)
+    assert {one.table for one in done} == {silver.name, gold.name, copy.name}
+    assert held(silver) == held(copy) == [(0, 10), (1, 610), (4, 620)]
+    assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 3}
+    assert totals(gold) == {0: (10, 1), 1: (1230, 2)}
+    bring(3)
+    run_once(today, gold, copy)
+    assert held(silver) == held(copy) == [(0, 10), (1, 610), (4, 620), (5, 30)]
+    assert totals(gold) == {0: (40, 2), 1: (1230, 2)}
+    for table in (today, gold, copy):
+        verification.verify(table)
+
+
+def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silver, bring, run_once, spark, monkeypatch):
+    bring(1, 61, 1700)
+    run_once(silver)
+    today = replace(silver, transform=times_ten)
+
+    def die(*_) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(slices, "_replace_table", die)
+        Backfills(spark, (today,)).run(today, as_a_whole=True)
+    assert held(silver) == [(0, 1), (1, 61)]
+    Backfills(spark, (today,)).run(today, as_a_whole=True)
+    assert held(silver) == [(0, 10), (1, 610)]
+    verification.verify(today)
+
+
 def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, spark):
     bring(1, 61, 62, 120)
     bring(59, 63, 1900)

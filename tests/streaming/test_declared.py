@@ -49,7 +49,7 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
         ("sluice.owner", "team-x"),
         ("delta.checkpointInterval", "50"),
         ("my.own", "it's"),
-        ("delta.appendOnly", "true"),
+        ("delta.appendOnly", "false"),
     }
     version = stored(first).version()
     storage.create(spark, first)
@@ -59,18 +59,18 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
         comment="another",
         schema="id BIGINT, day DATE COMMENT 'of the \\\\ year', text STRING COMMENT 'as it came', m INT COMMENT 'new'",
         owner="team-y",
-        properties={"delta.checkpointInterval": "70", "delta.appendOnly": "false"},
+        properties={"delta.checkpointInterval": "70", "delta.appendOnly": "true"},
     )
     storage.create(spark, second)
     assert stored(second).metadata().description == "another"
     assert comments(second) == {"id": "", "day": "of the \\ year", "text": "as it came", "m": "new"}
     changed = properties(second)
     assert (changed["sluice.owner"], changed["delta.checkpointInterval"]) == ("team-y", "70")
-    assert "my.own" not in changed and changed["delta.appendOnly"] == "false"
+    assert "my.own" not in changed and changed["delta.appendOnly"] == "true"
     third = replace(second, owner=None, properties={})
     storage.create(spark, third)
     left = properties(third)
-    assert left["delta.appendOnly"] == "true", "what Sluice sets comes back"
+    assert left["delta.appendOnly"] == "false", "what Sluice sets comes back"
     assert not {"sluice.owner", "sluice.properties", "delta.checkpointInterval", "my.own"} & set(left)
     version = stored(third).version()
     storage.create(spark, third)

@@ -57,7 +57,7 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
             "2026-03-02",
             "--from is 2026-03-02, which is not before --to, 2026-03-02: the row at --to is not in the range",
         ),
-        (SILVER, "2026-03-02", None, "silver.readings is backfilled by ranges of time: name one, --from and --to"),
+        (SILVER, "2026-03-02", None, "silver.readings is backfilled by ranges of time: name one, --from and --to, or take all, --full"),
         (
             replace(SILVER, time_column="day"),
             "2026-03-01T01:00",
@@ -98,7 +98,7 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
             "2026-03-01",
             "2026-03-02",
             "silver.readings cannot be backfilled: no time_column says by which column a range of it is cut: declare "
-            "it, Table(time_column=...)",
+            "it, Table(time_column=...), or make all of it again, --full",
         ),
     ],
 )
@@ -120,6 +120,27 @@ def test_what_reads_a_table_follows_by_the_same_time_or_not_at_all():
         "concerned: backfill the range of day that they lie in"
     )
     assert "no time_column" in str(slices.that_follows(replace(reader, time_column=None), SILVER, replaced))
+
+
+def test_what_reads_a_table_that_is_made_again_as_a_whole_is_so_too():
+    reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"), time_column=None)
+    assert slices.that_follows(reader, SILVER, Slice()) == Slice()
+    assert slices.that_follows(GOLD, SILVER, Slice()) == Slice()
+    since = replace(reader, source=Delta("silver.readings", since="2026-03-01T00:00:00Z"))
+    assert "take since out" in str(slices.that_follows(since, SILVER, Slice()))
+
+
+@pytest.mark.parametrize("table", [SILVER, GOLD, WHOLE, replace(SILVER, time_column=None)])
+def test_all_of_a_table_can_be_made_again(table):
+    assert slices.of(table, None, None, as_a_whole=True) == Slice()
+
+
+def test_a_full_refresh_has_no_range_and_throws_nothing_away_that_nobody_could_make_again():
+    with pytest.raises(UsageError, match="is recomputed as a whole: leave --from and --to out"):
+        slices.of(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
+    kept = replace(SILVER, source=Kafka("events"), time_column=None)
+    with pytest.raises(UsageError, match="cannot be refreshed: it keeps what arrived, and Kafka and folders forget"):
+        slices.of(kept, None, None, as_a_whole=True)
 
 
 def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived_or_are_views():
