@@ -106,6 +106,7 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
     verification.verify(today)
 
 
+@is_long
 def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gold, bring, run_once, spark):
     # Neither has a column by which ranges of it could be cut.
     plain = replace(silver, time_column=None)

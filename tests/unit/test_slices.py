@@ -57,7 +57,12 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
             "2026-03-02",
             "--from is 2026-03-02, which is not before --to, 2026-03-02: the row at --to is not in the range",
         ),
-        (SILVER, "2026-03-02", None, "silver.readings is backfilled by ranges of time: name one, --from and --to, or take all, --full"),
+        (
+            SILVER,
+            "2026-03-02",
+            None,
+            "silver.readings is backfilled by ranges of time: name one, --from and --to, or take all, --full",
+        ),
         (
             replace(SILVER, time_column="day"),
             "2026-03-01T01:00",
