@@ -145,9 +145,7 @@ def _counted(
 
 
 def _require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> None:
-    failed = {rule.name: tally.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
-    counts = " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
-    if counts:
+    if counts := tally.failing(rules):
         raise Broken(
             f"{stamp.flow}: batch {stamp.batch} of generation {stamp.generation} breaks {counts}, and nothing of it "
             f"was written; it reads its source from {stamp.source_from} to {stamp.source_to}: mend the rule or the "

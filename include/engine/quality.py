@@ -42,6 +42,11 @@ class Tally:
         broke = {rule.name: sum(count for names, count in groups if rule.name in names) for rule in rules}
         return cls(sum(ends.values()), ends["warn"], ends["quarantine"], ends["drop"], broke)
 
+    def failing(self, rules: tuple[Rule, ...]) -> str:
+        """In words, the rules that end what broke them, and by how many rows; empty where none was broken."""
+        failed = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
+        return " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
+
 
 def strictest(names: Iterable[str], rules: tuple[Rule, ...]) -> str:
     """What becomes of a row that breaks these rules; `warn`, which keeps it, where it breaks none."""

@@ -135,9 +135,7 @@ def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
 
 
 def _require_none_fails(view: Table, tally: Tally, run: Run) -> None:
-    failed = {rule.name: tally.broke[rule.name] for rule in view.expect if rule.otherwise == "fail"}
-    counts = " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
-    if counts:
+    if counts := tally.failing(view.expect):
         raise Broken(
             f"{view.name}: run '{run.name}' breaks {counts}, and the view is left as it was: mend the rule or the "
             f"transform, and begin another run",

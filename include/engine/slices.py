@@ -184,8 +184,7 @@ def _tally(judged: DataFrame, table: Table) -> Tally:
     """How many rows go where. Raises Broken where one breaks a rule that fails."""
     groups = judged.groupBy(quality.RULES).count().collect()
     tally = Tally.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
-    failed = {rule.name: tally.broke[rule.name] for rule in table.expect if rule.otherwise == "fail"}
-    if counts := " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count):
+    if counts := tally.failing(table.expect):
         raise Broken(
             f"{table.name}: rows of the range break {counts}, and nothing of it was replaced: mend the rule or the "
             f"transform, or let the rule say otherwise='quarantine'",
