@@ -52,13 +52,17 @@ class Catalog:
         """The materialized views by name, each after those it reads."""
         return {name: table for name, table in self.tables.items() if table.is_view}
 
+    def below(self, name: str) -> list[Table]:
+        """What is made of it, each after those it reads. Raises UsageError for a table nobody declared."""
+        found: list[Table] = []
+        for table in self.tables.values():
+            if {self.table(name).name, *(one.name for one in found)} & set(_reads(table)):
+                found.append(table)
+        return found
+
     def views_below(self, name: str) -> list[Table]:
         """The views that read it, or what is made of it, each after those it reads. Raises UsageError for none."""
-        below = {self.table(name).name}
-        for table in self.tables.values():
-            if below & set(_reads(table)):
-                below.add(table.name)
-        if not (found := [view for one, view in self.views.items() if one in below - {name}]):
+        if not (found := [table for table in self.below(name) if table.is_view]):
             raise UsageError(f"no view reads '{name}', nor what is made of it: name a view, or a table above one")
         return found
 

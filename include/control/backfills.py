@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, orders, stale
-from include.control.schema import backfills, desired, resets
+from include.control import commands, database, lease, stale, standstill
+from include.control.schema import backfills, resets
 from include.declaration.slices import Slice, stored
 
 PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
@@ -119,15 +119,8 @@ def say(engine: Engine, number: int, phase: str, said: str) -> None:
 def stop_readers(engine: Engine, one: Backfill, flows: Iterable[str]) -> None:
     """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays."""
     with database.transaction(engine) as connection:
-        remembered = dict(_readers(connection, one.number))
-        names = [flow for flow in flows if flow not in remembered]
-        orders.lock(connection, names)
-        for flow in names:
-            row = connection.execute(select(desired).where(desired.c.flow == flow)).one_or_none()
-            remembered[flow] = (row.state, row.reason) if row else ("running", "")
-            why = f"backfill {one.number} of {one.table} replaces rows that it reads"
-            commands.want(connection, flow, "stopped", why)
-            commands.record(connection, one.who, "stop", flow, why, "stops after the batch in hand")
+        why = f"backfill {one.number} of {one.table} replaces rows that it reads"
+        remembered = standstill.stop(connection, flows, _readers(connection, one.number), one.who, why)
         _set(connection, one.number, readers=json.dumps(remembered))
 
 
@@ -194,11 +187,7 @@ def _supersede(connection: Connection, one: Backfill) -> None:
 def _let_go(connection: Connection, one: Backfill) -> list[str]:
     """What was wanted of its readers before is wanted again; returns their names."""
     remembered = _readers(connection, one.number)
-    orders.lock(connection, remembered)
-    for flow, (state, reason) in remembered.items():
-        commands.want(connection, flow, state, reason)
-        commands.forgive(connection, flow)
-        commands.record(connection, one.who, "start", flow, f"backfill {one.number} lets it go on", f"is {state} again")
+    standstill.let_go(connection, remembered, one.who, f"backfill {one.number} lets it go on")
     _set(connection, one.number, readers=None)
     return list(remembered)
 

@@ -132,6 +132,26 @@ stale = Table(
     Column("since", Float, nullable=False),
 )
 
+rewinds = Table(
+    "rewind",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="the table that is put back, and with it all below"),
+    Column("moment", String, nullable=False, comment="to which, in UTC"),
+    Column("cut", String, nullable=False, comment="JSON of include.control.rewinds.Part, by table, in graph order"),
+    Column("views", String, nullable=False, comment="JSON: the views that are refreshed, in graph order"),
+    Column("key", String, nullable=False, comment="by which its commits know it"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("phase", String, nullable=False, comment="planned, stopping, restoring, refreshing, beginning or done"),
+    Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
+    Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
+    Column("stopped", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
+    Column("planned_at", Float, nullable=False),
+    Column("phase_at", Float, nullable=False, comment="since when it is in this phase"),
+    Column("ended_at", Float, comment="NULL until it is done, or given up"),
+)
+
 readers = Table(
     "reader",
     metadata,

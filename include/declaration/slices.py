@@ -97,7 +97,7 @@ def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = Fals
         raise UsageError(
             f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to, or take all, --full"
         )
-    found = Slice(_moment("--from", begin), _moment("--to", end))
+    found = Slice(moment("--from", begin), moment("--to", end))
     assert found.begin and found.end
     if found.begin >= found.end:
         raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
@@ -168,7 +168,7 @@ def stored(begin: str | None, end: str | None) -> Slice:
     return Slice(*(datetime.strptime(text, STORED).replace(tzinfo=UTC) for text in (begin, end)))
 
 
-def _moment(option: str, text: str) -> datetime:
+def moment(option: str, text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)

@@ -4,11 +4,8 @@ Each table has one window. In it the range is replaced by one commit; the flows 
 would stop at that commit, have read all before it and go on behind it. Whatever kills the job, the next try ends it.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from threading import Event
 from typing import Any
 
 from deltalake import DeltaTable
@@ -22,7 +19,7 @@ from include.declaration.slices import Slice
 from include.engine import failure, storage, window
 from include.engine.slices import Made, make, replace_aggregate, replace_appends, stamps, txn_app_id
 from include.engine.window import Window, Worker
-from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable, UsageError
+from include.errors import FlowFailed, SluiceError, Unreachable, UsageError
 from include.ledger import position
 from include.ledger.backfills import rehearsal
 from include.ledger.batches import BACKFILL
@@ -31,7 +28,6 @@ from include.ledger.unread import Feed
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
 
-LOOK_SECONDS = 0.5
 # A reader that does not stop by then must not make the table's own flow wait for longer.
 DRAIN_SECONDS = 180
 
@@ -99,28 +95,8 @@ def _note(engine: Engine, table: Table, one: Backfill, error: SluiceError) -> No
 def _in_window(own: Worker, one: Backfill, table: Table, made: Made | None) -> None:
     number = windows.plan(own.engine, table.name, one.who, f"backfill {one.number} {one.range}", is_worth_it=True)
     names = window.leases(table)
-    with _taken(own, names, table.maintain.longest_minutes * 60):
+    with own.taking(names, table.maintain.longest_minutes * 60):
         own.window(table, number).run(own.halt, partial(_replace, own=own, one=one, made=made))
-
-
-@contextmanager
-def _taken(own: Worker, names: list[str], patience_seconds: float) -> Iterator[None]:
-    """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
-    deadline = time.monotonic() + patience_seconds
-    while True:
-        try:
-            own.keeper.take(names)
-            break
-        except LeaseHeld:
-            if time.monotonic() > deadline:
-                raise
-        Event().wait(LOOK_SECONDS)
-    try:
-        yield
-    finally:
-        # A flow that was run has given its own back.
-        with suppress(Unreachable):
-            own.keeper.give_back([name for name in names if own.keeper.holds(name)])
 
 
 def _replace(opened: Window, own: Worker, one: Backfill, made: Made | None) -> None:
@@ -193,7 +169,7 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
     for flow in flows:
-        with _taken(own, [flow.flow], DRAIN_SECONDS):
+        with own.taking([flow.flow], DRAIN_SECONDS):
             own.host.run_once([flow])
         stands = position.of(flow.flow)
         unread = Feed(Log(settings().table_path(table.name)), changes=False)

@@ -51,29 +51,42 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     accepts that. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
     source do not fit, and Unreachable.
     """
-    owner = identity(table)
-    home = settings().checkpoints(table.flow)
-    home.mkdir(parents=True, exist_ok=True)
-    _lock(spark, home / "lock", table.flow)
+    owner, home = identity(table), _own(spark, table)
     newest = ledger.newest_generation(home)
     if newest is None:
         siblings.require_unread(table, owner["source"])
-    beginning = Beginning()
-    shuffle_partitions = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    number, beginning = newest or 1, Beginning()
     if reset:
-        beginning = after_last_commit(table, reset.accepts_loss)
-        if newest is not None and beginning.after:
-            _check_write(home / str(newest), owner, table)
-        number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
-        generation.begin(home, number, owner, beginning, shuffle_partitions)
+        number, beginning = renew(spark, table, reset)
     elif newest is None:
         _require_no_commit(table)
-        number = 1
-        generation.begin(home, number, owner, beginning, shuffle_partitions)
-    else:
-        number = newest
+        generation.begin(home, number, owner, beginning, _shuffle_partitions(spark))
     found = _open(home / str(number), number, table, owner)
     return replace(_deploy(found, table), lost=beginning.lost)
+
+
+def renew(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, Beginning]:
+    """Begin the next generation, as `claim` does, and start nothing: its number, and where it goes on."""
+    owner, home = identity(table), _own(spark, table)
+    newest = ledger.newest_generation(home)
+    beginning = after_last_commit(table, reset.accepts_loss)
+    if newest is not None and beginning.after:
+        _check_write(home / str(newest), owner, table)
+    number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
+    generation.begin(home, number, owner, beginning, _shuffle_partitions(spark))
+    return number, beginning
+
+
+def _own(spark: SparkSession, table: Table) -> Path:
+    """The directory of its checkpoints, locked."""
+    home = settings().checkpoints(table.flow)
+    home.mkdir(parents=True, exist_ok=True)
+    _lock(spark, home / "lock", table.flow)
+    return home
+
+
+def _shuffle_partitions(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
 def release(flow: str) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database, holds, lease, orders, resets
+from include.control import commands, database, holds, lease, orders, resets, rewinds
 from include.control.decide import Failure
 from include.control.keeper import Keeper
 from include.control.lock import Entry
@@ -132,6 +132,7 @@ class Host:
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
+        rewinds.require_none(self._engine, table.name, self._keeper.holds)
         storage.create(self._spark, table, partial(self._alter, table))
         reset = resets.asked(self._engine, table.flow)
         if reset is None or beginning.last_stamp(table):

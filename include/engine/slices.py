@@ -42,7 +42,7 @@ class Made:
 def stamps(table: Table) -> dict[str, dict[str, Any]]:
     """By flow, what its newest commit says of itself, for those that have one.
 
-    Where its source was backfilled right behind that, the flow goes on behind the backfill.
+    Where its source was backfilled right behind that, or put back to there, the flow goes on behind it.
     """
     found = {flow.flow: (flow, stamp) for flow in table.flows if (stamp := beginning.last_stamp(flow))}
     return {name: {**stamp, "source_to": _goes_on(flow, stamp["source_to"])} for name, (flow, stamp) in found.items()}
@@ -50,7 +50,7 @@ def stamps(table: Table) -> dict[str, dict[str, Any]]:
 
 def _goes_on(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(flow.source, Delta)
-    return offset if flow.source.changes else beginning.behind_backfills(offset, flow.source.table)
+    return beginning.behind_replacements(offset, flow.source)
 
 
 def make(spark: SparkSession, table: Table, one: Backfill) -> Made:

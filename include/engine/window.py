@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import database, lease, windows
+from include.control import database, lease, rewinds, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
 from include.engine import driver, failure, maintain
 from include.engine.host import Host
 from include.engine.session import open_session
-from include.errors import FlowFailed, SluiceError
+from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.ledger import guard, policy, survey
 from include.ledger.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
 from include.ledger.policy import Place
@@ -28,6 +28,7 @@ from include.settings import settings
 from include.spec import Table
 
 NICE = 10
+LOOK_SECONDS = 0.5
 
 
 def rehearse(table: Table, tables: Catalog) -> None:
@@ -84,6 +85,25 @@ class Worker:
     def window(self, table: Table, number: int) -> "Window":
         """One of the calendar; the leases of the table are held."""
         return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
+
+    @contextmanager
+    def taking(self, names: list[str], patience_seconds: float) -> Iterator[None]:
+        """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                self.keeper.take(names)
+                break
+            except LeaseHeld:
+                if time.monotonic() > deadline:
+                    raise
+            threading.Event().wait(LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            # A flow that was run has given its own back.
+            with suppress(Unreachable):
+                self.keeper.give_back([name for name in names if self.keeper.holds(name)])
 
 
 @contextmanager
@@ -150,6 +170,7 @@ class Window:
         overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         overdue.daemon = True
         try:
+            rewinds.require_none(self.engine, self.table.name, self.keeper.holds)
             if not self.keeper.enter(entry, lambda: time.monotonic() < deadline):
                 raise FlowFailed(
                     f"{self.table.name}: its window did not open within {longest_seconds / 60:g} minutes, because a "

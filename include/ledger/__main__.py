@@ -8,6 +8,8 @@ python -m include.ledger lineage [--url URL]
 python -m include.ledger windows [TABLE] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger backfills [TABLE] [--limit N] [--json]
+python -m include.ledger rewind TABLE MOMENT [--json]
+python -m include.ledger rewinds [--limit N] [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
 python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
 python -m include.ledger verify [TABLE ...] [--json]
@@ -41,6 +43,8 @@ COMMANDS = {
     "hold": "calendar",
     "release-hold": "calendar",
     "backfills": "backfills",
+    "rewind": "rewinds",
+    "rewinds": "rewinds",
     "metrics": "metrics",
     "mirror": "mirror",
     "lineage": "telling",

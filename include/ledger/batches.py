@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from include.errors import Broken
-from include.ledger import planned, refreshes
+from include.ledger import planned, refreshes, standing
 from include.ledger.checkpoint import numbers
 from include.ledger.log import Commit, Log
 from include.settings import settings
@@ -62,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, backfill, compaction, declaration or foreign.
+    """A commit that is no batch's. kind: window, replay, refresh, backfill, rewind, compaction, declaration or foreign.
 
     note: what a refresh did.
     """
@@ -116,10 +115,8 @@ class Account:
     def entries(self) -> Iterator[Entry | Other]:
         """Newest first, each commit read when it is asked for. Batches without one stand where theirs would be."""
         newer: dict[str, tuple[int, int]] = {}
-        # Later versions than this one are in the table no more.
-        alive_to = self.log.newest
-        for commit in self.log.commits():
-            is_undone = commit.version > alive_to
+        for commit, stands in standing.commits(self.log):
+            is_undone = not stands
             if _is_batch(commit):
                 entry = self._entry(commit, is_undone)
                 place, later = (entry.generation, entry.batch), newer.get(entry.flow)
@@ -131,8 +128,6 @@ class Account:
             else:
                 own = (commit.version, commit.timestamp, commit.operation, kind(commit))
                 yield Other(*own, is_undone, refreshes.words(commit))
-            if not is_undone:
-                alive_to = min(alive_to, self._kept_by(commit))
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer]):
             yield from self._between(flow, None, newer.get(flow))
 
@@ -198,30 +193,11 @@ class Account:
                 else:
                     yield Entry(flow, number, batch, PLANNED if number == max(generations) else ABANDONED)
 
-    def _kept_by(self, commit: Commit) -> int:
-        """The newest earlier version whose rows are still in the table behind this commit."""
-        if commit.operation == "RESTORE":
-            version, moment = commit.parameters.get("version"), commit.parameters.get("timestamp")
-            if version is not None:
-                return int(version)
-            return self._version_at(str(moment), commit.version)
-        return -1 if overwrites(commit) else commit.version
-
-    def _version_at(self, moment: str, before: int) -> int:
-        """RESTORE by time keeps no version in the log, so it is what was newest then; its own where nobody can say."""
-        try:
-            at = datetime.fromisoformat(moment)
-        except ValueError:
-            return before
-        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-        earlier = (self.log.commit(one) for one in reversed(self.log.versions) if one < before)
-        return next((one.version for one in earlier if one.timestamp <= seconds), before)
-
 
 def kind(commit: Commit) -> str:
     """Whose a commit is that is no batch's."""
     said = commit.metadata
-    for one in ("replay", refreshes.RUN, BACKFILL, "window"):
+    for one in ("replay", refreshes.RUN, BACKFILL, standing.REWIND, "window"):
         if one in said:
             return one
     if "inline" in said:
@@ -230,14 +206,6 @@ def kind(commit: Commit) -> str:
     if commit.operation.startswith(("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CLUSTER BY")):
         return "declaration"
     return "foreign"
-
-
-def overwrites(commit: Commit) -> bool:
-    """Whether nothing that was in the table before is in it behind this commit."""
-    if "REPLACE TABLE" in commit.operation:
-        return True
-    said = commit.parameters
-    return commit.operation == "WRITE" and said.get("mode") == "Overwrite" and said.get("predicate") in (None, "[]")
 
 
 def _is_batch(commit: Commit) -> bool:

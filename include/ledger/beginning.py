@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote
 
@@ -10,12 +11,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.errors import Broken
-from include.ledger import landing, topics
-from include.ledger.appended import Appends
+from include.ledger import landing, standing, topics
 from include.ledger.batches import BACKFILL
 from include.ledger.landing import Taken
-from include.ledger.log import Log
+from include.ledger.log import Commit, Log
 from include.ledger.retention import Lost
+from include.ledger.unread import Feed
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table, Upsert
 
@@ -54,9 +55,9 @@ def identity(table: Table) -> dict[str, Any]:
 
 
 def last_stamp(table: Table) -> dict[str, Any] | None:
-    """What the flow's newest commit says of itself; None where the table holds none of it."""
-    stamps = (commit.metadata for commit in Log(settings().table_path(table.name)).commits())
-    return next((stamp for stamp in stamps if stamp.get("flow") == table.flow), None)
+    """What the flow's newest commit that was not undone says of itself; None where the table holds none of it."""
+    held = (commit.metadata for commit, stands in standing.commits(Log(settings().table_path(table.name))) if stands)
+    return next((stamp for stamp in held if stamp.get("flow") == table.flow), None)
 
 
 def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
@@ -75,35 +76,44 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
         raise _another_source(table, was, now)
     if stamp and isinstance(table.source, Files):
         return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, stamp)))
-    if stamp and isinstance(table.source, Delta) and not table.source.changes:
-        offset = behind_backfills(stamp["source_to"], table.source.table)
+    if stamp and isinstance(table.source, Delta):
+        offset = behind_replacements(stamp["source_to"], table.source)
     return Beginning(offset, after)
 
 
-def behind_backfills(offset: dict[str, Any], source: str) -> dict[str, Any]:
-    """Past the commits that replaced a range of the source, where they come next: what a stream of appends stops at.
+def behind_replacements(offset: dict[str, Any], source: Delta) -> dict[str, Any]:
+    """Past the commits of the source that replaced what the stream has read, where they come next: a backfill, at
+    which a stream of appends stops, and a rewind to where this stream stands.
 
-    What stands in them is not left out: a backfill makes the range anew in the reader too, or calls it stale.
+    What stands in them is not left out: the reader's own range is made anew too, or called stale, and what it held
+    beyond the rewind was taken back as well.
     """
-    log = Log(settings().table_path(source))
-    appends = Appends(log, Delta(source))
+    log = Log(settings().table_path(source.table))
+    feed, found = Feed(log, source.changes), offset
     version = int(offset["reservoirVersion"])
-    if offset.get("isStartingVersion"):
-        if appends.left_of(offset):
-            return offset
-        version += 1
-    present = set(log.versions)
-    while version in present:
-        if BACKFILL in log.commit(version).metadata:
-            offset = _at(offset, version + 1)
-        elif appends.left_of(offset if version == int(offset["reservoirVersion"]) else _at(offset, version)):
+    has_begun = offset.get("isStartingVersion") or int(offset["index"]) >= 0
+    if has_begun and feed.left_of(offset):
+        return offset
+    read = version if has_begun else version - 1
+    ahead = takewhile(lambda one: one[0].version > read, standing.commits(log))
+    for commit in reversed([commit for commit, stands in ahead if stands]):
+        if _replaces(commit, log, feed, read, source):
+            found = {**offset, "reservoirVersion": commit.version + 1, "index": -1, "isStartingVersion": False}
+        elif feed.brings(commit.version):
             break
-        version += 1
-    return offset
+    return found
 
 
-def _at(offset: dict[str, Any], version: int) -> dict[str, Any]:
-    return {**offset, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+def _replaces(commit: Commit, log: Log, feed: Feed, read: int, source: Delta) -> bool:
+    """read: the newest version that the stream has read."""
+    if BACKFILL in commit.metadata:
+        return not source.changes
+    if standing.REWIND not in commit.metadata:
+        return False
+    to = standing.restored_to(log, commit)
+    assert to is not None
+    # A stream that has read on behind that, and was not put back with it, must fail here.
+    return not any(feed.brings(version) for version in range(to + 1, read + 1))
 
 
 def _held_files(table: Table, stamp: dict[str, Any]) -> list[Taken]:

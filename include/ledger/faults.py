@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from include.errors import Broken
-from include.ledger import batches, checkpoint, planned
+from include.ledger import batches, checkpoint, planned, standing
 from include.ledger.batches import Account, Entry, Generation, Other
 
 # Of a checkpoint that keeps more than Spark's hundred, the newest files are opened.
@@ -84,7 +84,7 @@ def _of_other(account: Account, one: Other, found: list[Entry | Other]) -> Itera
     if one.operation == "RESTORE":
         to = commit.parameters.get("version") or commit.parameters.get("timestamp")
         yield Fault("restored", f"{name}: {what} put it back to {to}{without}")
-    elif batches.overwrites(commit):
+    elif standing.overwrites(commit):
         yield Fault("overwritten", f"{name}: {what} replaced all it held{without}")
     elif one.operation.startswith("VACUUM"):
         yield Fault("vacuumed", f"{name}: {what} is by nobody Sluice knows: versions before it may be unreadable")

@@ -65,6 +65,17 @@ class Feed:
             return _rest_of_snapshot(self.log, version, index) + self.since(version + 1)
         return self.since(version, index)
 
+    def left_of(self, offset: dict[str, Any]) -> int:
+        """How many files of the version in which it lies, or of the snapshot, come behind it."""
+        version, index = int(offset["reservoirVersion"]), int(offset["index"])
+        if offset.get("isStartingVersion"):
+            return _rest_of_snapshot(self.log, version, index).files
+        return self._volume(version, max(0, index + 1)).files if version <= self.log.newest else 0
+
+    def brings(self, version: int) -> bool:
+        """Whether a stream gets anything of this version."""
+        return self._volume(version, 0).files > 0
+
     def since(self, version: int, index: int = -1) -> Volume:
         """What came with this version behind its file `index`, and with later ones. Raises Broken as `behind`."""
         later = self.log.after(version - 1)

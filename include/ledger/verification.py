@@ -11,7 +11,7 @@ from include.ledger import batches, confined, refreshes, spans
 from include.ledger.appended import Appends
 from include.ledger.arrived import PLACE, Arrived, check, columns, unaccounted, why_missing
 from include.ledger.batches import HELD, Account, Entry, Other
-from include.ledger.beginning import behind_backfills
+from include.ledger.beginning import behind_replacements
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table
@@ -76,8 +76,8 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
         how = spans.difference(one.source_to, following.source_from)
         if how is None:
             continue
-        if one.generation != following.generation and _is_behind_a_backfill(one, following):
-            yield f"{following.name} goes on behind a backfill of its source, which {one.name} had read up to there"
+        if one.generation != following.generation and _is_behind_a_replacement(one, following):
+            yield f"{following.name} goes on where its source was backfilled or rewound behind what {one.name} had read"
             continue
         if one.generation != following.generation and (loss := confined.accepted(following)):
             yield f"{following.name} goes on behind a loss that was accepted: {loss}"
@@ -85,18 +85,20 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
         raise Unbalanced(f"{following.name} does not begin where {one.name} ended: {how}")
     if own and (generation := account.generations(own[-1].flow).get(own[-1].generation)):
         done = max((one.batch for one in own if one.generation == own[-1].generation), default=-1)
-        if generation.done > done:
+        is_newest = own[-1].generation == max(account.generations(own[-1].flow))
+        if is_newest and generation.done > done:
             raise Unbalanced(
                 f"{own[-1].flow}: its checkpoint is done up to batch {generation.done}, and the table's last one is "
                 f"{own[-1].name}: a start would leave out what lies between"
             )
 
 
-def _is_behind_a_backfill(one: Entry, following: Entry) -> bool:
-    source = (one.source or {}).get("table")
-    if source is None or one.source != following.source or (one.source or {}).get("changes"):
+def _is_behind_a_replacement(one: Entry, following: Entry) -> bool:
+    said = one.source or {}
+    if "table" not in said or one.source != following.source:
         return False
-    return spans.difference(behind_backfills(one.source_to, source), following.source_from) is None
+    source = Delta(said["table"], changes=said.get("changes", False))
+    return spans.difference(behind_replacements(one.source_to, source), following.source_from) is None
 
 
 def _tally(table: Table, entry: Entry) -> None:
@@ -200,7 +202,7 @@ def _run(arguments: argparse.Namespace) -> None:
         for table in chosen:
             verdicts.append(verify(table))
             if not arguments.json:
-                print("\n".join(_lines(verdicts[-1])), flush=True)
+                print("\n".join(lines(verdicts[-1])), flush=True)
     except Unbalanced as difference:
         if arguments.json:
             print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": str(difference)}, indent=2))
@@ -209,7 +211,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": None}, indent=2))
 
 
-def _lines(verdict: Verdict) -> list[str]:
+def lines(verdict: Verdict) -> list[str]:
     counted = f", {verdict.ranges:,} ranges of Kafka counted record by record" if verdict.ranges else ""
     what = f"{verdict.refreshes:,} refreshes" if verdict.refreshes else f"{verdict.batches:,} batches"
     head = f"{verdict.table}: {what}, every row accounted for{counted}"

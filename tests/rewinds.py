@@ -1,0 +1,57 @@
+"""Rewinds in this process, as `jobs/rewind.py` does them in its own."""
+
+import os
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from include.catalog import Catalog
+from include.control import database, rewinds
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.control.rewinds import Rewind
+from include.engine import rewind
+from include.engine.driver import jvm_pid
+from include.engine.host import Host
+from include.engine.window import Worker
+from include.ledger import rewinding
+from include.ledger.log import Log
+from include.ledger.rewinding import Plan
+from include.settings import settings
+from include.spec import Table
+
+
+class Rewinds:
+    """tables: all there are, in graph order."""
+
+    def __init__(self, spark: SparkSession, *tables: Table) -> None:
+        self.spark, self.tables = spark, Catalog({table.name: table for table in tables})
+        self.engine = database.connect(settings().control_url)
+
+    def plan(self, table: Table, moment: str) -> Plan:
+        return rewinding.plan(self.engine, table, self.tables, moment)
+
+    def run(self, table: Table, moment: str) -> Rewind:
+        found = self.plan(table, moment)
+        rewind.require_possible(found)
+        asked = rewinds.plan(self.engine, table.name, moment, found.cut, found.views, "a test", "a bug")
+        return self.end(asked.number)
+
+    def end(self, number: int) -> Rewind:
+        """Do what is left of one."""
+        keeper = Keeper(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
+        keeper.start()
+        try:
+            host = Host(self.spark, self.engine, keeper, "rewind")
+            own = Worker(self.engine, keeper, host, self.spark, self.tables, lambda reason: os.abort())
+            rewind.work(own, number)
+        finally:
+            keeper.stop()
+        return rewinds.get(self.engine, number)
+
+
+def moment_of(table: Table, version: int | None = None) -> str:
+    """When that version, or the newest, was committed."""
+    log = Log(settings().table_path(table.name))
+    seconds = log.commit(log.newest if version is None else version).timestamp
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
