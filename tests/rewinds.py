@@ -1,6 +1,8 @@
 """Rewinds in this process, as `jobs/rewind.py` does them in its own."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
@@ -39,15 +41,19 @@ class Rewinds:
 
     def end(self, number: int) -> Rewind:
         """Do what is left of one."""
+        with self.worker() as own:
+            rewind.work(own, number)
+        return rewinds.get(self.engine, number)
+
+    @contextmanager
+    def worker(self) -> Iterator[Worker]:
         keeper = Keeper(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         try:
             host = Host(self.spark, self.engine, keeper, "rewind")
-            own = Worker(self.engine, keeper, host, self.spark, self.tables, lambda reason: os.abort())
-            rewind.work(own, number)
+            yield Worker(self.engine, keeper, host, self.spark, self.tables, lambda reason: os.abort())
         finally:
             keeper.stop()
-        return rewinds.get(self.engine, number)
 
 
 def moment_of(table: Table, version: int | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from include import catalog
 from include.errors import Unreachable
-from include.ledger import batches, beginning, faults, spans
+from include.ledger import batches, beginning, faults
 from include.ledger.batches import Account, Entry
 from include.ledger.checkpoint import newest_generation
 from include.settings import settings
@@ -53,7 +53,7 @@ def plan(flow: Table) -> Rebuild:
     account = Account(flow)
     own = list(account.batches(flow.flow))
     warnings = [fault.sentence for fault in faults.of_checkpoints(account, own)]
-    last = next((one for one in own if one.version is not None), None)
+    last = next((one for one in own if one.state in batches.HELD), None)
     try:
         begins = beginning.after_last_commit(flow, accepts_loss=False)
         offset, files = begins.offset, len(begins.files)
@@ -79,13 +79,6 @@ def plan(flow: Table) -> Rebuild:
 def _warnings(flow: Table, own: list[Entry], last: Entry | None) -> list[str]:
     """What the rule does not look at."""
     found = []
-    if last and last.state == batches.UNDONE:
-        kept = next((one for one in own if one.state in batches.HELD), None)
-        what = spans.say(last.source, kept.source_to if kept else None, last.source_to)
-        found.append(
-            f"LEFT OUT: {last.name} was undone by a RESTORE or an overwrite, and a reset goes on behind it all the "
-            f"same, so {what} would not come into the table again: put the table back to version {last.version} first"
-        )
     if missing := [one.name for one in own if one.state == batches.MISSING]:
         found.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
     if last is None and isinstance(flow.source, Kafka):

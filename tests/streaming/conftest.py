@@ -3,13 +3,17 @@
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from include.control import database
+from include.catalog import Catalog
+from include.control import database, windows
 from include.control.keeper import Keeper
 from include.control.process import Holder
+from include.engine import replay as engine_replay
+from include.engine import window
 from include.engine.driver import jvm_pid
 from include.engine.host import Host
 from include.settings import settings
@@ -54,3 +58,26 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
 def stored(spark: SparkSession) -> Callable[[str], DataFrame]:
     """A stored table's newest rows."""
     return lambda table: spark.read.format("delta").load(str(settings().table_path(table)))
+
+
+@pytest.fixture
+def replay(spark: SparkSession) -> Callable[..., windows.Window]:
+    """What jobs/backfill.py does, in this process: `replay(table, "a rule")`; returns its line in the calendar."""
+    engine = database.connect(settings().control_url)
+
+    def work(table: Table, *rules: str) -> windows.Window:
+        number = windows.plan(engine, table.name, "a test", "replay quarantine", is_worth_it=True)
+        keeper = Keeper(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper.take(window.leases(table))
+        keeper.start()
+        try:
+            host = Host(spark, engine, keeper, "maintain")
+            opened = window.Window(engine, keeper, host, spark, table, Catalog({table.name: table}), number)
+            opened.run(lambda reason: os.abort(), partial(engine_replay.replay, rules=list(rules)))
+        finally:
+            keeper.stop()
+        found = windows.find(engine, number)
+        assert found
+        return found
+
+    return work

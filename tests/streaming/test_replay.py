@@ -1,23 +1,16 @@
 """Mended rows go from the quarantine into their table exactly once, whatever happens in the middle of it."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control import database, windows
-from include.control.keeper import Keeper
-from include.control.process import Holder
-from include.engine import commit, window
+from include.engine import commit
 from include.engine import replay as engine_replay
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
 from include.errors import FlowFailed, UsageError
 from include.ledger.log import Log
 from include.rules import Expect, unique
@@ -46,29 +39,6 @@ def table(name: str) -> Table:
 @pytest.fixture
 def batches(spark: SparkSession, tmp_path: Path) -> Batches:
     return Batches(spark, tmp_path, SCHEMA)
-
-
-@pytest.fixture
-def replay(spark: SparkSession) -> Callable[..., windows.Window]:
-    """What jobs/backfill.py does, in this process: `replay(table, "a rule")`; returns its line in the calendar."""
-    engine = database.connect(settings().control_url)
-
-    def work(table: Table, *rules: str) -> windows.Window:
-        number = windows.plan(engine, table.name, "a test", "replay quarantine", is_worth_it=True)
-        keeper = Keeper(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.take(window.leases(table))
-        keeper.start()
-        try:
-            host = Host(spark, engine, keeper, "maintain")
-            opened = window.Window(engine, keeper, host, spark, table, Catalog({table.name: table}), number)
-            opened.run(lambda reason: os.abort(), partial(engine_replay.replay, rules=list(rules)))
-        finally:
-            keeper.stop()
-        found = windows.find(engine, number)
-        assert found
-        return found
-
-    return work
 
 
 def mended(table: Table, condition: str = "bpm < 350") -> Table:

@@ -1,15 +1,24 @@
 """A table and all that is made of it go back to a moment together, and make again exactly what was undone."""
 
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from include.control import commands, orders, rewinds, stale
+from include.control.commands import Action, Command
+from include.engine import refresh as engine_refresh
+from include.engine import rewind as engine_rewind
+from include.errors import Broken, UsageError
 from include.ledger import verification
+from include.ledger.log import Log
 from include.rules import Expect
-from include.spec import Bucket, Delta, Replace, Table, Upsert
-from tests.flows import rows_of
+from include.settings import settings
+from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
+from tests.backfills import Backfills, Killed
+from tests.flows import is_long, rows_of
 from tests.rewinds import Rewinds, moment_of
 
 SOURCE = "number INT, place BIGINT"
@@ -120,3 +129,240 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 6}
     for table in (silver, gold, copy):
         verification.verify(table)
+
+
+PHASES = {
+    "its flows have stopped": ("_planned_anew", 0),
+    "nothing is put back yet": ("_in_window", 0),
+    "the source is put back": ("_in_window", 1),
+    "all is put back": ("_begin_generations", 0),
+    "one flow has its new generation": ("checkpoint.renew", 1),
+    "its views are to be refreshed": ("_refresh", 0),
+    "it is to end": ("rewinds.finish", 0),
+}
+
+
+@pytest.mark.parametrize(
+    "phase", [one if one == "the source is put back" else pytest.param(one, marks=is_long) for one in PHASES]
+)
+def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_writes(
+    silver, gold, view, bring, run_once, spark, monkeypatch, phase
+):
+    house = Rewinds(spark, silver, gold, view)
+    bring(1, 61, None)
+    run_once(silver, gold)
+    moment = moment_of(gold)
+    refresh(house, view)
+    bring(2, 2000)
+    run_once(replace(silver, transform=wrong), gold)
+    where, times = PHASES[phase]
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        house.run(silver, moment)
+    [left] = rewinds.begun(house.engine, [gold.name])
+    assert {orders.read(house.engine, "", [silver.flow]).of[silver.flow].state} == {"stopped"}
+    with pytest.raises(Broken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
+        run_once(gold)
+    with pytest.raises(UsageError, match="has begun and is not done"):
+        engine_rewind.run(gold, house.tables, moment, "a test", "", dry_run=False)
+    assert house.end(left.number).phase == "done"
+    assert house.end(left.number).phase == "done"
+    assert orders.read(house.engine, "", [silver.flow]).of[silver.flow].state == "running"
+    assert (held(silver), totals(gold)) == ([(0, 1), (1, 61)], {0: (1, 1), 1: (61, 1)})
+    assert [row["most"] for row in rows_of(view.name)] == [61]
+    bring(62)
+    run_once(silver, gold)
+    assert held(silver) == [(0, 1), (1, 61), (3, 2), (5, 62)]
+    assert totals(gold) == {0: (3, 2), 1: (61 + 62, 2)}
+    for table in (silver, gold):
+        verification.verify(table)
+
+
+def dies_at(where: str, times: int) -> Callable:
+    """The function of that name, which kills at the call after so many."""
+    module, _, name = where.rpartition(".")
+    owner = getattr(engine_rewind, module) if module else engine_rewind
+    real, calls = getattr(owner, name), Counter()
+
+    def die(*arguments):
+        calls.update("x")
+        if calls.total() > times:
+            raise Killed
+        return real(*arguments)
+
+    return die
+
+
+def refresh(house: Rewinds, view: Table) -> None:
+    with house.worker() as own:
+        engine_refresh.do(own, engine_refresh.Run.begin(f"run {uuid.uuid4()}", [view]))
+
+
+def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, gold, bring, run_once, spark):
+    house = Rewinds(spark, silver, gold)
+    bring(1)
+    run_once(silver, gold)
+    first = moment_of(gold)
+    bring(2)
+    run_once(silver, gold)
+    second = moment_of(gold)
+    bring(3)
+    run_once(silver, gold)
+    house.run(silver, second)
+    assert held(silver) == [(0, 1), (1, 2)]
+    spark.sql(f"OPTIMIZE delta.`{settings().table_path(silver.name)}`")
+    run_once(silver, gold)
+    bring(4)
+    run_once(silver, gold)
+    assert totals(gold) == {0: (10, 4)}
+    house.run(silver, first)
+    assert (held(silver), totals(gold)) == ([(0, 1)], {0: (1, 1)})
+    run_once(silver, gold)
+    assert totals(gold) == {0: (10, 4)}
+    assert [number for _, number in held(silver)] == [1, 2, 3, 4]
+    for table in (silver, gold):
+        verification.verify(table)
+
+
+@is_long
+def test_rows_that_a_replay_put_back_are_in_the_quarantine_again(silver, bring, run_once, spark, replay):
+    bring(1, 2000)
+    run_once(silver)
+    moment = moment_of(silver)
+    mended = replace(silver, expect=(Expect("is_small", "number < 5000"),))
+    bring(3000)
+    run_once(silver)
+    replay(mended)
+    assert held(silver) == [(0, 1), (1, 2000), (2, 3000)]
+    house = Rewinds(spark, silver)
+    [step] = house.plan(silver, moment).steps.values()
+    assert any("are in the quarantine again" in line for line in step.undone)
+    house.run(silver, moment)
+    assert (held(silver), held(silver.quarantine)) == ([(0, 1)], [(1, 2000)])
+    run_once(silver)
+    assert (held(silver), held(silver.quarantine)) == ([(0, 1)], [(1, 2000), (2, 3000)])
+    replay(mended)
+    assert (held(silver), rows_of(silver.quarantine)) == ([(0, 1), (1, 2000), (2, 3000)], [])
+    verification.verify(mended)
+
+
+@is_long
+def test_a_flow_that_a_person_had_stopped_stays_stopped(silver, gold, bring, run_once, spark):
+    house = Rewinds(spark, silver, gold)
+    bring(1)
+    run_once(silver, gold)
+    moment = moment_of(gold)
+    bring(2)
+    run_once(silver, gold)
+    commands.obey(house.engine, Command(Action.STOP, (gold.flow,), "a person", "a reason"))
+    house.run(silver, moment)
+    of = orders.read(house.engine, "", [silver.flow, gold.flow]).of
+    assert (of[silver.flow].state, of[gold.flow].state) == ("running", "stopped")
+
+
+def test_a_rewind_that_is_refused_touches_nothing(silver, bring, run_once, spark, name):
+    house = Rewinds(spark, silver)
+    bring(1)
+    run_once(silver)
+    moment = moment_of(silver)
+    bring(2)
+    run_once(silver)
+    path = settings().table_path(f"bronze.{name}")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE number = 1")
+    before = Log(settings().table_path(silver.name)).newest
+    with pytest.raises(UsageError, match="has replaced what would be read again"):
+        house.run(silver, moment)
+    assert Log(settings().table_path(silver.name)).newest == before
+    assert rewinds.begun(house.engine, [silver.name]) == []
+
+
+@is_long
+def test_what_vacuum_has_deleted_is_named_and_refused(silver, gold, bring, run_once, spark):
+    house = Rewinds(spark, silver, gold)
+    bring(1)
+    run_once(silver, gold)
+    moment = moment_of(gold)
+    bring(2)
+    run_once(silver, gold)
+    path = settings().table_path(gold.name)
+    spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    [refusal] = house.plan(silver, moment).refusals
+    assert refusal.startswith(f"{gold.name}: VACUUM has deleted 1 files of version")
+    # Of bronze, which silver would read again.
+    source = settings().table_path(silver.source.table)
+    spark.sql(f"OPTIMIZE delta.`{source}`")
+    spark.sql(f"VACUUM delta.`{source}` RETAIN 0 HOURS")
+    assert any("files of bronze" in one and "are deleted" in one for one in house.plan(silver, moment).refusals)
+
+
+@is_long
+def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spark):
+    house = Rewinds(spark, silver, gold)
+    bring(1)
+    run_once(silver, gold)
+    moment = moment_of(gold)
+    bring(2)
+    run_once(silver, gold)
+    found = house.plan(silver, moment)
+    elsewhere = {name: replace(part, version=part.version - 1) for name, part in found.cut.items()}
+    asked = rewinds.plan(house.engine, silver.name, moment, elsewhere, [], "a test", "a bug")
+    with pytest.raises(UsageError, match="plan it again"):
+        house.end(asked.number)
+    assert rewinds.get(house.engine, asked.number).phase == "given up"
+    assert totals(gold) == {0: (3, 2)}
+    bring(3)
+    run_once(silver, gold)
+    assert totals(gold) == {0: (6, 3)}
+    # More has come since it was planned: that is undone as well.
+    asked = rewinds.plan(house.engine, silver.name, moment, found.cut, [], "a test", "a bug")
+    assert house.end(asked.number).phase == "done"
+    assert totals(gold) == {0: (1, 1)}
+
+
+@is_long
+def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, bring, run_once, spark):
+    silver = replace(silver, time_column="time")
+    tables = (silver, gold, copy)
+    bring(1, 61)
+    run_once(*tables)
+    moment = moment_of(copy)
+    bring(2)
+    today = replace(silver, transform=wrong)
+    Backfills(spark, (today, gold, copy)).run(today, 0, 60)
+    run_once(*tables)
+    house = Rewinds(spark, *tables)
+    house.run(silver, moment)
+    assert held(silver) == held(copy) == [(0, 1), (1, 61)]
+    run_once(*tables)
+    assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 2)]
+    assert totals(gold) == {0: (3, 2), 1: (61, 1)}
+    assert [one for one in stale.every(house.engine) if one.table in (silver.name, gold.name, copy.name)] == []
+    for table in tables:
+        verification.verify(table)
+
+
+@is_long
+def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once, spark):
+    silver = replace(silver, write=Append(unique=("place",), watermark=Watermark("time", minutes=1)))
+    bring(100)
+    run_once(silver)
+    moment = moment_of(silver)
+    bring(900)
+    run_once(silver)
+    bring(110)
+    run_once(silver)
+    assert held(silver) == [(0, 100), (1, 900)]
+    Rewinds(spark, silver).run(silver, moment)
+    # Both in one batch now, so nothing is late.
+    run_once(silver)
+    assert held(silver) == [(0, 100), (1, 900), (2, 110)]
+    verification.verify(silver)
+
+
+@is_long
+def test_without_anything_to_undo_nothing_is_done(silver, bring, run_once, spark):
+    bring(1)
+    run_once(silver)
+    house = Rewinds(spark, silver)
+    assert house.plan(silver, "2999-01-01").steps == {}
+    assert "nothing is to be undone" in house.plan(silver, "2999-01-01").lines()[0]
