@@ -130,6 +130,13 @@ def wait_for_rows(table: Table, count: int) -> None:
     wait_until(is_there, 180)
 
 
+def has_rows(table: Table) -> bool:
+    # TableNotFoundError: it is about to be created.
+    with suppress(TableNotFoundError):
+        return bool(rows_of(table.name))
+    return False
+
+
 class Driver:
     """A driver in a thread of this process. tables: its table files, which a test may change while it runs."""
 

@@ -134,6 +134,12 @@ def say(engine: Engine, number: int, phase: str, said: str) -> None:
         _set(connection, number, phase=phase, said=said, failure=None, phase_at=database.now(connection))
 
 
+def approve(engine: Engine, one: Rewind, by: str) -> None:
+    """It may be done; who approved it goes into the audit."""
+    with database.transaction(engine) as connection:
+        commands.record(connection, one.who, "rewind", one.table, one.reason, f"to {one.moment}: approved by {by}")
+
+
 def stop(engine: Engine, one: Rewind) -> None:
     """From now on its flows are wanted stopped, and nobody else may write its tables."""
     why = f"rewind {one.number} of {one.table} to {one.moment}"

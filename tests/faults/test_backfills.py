@@ -1,17 +1,10 @@
 """Backfills beside streams that go on, and jobs that are killed in the middle of one."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
-from deltalake.exceptions import TableNotFoundError
 
 from include.control import backfills, stale
 from include.control.backfills import Backfill
@@ -20,39 +13,12 @@ from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Backfills
-from tests.conftest import ROOT
-from tests.flows import Chain, is_long, only_in_full_runs, rows_of, wait_for_rows
+from tests.flows import Chain, has_rows, is_long, only_in_full_runs, rows_of, wait_for_rows
+from tests.jobs import Job
 from tests.pipeline import wait_until
-from tests.topic import Topic
+from tests.topic import producing
 
 BEGIN, END = "1970-01-01T00:01:00", "1970-01-01T00:03:00"
-
-
-@contextmanager
-def producing(topic: Topic, at_once: int, every_seconds: float) -> Iterator[None]:
-    """Numbers of ten minutes, some of them no numbers, to the end of the block."""
-    over = threading.Event()
-
-    def produce() -> None:
-        turn = 0
-        while not over.wait(every_seconds):
-            turn += 1
-            topic.send(*[(turn * 37 + n * 7) % 600 for n in range(at_once - 1)], "broken")
-
-    producer = threading.Thread(target=produce)
-    producer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        producer.join()
-
-
-def has_rows(table: Table) -> bool:
-    # TableNotFoundError: it is about to be created.
-    with suppress(TableNotFoundError):
-        return bool(rows_of(table.name))
-    return False
 
 
 def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
@@ -98,35 +64,8 @@ def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double
         assert running.error is None
 
 
-class Job:
-    """A backfill's job in processes of its own."""
-
-    def __init__(self, chain: Chain, home: Path) -> None:
-        silver = chain.in_slices[1].name
-        command = [sys.executable, "-m", "tests.backfill_job", chain.name, chain.topic.name, silver, BEGIN, END]
-        self.log = home / f"job-{os.urandom(3).hex()}.log"
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-
-    def wait(self) -> int:
-        return self.process.wait(300)
-
-    def kill_when(self, condition: Callable[[], object]) -> None:
-        """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
-        deadline = threading.Event()
-        timer = threading.Timer(240, deadline.set)
-        timer.start()
-        # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
-        while not condition():
-            deadline.wait(0.02)
-            assert self.process.poll() is None, self.log.read_text()
-            assert not deadline.is_set(), self.log.read_text()
-        timer.cancel()
-        halves = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for half in halves:
-            with suppress(ProcessLookupError):
-                os.kill(half.pid, signal.SIGKILL)
-        self.process.wait(60)
+def job(chain: Chain, home: Path) -> Job:
+    return Job(home, "tests.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, BEGIN, END)
 
 
 def newest(engine, table: Table) -> Backfill | None:
@@ -178,8 +117,8 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
     with driver(*tables) as running:
         with producing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 120)
-            Job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
-            second = Job(chain, tmp_path)
+            job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
+            second = job(chain, tmp_path)
             assert second.wait() == 0, second.log.read_text()
         for table in (silver, gold):
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
