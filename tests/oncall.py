@@ -42,23 +42,23 @@ class OnCall:
         found = self.rest(f"{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {one["task_id"]: one["state"] for one in found}
 
-    def wait(self, run: str, task: str, *states: str, timeout_seconds: float = 120) -> None:
-        wait_until(lambda: self.tasks(run)[task] in states, timeout_seconds, lambda: str(self.tasks(run)))
+    def wait(self, run: str, task: str, *states: str, timeout_seconds: float = 120, dag: str = CONTROL) -> None:
+        wait_until(lambda: self.tasks(run, dag)[task] in states, timeout_seconds, lambda: str(self.tasks(run, dag)))
 
-    def wait_for_question(self, run: str) -> None:
+    def wait_for_question(self, run: str, dag: str = CONTROL) -> None:
         """Until an answer counts: one that comes before the scheduler heard of the waiting fails the task."""
-        self.wait(run, "approve", "awaiting_input")
-        task = f"TaskInstanceKey(dag_id='{CONTROL}', task_id='approve', run_id='{run}'"
+        self.wait(run, "approve", "awaiting_input", dag=dag)
+        task = f"TaskInstanceKey(dag_id='{dag}', task_id='approve', run_id='{run}'"
         heard = f"Received executor event with state success for task instance {task}"
         wait_until(lambda: heard in self.kit.platform.log(airflow.SCHEDULER).read_text(), 60)
 
-    def question(self, run: str) -> dict:
+    def question(self, run: str, dag: str = CONTROL) -> dict:
         """What whoever approves is shown."""
-        return self.rest(_question(run))
+        return self.rest(_question(run, dag))
 
-    def answer(self, run: str, option: str) -> None:
-        assert self.question(run)["responded_at"] is None
-        self.rest(_question(run), "PATCH", {"chosen_options": [option], "params_input": {}})
+    def answer(self, run: str, option: str, dag: str = CONTROL) -> None:
+        assert self.question(run, dag)["responded_at"] is None
+        self.rest(_question(run, dag), "PATCH", {"chosen_options": [option], "params_input": {}})
 
     def _send(self, path: str, method: str, body: dict | None, token: str) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
@@ -69,5 +69,5 @@ class OnCall:
             return json.load(answer)
 
 
-def _question(run: str) -> str:
-    return f"{CONTROL}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+def _question(run: str, dag: str) -> str:
+    return f"{dag}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"

@@ -160,6 +160,13 @@ def finish(
         commands.record(connection, one.who, "backfill", one.table, str(one.range), said)
 
 
+def forget(connection: Connection, table: str, since: float, why: str) -> None:
+    """What was planned for a table since then, in seconds since 1970, and is not done, will not be."""
+    own = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & (backfills.c.planned_at > since)
+    values = {"phase": DONE, "said": why, "failure": None, "ended_at": database.now(connection)}
+    connection.execute(update(backfills).where(own).values(values))
+
+
 def _follow(connection: Connection, one: Backfill, follower: Follower) -> None:
     replaced = f"{one.table} was backfilled {one.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, standstill
+from include.control import backfills, commands, database, lease, stale, standstill
 from include.control.schema import rewinds
 from include.errors import Broken, UsageError
 
@@ -31,12 +31,14 @@ PLANNED, STOPPING, RESTORING, REFRESHING, BEGINNING, DONE, GIVEN_UP = (
 class Part:
     """Where one table goes back to: version is its own, quarantine that of its quarantine, None where it has none.
 
+    at: when that version was committed, in seconds since 1970.
     generations: the newest of each of its flows that has one, when that was planned.
     """
 
     version: int
     quarantine: int | None
     generations: dict[str, int]
+    at: float
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,13 @@ def give_up(engine: Engine, one: Rewind, why: str) -> None:
 
 
 def finish(engine: Engine, one: Rewind, said: str) -> None:
-    """All of it is done: its flows go on, in their new generations."""
+    """All of it is done: its flows go on, in their new generations. What was stale for a backfill that is undone is so
+    no more, and what was left to do of that is not.
+    """
+    with database.transaction(engine) as connection:
+        for table, part in one.cut.items():
+            stale.forget(connection, table, part.at)
+            backfills.forget(connection, table, part.at, f"rewind {one.number} has undone what it followed")
     _end(engine, one, DONE, said)
 
 

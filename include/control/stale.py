@@ -40,3 +40,8 @@ def end(connection: Connection, table: str, made: Slice) -> None:
     if begins is not None:
         inside &= (stale.c.begins >= begins) & (stale.c.ends <= ends)
     connection.execute(delete(stale).where(inside))
+
+
+def forget(connection: Connection, table: str, since: float) -> None:
+    """What has made it stale since then, in seconds since 1970, was undone."""
+    connection.execute(delete(stale).where((stale.c.target == table) & (stale.c.since > since)))

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from include.catalog import Catalog
 from include.errors import Broken
-from include.ledger import checkpoint
+from include.ledger import checkpoint, standing
 from include.ledger.log import Log, Tombstone
 from include.settings import settings
 from include.spec import Delta
@@ -178,8 +178,8 @@ def _flow(name: str) -> Iterator[Consumer]:
 
 
 def _own_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
-    """The newest commit of each."""
-    sought, commits = set(flows), log.commits()
+    """The newest commit of each that counts."""
+    sought, commits = set(flows), (commit for commit, stands in standing.commits(log) if stands)
     while sought and (commit := next(commits, None)):
         if (flow := commit.metadata.get("flow")) in sought:
             sought.remove(flow)

@@ -35,7 +35,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
-from include.ledger import checkpoint, refreshes
+from include.ledger import checkpoint, refreshes, standing
 from include.ledger.log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -104,7 +104,8 @@ def _newest(flow: Table) -> Commit | None:
         return done.commit if done else None
     if not settings().is_stored(flow.name):
         return None
-    commits = islice(Log(settings().table_path(flow.name)).commits(), RECENT_COMMITS)
+    found = islice(standing.commits(Log(settings().table_path(flow.name))), RECENT_COMMITS)
+    commits = (commit for commit, stands in found if stands)
     return next((one for one in commits if one.metadata.get("flow") == flow.flow and "batch" in one.metadata), None)
 
 

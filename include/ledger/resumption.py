@@ -46,7 +46,8 @@ def _of_topics(
         read = checkpoint.positions(stamp["source_to"] if stamp else None, topic)
         for clock in retention.clock(settings().kafka, topic, read):
             seconds = clock.expires_in_seconds
-            if clock.unread and seconds is not None and seconds < LEAST_SECONDS or clock.position > clock.end:
+            expires = clock.unread > 0 and seconds is not None and seconds < LEAST_SECONDS
+            if expires or not clock.begin <= clock.position <= clock.end:
                 yield f"{flow.flow}: {topic}/{clock.partition} cannot be read again from {clock.position}: {clock.why}"
 
 

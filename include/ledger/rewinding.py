@@ -31,13 +31,12 @@ NOWHERE = -1
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to one table. at: when the version was made to which it goes back, in seconds since 1970.
+    """What happens to one table. is_undone: whether anything came behind that; undone: what, in words.
 
-    is_undone: whether anything came behind that; undone: what, in words. why: it goes back further than was asked.
+    why: it goes back further than was asked, in words; empty where it does not.
     """
 
     part: Part
-    at: float
     is_undone: bool
     undone: list[str]
     why: str
@@ -73,8 +72,6 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str) -> Plan:
     moment = slices.moment("--to", to)
     if table.is_view:
         raise UsageError(f"{table.name} is a materialized view, which is never rewound but refreshed: jobs/refresh.py")
-    if not settings().is_stored(table.name):
-        raise UsageError(f"{table.name} is not stored yet: there is nothing to be undone")
     below = [one for one in tables.below(table.name) if settings().is_stored(one.name)]
     chosen = {one.name: one for one in [table, *below] if not one.is_view}
     lines = {name: Timeline(name) for name in chosen}
@@ -89,9 +86,9 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str) -> Plan:
     if not touched:
         return Plan(table.name, moment, {}, [])
     refusals = [
-        f"{one.table}: {one.said}: end backfill {one.number} first, the same command does"
+        f"{one.table}: backfill {one.number} is in the middle of it: let it end, or run it again where it has died"
         for one in done
-        if one.table in steps and one.ended_at is None
+        if one.table in steps and one.ended_at is None and (one.is_held or one.readers)
     ]
     for name, step in steps.items():
         if step.is_undone or reads(chosen[name], touched):
@@ -105,9 +102,9 @@ def _step(table: Table, lines: dict[str, Timeline], found: Cut) -> Step:
     quarantine = _quarantine(table, line, version) if settings().is_stored(table.quarantine) else None
     newest = {flow.flow: newest_generation(settings().checkpoints(flow.flow)) for flow in table.flows}
     generations = {flow: number for flow, number in newest.items() if number is not None}
-    part = Part(version, quarantine, generations)
+    part = Part(version, quarantine, generations, line.commits[version].timestamp)
     is_undone = line.content(line.versions[-1]) != line.content(version)
-    return Step(part, line.commits[version].timestamp, is_undone, list(_words(undone)), found.why.get(table.name, ""))
+    return Step(part, is_undone, list(_words(undone)), found.why.get(table.name, ""))
 
 
 def _quarantine(table: Table, line: Timeline, version: int) -> int:
@@ -206,9 +203,9 @@ def _words(undone: list[Commit]) -> Iterator[str]:
 def _of_step(name: str, step: Step) -> Iterator[str]:
     further = f", as {step.why}" if step.why else ""
     if not step.is_undone:
-        yield f"{name} stays as it is, at what it held at {_said(step.at)}"
+        yield f"{name} stays as it is, at what it held at {_said(step.part.at)}"
         return
-    yield f"{name} goes back to version {step.part.version} of {_said(step.at)}{further}"
+    yield f"{name} goes back to version {step.part.version} of {_said(step.part.at)}{further}"
     yield from (f"  {line}" for line in step.undone)
 
 

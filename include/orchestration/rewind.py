@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.control import database, rewinds
-from include.errors import Broken, UsageError
+from include.errors import SluiceError
 from include.ledger import rewinding
 from include.orchestration import oncall
 from include.settings import settings
@@ -28,7 +28,7 @@ def plan(form: dict[str, Any], who: str | None) -> tuple[int, str]:
     tables, engine = catalog.load(), database.connect(settings().control_url)
     try:
         found = rewinding.plan(engine, tables.table(form["table"]), tables, form["to"])
-    except (UsageError, Broken) as error:
+    except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(found.lines()))
     if found.refusals:

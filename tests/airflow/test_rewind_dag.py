@@ -1,0 +1,119 @@
+"""`rewind`: planned, approved by a person, and done by one spark-submit."""
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from include import catalog
+from include.control import rewinds
+from include.control.rewinds import Part
+from include.local import airflow
+from include.local.airflow import Airflow
+from include.local.processes import Platform
+from include.orchestration import oncall, rewind
+from include.settings import from_environment, settings
+from tests import lake
+from tests.conftest import free_port
+from tests.flows import is_long
+from tests.oncall import OnCall
+from tests.pipeline import part, wait_until
+
+SILVER, GOLD = "silver.tracker_readings", "gold.heart_rate_by_model"
+DAG = "rewind"
+GRACE = {"responded_by_user": {"id": "1", "name": "grace"}}
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """One of this test's own, in which nothing is stored yet; its control database."""
+    from include.control import database
+
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    yield database.connect(settings().control_url)
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def ask(**form) -> tuple[int, str]:
+    return rewind.plan({"table": SILVER, "to": "2026-03-01", "reason": "a bug"} | form, "ada")
+
+
+def test_it_asks_a_person_before_spark_starts(dags):
+    dag = dags[DAG]
+    assert [task.task_id for task in dag.topological_sort()] == ["plan", "approve", "check", "rewind"]
+    assert dag.get_task("rewind").durable is False
+    views = catalog.load().views
+    assert set(dag.params.get_param("table").schema["enum"]) == set(catalog.load().tables) - set(views)
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({}, ".*tracker_readings holds no Delta log: start the flow that writes the table first"),
+        ({"to": "last Tuesday"}, "--to is 'last Tuesday', no moment"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(home, form, sentence):
+    with pytest.raises(AirflowFailException, match=f"^{sentence}"):
+        ask(**form)
+
+
+def test_where_nothing_has_come_since_nobody_is_asked(home):
+    lake.rows(SILVER, 1, 10)
+    with pytest.raises(AirflowSkipException, match="nothing is to be undone"):
+        ask()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "nobody approved it"),
+        ({"chosen_options": [oncall.REJECT], "responded_by_user": None}, "nobody approved it"),
+        ({"chosen_options": [oncall.REJECT], **GRACE}, "rejected by grace"),
+    ],
+)
+def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
+    asked = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: Part(1, None, {}, 1.0)}, [], "ada", "a bug")
+    with pytest.raises(AirflowSkipException, match=why):
+        rewind.require_approval(asked.number, answer)
+    found = rewinds.get(home, asked.number)
+    assert (found.phase, found.said) == ("given up", why)
+
+
+@is_long
+def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline):
+    pipeline.produce(part(1, count=500))
+    assert pipeline.run("--once").returncode == 0
+    good = datetime.now(UTC).isoformat()
+    pipeline.produce(part(2, count=500))
+    assert pipeline.run("--once").returncode == 0
+    before = pipeline.count(SILVER)
+    where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
+    platform = Platform(pipeline.home)
+    person = OnCall(Airflow(where, platform, pipeline.environment))
+    person.kit.end_migration(person.kit.begin_migration())
+    try:
+        person.kit.start(airflow.API)
+        person.cli("dags", "reserialize")
+        person.kit.start(airflow.SCHEDULER)
+        person.kit.wait(120, lambda: None)
+        run = f"run-{uuid.uuid4().hex[:6]}"
+        conf = json.dumps({"table": SILVER, "to": good, "reason": "a test"})
+        person.cli("dags", "trigger", DAG, "-r", run, "-c", conf)
+        person.wait_for_question(run, DAG)
+        assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
+        assert pipeline.count(SILVER) == before
+        person.answer(run, oncall.APPROVE, DAG)
+        wait_until(lambda: person.tasks(run, DAG)["rewind"] in ("success", "failed"), 300)
+        assert person.tasks(run, DAG)["rewind"] == "success"
+    finally:
+        platform.stop(5)
+    assert 0 < pipeline.count(SILVER) < before
+    assert [one.phase for one in rewinds.newest(pipeline.control)] == ["done"]
+    assert pipeline.run("--once").returncode == 0
+    pipeline.assert_nothing_lost_or_doubled()
+    pipeline.assert_the_ledger_agrees()
