@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, database, lease, stale, standstill
+from include.control.decide import Failure
 from include.control.schema import backfills, resets
 from include.declaration.slices import Slice, stored
 
@@ -90,6 +91,18 @@ def interrupted(engine: Engine, table: str) -> list[Backfill]:
     with database.transaction(engine) as connection:
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
+
+
+def abandoned(connection: Connection) -> dict[str, Failure]:
+    """The flows that wait stopped for one whose job has died."""
+    own = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
+    found = (_of(connection, row) for row in connection.execute(select(backfills).where(own)).all())
+    return {
+        flow: Failure(f"stopped by backfill {one.number} of {one.table}, which died", "BACKFILL_UNFINISHED", True)
+        for one in found
+        if not one.is_held
+        for flow in one.readers
+    }
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:

@@ -73,6 +73,7 @@ class Seen:
     backlog: how it falls behind, in words; None while it keeps up.
     expires: what of its source is about to be deleted unread, in words.
     restart_seconds_ago: since a restart of its driver was asked for that the driver has not followed yet.
+    abandoned: the job that stopped it for a while has died.
     """
 
     wanted: str = "running"
@@ -87,6 +88,7 @@ class Seen:
     backlog: str | None = None
     expires: str | None = None
     restart_seconds_ago: float | None = None
+    abandoned: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,9 @@ def decide(seen: Seen) -> Decision:
     """Restarts come at once after a healthy spell, then ever more slowly (twice the wait each time), but never end."""
     if seen.restart_seconds_ago is not None and seen.is_driver_alive:
         return _restarting(seen, seen.restart_seconds_ago)
+    if seen.wanted == "stopped" and seen.abandoned:
+        next_step = f"docs/runbooks/broken.md on {seen.abandoned.error}"
+        return Decision(State.BROKEN, seen.abandoned.sentence, next_step, error=seen.abandoned.error)
     if seen.wanted == "stopped":
         return _stopped(seen)
     if seen.failure and seen.failure.needs_person:

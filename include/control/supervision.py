@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import database, incidents, lease, orders
+from include.control import backfills, database, incidents, lease, orders, rewinds
 from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
 from include.control.process import Holder
 from include.control.schema import desired, drivers, leases, pulses, runs
@@ -39,12 +39,16 @@ class Settlement:
 
 @dataclass(frozen=True)
 class _Driver:
-    """is_alive: it lives or may still come up. restart_seconds_ago: since a restart was asked for that it owes."""
+    """is_alive: it lives or may still come up. restart_seconds_ago: since a restart was asked for that it owes.
+
+    abandoned: by flow, the job that has stopped it and died.
+    """
 
     row: Row[Any]
     held: dict[str, Holder]
     is_alive: bool
     restart_seconds_ago: float | None
+    abandoned: dict[str, Failure]
 
 
 def handle(engine: Engine, driver: str) -> str | None:
@@ -130,7 +134,9 @@ def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _D
     row, held, now = lock_driver(connection, driver), lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
     is_alive = lease.of_driver(driver) in held or _may_come_up(row, epoch, dead, now)
-    return _Driver(row, held, is_alive, now - row.ends_at if owes_end(row, epoch) else None)
+    restart_seconds_ago = now - row.ends_at if owes_end(row, epoch) else None
+    abandoned = backfills.abandoned(connection) | rewinds.abandoned(connection)
+    return _Driver(row, held, is_alive, restart_seconds_ago, abandoned)
 
 
 def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> bool:
@@ -159,6 +165,7 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         backlog=outlook.backlog,
         expires=outlook.expires,
         restart_seconds_ago=driver.restart_seconds_ago,
+        abandoned=driver.abandoned.get(run.flow),
     )
 
 

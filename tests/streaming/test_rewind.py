@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.control import commands, orders, rewinds, stale
+from include.control import commands, orders, rewinds, stale, supervision
 from include.control.commands import Action, Command
 from include.engine import refresh as engine_refresh
 from include.engine import rewind as engine_rewind
@@ -160,7 +160,8 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
         patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
     [left] = rewinds.begun(house.engine, [gold.name])
-    assert {orders.read(house.engine, "", [silver.flow]).of[silver.flow].state} == {"stopped"}
+    wanted, decision = supervision.show(house.engine, "nobody's", [silver.flow])[silver.flow]
+    assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
     with pytest.raises(Broken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
         run_once(gold)
     with pytest.raises(UsageError, match="has begun and is not done"):

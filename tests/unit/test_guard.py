@@ -175,6 +175,15 @@ def test_each_of_a_tables_flows_keeps_the_log_from_its_newest_stamp_on(table: Pa
     assert guard.log_needed_from(log, found) == 3
 
 
+def test_a_commit_that_was_undone_is_none_from_which_a_flow_goes_on(table: Path):
+    for version in range(3):
+        stamp = json.dumps({"flow": FLOW, "generation": 1, "batch": version})
+        commit(table, version, said(NOW, userMetadata=stamp), added(f"{version}"))
+    commit(table, 3, said(NOW, operation="RESTORE", operationParameters={"version": "1"}))
+    [own] = [one for one in guard.consumers([FLOW], Log(table), [], 0, NOW) if one.name.startswith(FLOW)]
+    assert own.version == 1
+
+
 def test_files_are_kept_since_the_first_deletion_that_a_consumer_has_not_seen(table: Path):
     log = hourly(table, 9)
     assert guard.files_kept_since(log, [Consumer("a", 4)], NOW) == NOW - 3 * HOUR

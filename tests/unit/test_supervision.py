@@ -3,19 +3,37 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, database, incidents, lease, lock, orders, resets, schema, supervision
+from include.control import (
+    backfills,
+    commands,
+    database,
+    incidents,
+    lease,
+    lock,
+    orders,
+    resets,
+    rewinds,
+    schema,
+    stale,
+    supervision,
+)
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, START_SECONDS, Failure, State
 from include.control.lease import Lease
 from include.control.lock import Entry
 from include.control.process import Holder
+from include.control.rewinds import Part
 from include.control.schema import audits, drivers, leases, runs
 from include.control.supervision import Outlook, Settlement
+from include.declaration.slices import Slice
+from include.errors import Broken
 from tests.pipeline import wait_until
 
 A, B = FLOWS = ["bronze.a", "silver.a"]
@@ -600,3 +618,53 @@ def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
         lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
     settled = supervision.settle(engine, "main", flows).decisions
     assert {settled[flow].state for flow in flows} == {State.WAITING}
+
+
+def stop_by_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
+    """The lease of its job, and what lets the flow go on."""
+    asked = backfills.begin(engine, "silver.a", Slice(), "ada")
+    backfills.stop_readers(engine, asked, [A])
+    return backfills.of_job(asked.root), partial(backfills.fail, engine, asked, "it cannot be made")
+
+
+def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
+    part = Part(1, None, {A: 1}, 7.0)
+    asked = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": part}, [], "ada", "a bug")
+    rewinds.stop(engine, asked)
+    return rewinds.of_job(asked.number), partial(rewinds.finish, engine, asked, "done")
+
+
+@pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
+def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engine, stop):
+    driver = works(engine, Holder.here("main", 1))
+    job, let_go = stop(engine)
+    lives = lease.acquire(engine, [job], driver, 3600)
+    assert settle(engine).decisions[A].state is State.STOPPED
+    lease.release(engine, lives)
+    found = settle(engine).decisions[A]
+    assert (found.state, found.error) == (State.BROKEN, job.split()[0].upper() + "_UNFINISHED")
+    assert "which died" in found.reason
+    let_go()
+    assert settle(engine).decisions[A].state is State.STARTING
+
+
+def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
+    job, let_go = stop_by_rewind(engine)
+    with pytest.raises(Broken, match=f"{job} of bronze.a has begun and is not done, so nobody else may write it"):
+        rewinds.require_none(engine, "bronze.a", lambda name: False)
+    rewinds.require_none(engine, "bronze.a", lambda name: name == job)
+    rewinds.require_none(engine, "silver.a", lambda name: False)
+    let_go()
+    rewinds.require_none(engine, "bronze.a", lambda name: False)
+
+
+def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_forgotten(engine: Engine):
+    with database.transaction(engine) as connection:
+        stale.mark(connection, "bronze.a", Slice(), "made of what is no more")
+        since = database.now(connection)
+    backfills.begin(engine, "bronze.a", Slice(), "ada")
+    for at, left in ((since + 60, 1), (since - 60, 0)):
+        cut = {"bronze.a": Part(1, None, {}, at)}
+        rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
+        assert len(stale.every(engine)) == left
+        assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
