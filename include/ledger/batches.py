@@ -115,8 +115,9 @@ class Account:
     def entries(self) -> Iterator[Entry | Other]:
         """Newest first, each commit read when it is asked for. Batches without one stand where theirs would be."""
         newer: dict[str, tuple[int, int]] = {}
+        is_overwritten = False
         for commit, stands in standing.commits(self.log):
-            is_undone = not stands
+            is_undone = is_overwritten or not stands
             if _is_batch(commit):
                 entry = self._entry(commit, is_undone)
                 place, later = (entry.generation, entry.batch), newer.get(entry.flow)
@@ -128,6 +129,7 @@ class Account:
             else:
                 own = (commit.version, commit.timestamp, commit.operation, kind(commit))
                 yield Other(*own, is_undone, refreshes.words(commit))
+            is_overwritten = is_overwritten or (stands and standing.overwrites(commit))
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer]):
             yield from self._between(flow, None, newer.get(flow))
 

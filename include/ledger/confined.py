@@ -8,8 +8,8 @@ from sqlalchemy import select
 from include.control import database
 from include.control.schema import losses
 from include.errors import Unbalanced
-from include.ledger import planned
-from include.ledger.batches import BACKFILL, HELD, Account, Entry
+from include.ledger import planned, standing
+from include.ledger.batches import BACKFILL, HELD, UNDONE, Account, Entry
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Table
@@ -22,10 +22,12 @@ def rows(table: Table, entries: list[Entry]) -> list[str]:
     groups = held.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     found = {(one["_flow"], one["_generation"], one["_batch"]): one["count_all"] for one in groups}
     log = Log(settings().table_path(table.quarantine))
-    replayed = sum(_deleted(log, version) for version in log.versions)
-    backfills = [version for version in log.versions if BACKFILL in log.commit(version).metadata]
+    counting = [commit for commit, stands in standing.commits(log) if stands]
+    replayed = sum(_deleted(log, commit.version) for commit in counting)
+    backfills = [commit.version for commit in counting if BACKFILL in commit.metadata]
     # Those of the range stand there under the newest batch by now.
     owed = sum(more_by_backfill(log, version) for version in backfills)
+    entries = [one for one in entries if one.state != UNDONE]
     for entry in entries:
         count = found.pop((entry.flow, entry.generation, entry.batch), 0)
         if entry.tally is None or entry.state not in HELD:

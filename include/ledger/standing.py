@@ -1,4 +1,4 @@
-"""Which commits of a table still count: a RESTORE takes back what came between, an overwrite all that was before."""
+"""Which commits of a table still count: a RESTORE takes back what came between."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,13 +10,13 @@ REWIND = "rewind"
 
 
 def commits(log: Log) -> Iterator[tuple[Commit, bool]]:
-    """Newest first, each read when it is asked for, with whether what it did is still in the table."""
+    """Newest first, each read when it is asked for, with whether no RESTORE has undone it."""
     alive_to = log.newest
     for commit in log.commits():
         stands = commit.version <= alive_to
         yield commit, stands
-        if stands:
-            alive_to = min(alive_to, _kept_by(log, commit))
+        to = restored_to(log, commit) if stands else None
+        alive_to = alive_to if to is None else min(alive_to, to)
 
 
 def overwrites(commit: Commit) -> bool:
@@ -33,14 +33,6 @@ def restored_to(log: Log, commit: Commit) -> int | None:
         return None
     version, moment = commit.parameters.get("version"), commit.parameters.get("timestamp")
     return int(version) if version is not None else _version_at(log, str(moment), commit.version)
-
-
-def _kept_by(log: Log, commit: Commit) -> int:
-    """The newest earlier version whose rows are still in the table behind this commit."""
-    to = restored_to(log, commit)
-    if to is not None:
-        return to
-    return -1 if overwrites(commit) else commit.version
 
 
 def _version_at(log: Log, moment: str, before: int) -> int:
