@@ -14,7 +14,9 @@ from include.control.commands import Action, Command
 from include.control.schema import resets
 from include.declaration.slices import Slice
 from include.ledger import backfills as told
+from include.ledger import beginning
 from include.settings import settings
+from tests import lake
 
 SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"
 DAY = Slice(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
@@ -86,6 +88,24 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
     backfills.finish(engine, again, 7, (1, 1), [])
     phases = {one.number: one.phase for one in backfills.newest(engine)}
     assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
+
+
+def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
+    for stamp in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
+        lake.rows(SILVER, 1, 10, 10, **stamp)
+
+    def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
+        found = beginning.behind_backfills(lake.delta_offset(version, index, is_first), SILVER)
+        return found["reservoirVersion"], found["index"], found["isStartingVersion"]
+
+    # Version 1 is read to its end, which is said in two ways.
+    assert behind(2) == behind(1, index=1) == (4, -1, False)
+    assert behind(1, index=0) == (1, 0, False)
+    assert behind(4) == (4, -1, False)
+    assert behind(5) == behind(6) == (6, -1, False)
+    # The four files of the snapshot it began with.
+    assert behind(1, index=3, is_first=True) == (4, -1, False)
+    assert behind(1, index=2, is_first=True) == (1, 2, True)
 
 
 @pytest.fixture
