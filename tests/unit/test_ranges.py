@@ -76,6 +76,13 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     assert stale.every(engine) == []
 
 
+def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.finish(engine, one, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
+    backfills.finish(engine, backfills.undone(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    assert [left.table for left in backfills.undone(engine, one.root)] == [OTHER]
+
+
 def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
     died, outside = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
     lives = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
@@ -88,6 +95,13 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
     backfills.finish(engine, again, 7, (1, 1), [])
     phases = {one.number: one.phase for one in backfills.newest(engine)}
     assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
+
+
+def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
+    died = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, died, [GOLD])
+    backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [])
+    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [died.number]
 
 
 def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
