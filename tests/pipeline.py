@@ -75,9 +75,15 @@ class Pipeline:
 
         All it says is in `stdout`: spark-submit puts there what the job writes to stderr.
         """
-        environment = {**self.environment, **settings}
+        return self._run("stream.py", arguments, {**self.environment, **settings})
+
+    def backfill(self, *arguments: str) -> subprocess.CompletedProcess:
+        """spark-submit jobs/backfill.py to its end."""
+        return self._run("backfill.py", arguments, self.environment)
+
+    def _run(self, job: str, arguments: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess:
         return subprocess.run(
-            self._command(arguments),
+            self._command(arguments, job),
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -86,8 +92,8 @@ class Pipeline:
             timeout=180,
         )
 
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        return [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "jobs" / "stream.py"), *arguments]
+    def _command(self, arguments: tuple[str, ...], job: str = "stream.py") -> list[str]:
+        return [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "jobs" / job), *arguments]
 
     def produce(self, events: Iterable[Event]) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})

@@ -1,10 +1,8 @@
 """A topic of a test's own, on a real broker."""
 
-import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -121,23 +119,3 @@ class Topic:
         with suppress(Unreachable):
             return len(kafka.offsets(self.servers, self.name)) == partitions
         return False
-
-
-@contextmanager
-def producing(topic: Topic, at_once: int, every_seconds: float) -> Iterator[None]:
-    """Numbers of ten minutes, some of them no numbers, to the end of the block."""
-    over = threading.Event()
-
-    def produce() -> None:
-        turn = 0
-        while not over.wait(every_seconds):
-            turn += 1
-            topic.send(*[(turn * 37 + n * 7) % 600 for n in range(at_once - 1)], "broken")
-
-    producer = threading.Thread(target=produce)
-    producer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        producer.join()

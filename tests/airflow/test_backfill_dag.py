@@ -60,11 +60,8 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
 
 
 def test_a_range_is_made_again_by_hand_beside_the_streams(pipeline, airflow_database):
-    pipeline.produce(part(1, count=500))
-    assert pipeline.run("--once").returncode == 0
-    pipeline.assert_nothing_lost_or_doubled()
     pipeline.submit()
-    pipeline.produce(part(2, count=500))
+    pipeline.produce(part(1, count=500))
     pipeline.wait_until_gold_is_right()
     variables = pipeline.environment | {
         name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")
@@ -76,7 +73,7 @@ def test_a_range_is_made_again_by_hand_beside_the_streams(pipeline, airflow_data
     found = backfills.newest(pipeline.control)
     assert [(one.table, one.phase) for one in found] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
     assert found[1].rows_before == found[1].rows_after > 0
-    pipeline.produce(part(3, count=500))
+    pipeline.produce(part(2, count=500))
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()
 

@@ -1,7 +1,10 @@
 """Backfills beside streams that go on, and jobs that are killed in the middle of one."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,15 +13,14 @@ from include.control import backfills, stale
 from include.control.backfills import Backfill
 from include.ledger import verification
 from include.ledger.log import Log
+from include.local.events import events
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Backfills
 from tests.flows import Chain, has_rows, is_long, only_in_full_runs, rows_of, wait_for_rows
 from tests.jobs import Job
-from tests.pipeline import wait_until
-from tests.topic import producing
-
-BEGIN, END = "1970-01-01T00:01:00", "1970-01-01T00:03:00"
+from tests.pipeline import TABLES, wait_until
+from tests.producing import flowing, producing
 
 
 def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
@@ -37,7 +39,7 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
     tables = chain.in_slices
     _, silver, gold = tables
     with driver(*tables) as running:
-        with producing(chain.topic, 20, 0.1):
+        with flowing(chain.topic, 20, 0.1):
             wait_until(lambda: has_rows(gold), 120)
             done = Backfills(spark, tables).run(silver, 60, 180)
             assert [one.table for one in done] == [gold.name, silver.name]
@@ -50,22 +52,56 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
 
 
 @only_in_full_runs
-def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double_nothing(chain, driver, spark):
+def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double_nothing(
+    chain, driver, spark, engine, tmp_path
+):
+    """Where nothing removes doubles, so that each would show."""
     chain.topic.create(2)
     tables = chain.in_slices
     _, silver, gold = tables
     with driver(*tables) as running:
-        with producing(chain.topic, 250, 0.25):
+        with flowing(chain.topic, 250, 0.25) as sent:
             wait_until(lambda: has_rows(gold), 120)
-            for begin in (0, 120, 60, 300):
-                Backfills(spark, tables).run(silver, begin, begin + 120)
+            for begin in (0, 60, 300):
+                one = job(chain, tmp_path, begin, begin + 120)
+                assert one.wait() == 0, one.log.read_text()
                 Backfills(spark, tables).run(gold, begin, begin + 60)
+        assert sent.per_second() > 990
         assert_all_arrives(chain, tables)
         assert running.error is None
+    assert all(one.phase == "done" for table in (silver, gold) for one in backfills.newest(engine, table.name))
 
 
-def job(chain: Chain, home: Path) -> Job:
-    return Job(home, "tests.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, BEGIN, END)
+@only_in_full_runs
+def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_lose_and_double_nothing(pipeline):
+    _, silver, gold = TABLES
+    # Time goes on as it does, so that the range fills up while it is made again.
+    story = events(seed=7, count=10**9, start=datetime(2026, 3, 1, 12, tzinfo=UTC), per_second=1_000)
+    driver = pipeline.submit()
+    with producing(lambda _: pipeline.produce(islice(story, 250)), 250, 0.25) as sent:
+        wait_until(pipeline.gold, 240, pipeline.log.read_text)
+        for begin, end in (("2026-03-01T12:00:30", "2026-03-01T12:59"), ("2026-03-01T12:00", "2026-03-01T12:02:30")):
+            before, since = pipeline.count(silver), time.monotonic()
+            done = pipeline.backfill("--table", silver, "--from", begin, "--to", end)
+            until = time.monotonic()
+            assert done.returncode == 0, done.stdout
+            assert sent.per_second(since, until) > 990
+            assert pipeline.count(silver) > before + 5_000, "its flow went on"
+            seen = pipeline.commits(gold)
+            wait_until(lambda seen=seen: pipeline.commits(gold) > seen + 2, 120, pipeline.log.read_text)
+    assert sent.per_second() > 990
+    found = backfills.newest(pipeline.control)
+    assert [(one.table, one.phase) for one in found] == [(gold, "done"), (silver, "done")] * 2
+    assert all(one.rows_after == one.rows_before > 10_000 for one in found if one.table == silver)
+    pipeline.wait_until_gold_is_right(timeout_seconds=300)
+    assert driver.poll() is None
+    pipeline.assert_nothing_lost_or_doubled()
+    pipeline.assert_the_ledger_agrees()
+
+
+def job(chain: Chain, home: Path, begin: int = 60, end: int = 180) -> Job:
+    texts = [datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
+    return Job(home, "tests.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, *texts)
 
 
 def newest(engine, table: Table) -> Backfill | None:
@@ -115,7 +151,7 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
     tables = chain.in_slices
     _, silver, gold = tables
     with driver(*tables) as running:
-        with producing(chain.topic, 20, 0.2):
+        with flowing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 120)
             job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
             second = job(chain, tmp_path)

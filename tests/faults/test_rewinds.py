@@ -13,8 +13,8 @@ from include.settings import settings
 from tests.flows import has_rows, is_long, numbers, rows_of, wait_for_rows
 from tests.jobs import Job
 from tests.pipeline import wait_until
+from tests.producing import flowing
 from tests.rewinds import moment_of
-from tests.topic import producing
 
 
 def wrong(rows):
@@ -56,7 +56,7 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
     chain.topic.create(2)
     bronze, silver, gold = chain.in_slices
     with driver(bronze, silver, gold) as running:
-        with producing(chain.topic, 20, 0.2):
+        with flowing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 120)
             wait_until(lambda: Log(settings().table_path(gold.name)).newest > 2, 120)
             good = moment_of(gold)

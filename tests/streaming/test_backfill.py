@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from include.control import backfills, database, orders, stale
+from include.declaration.reading import FEED
 from include.engine import backfill as engine_backfill
 from include.engine import batch, slices
-from include.errors import FlowFailed
+from include.engine.host import Host
+from include.errors import Broken, FlowFailed
 from include.ledger import position, verification
 from include.ledger.log import Log
 from include.ledger.spans import place
@@ -85,22 +87,42 @@ def totals(table: Table) -> dict[int, tuple[int, int]]:
     return {int(row["minute"].timestamp()) // 60: (row["total"], row["rows"]) for row in rows_of(table.name)}
 
 
-def last(table: Table) -> dict:
+def said(table: Table) -> dict:
+    """What the newest backfill says of itself in the table's log."""
     found = Log(settings().table_path(table.name))
     return next(one.metadata["backfill"] for one in found.commits() if "backfill" in one.metadata)
+
+
+def is_stale(table: Table) -> bool:
+    return any(one.table == table.name for one in stale.every(database.connect(settings().control_url)))
+
+
+def wanted(flow: Table) -> str:
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        return orders.order(connection, flow.flow).state
 
 
 def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_changes(silver, bring, run_once, spark):
     bring(1, 61, 119, 120, 1700, None)
     run_once(silver)
+    # Not read by silver yet.
+    bring(2, 62)
     today = replace(silver, transform=times_ten)
     [done] = Backfills(spark, (today,)).run(today, 60, 120)
     # 119 times ten is no small number any more; a row without a time is in no range.
     assert held(silver) == [(0, 1), (1, 610), (3, 120)]
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 4, 5}
     assert (done.phase, done.rows_before, done.rows_after) == ("done", 2, 1)
+    assert said(silver) == {
+        "number": done.number,
+        "key": done.key,
+        "from": "1970-01-01T00:01:00.000000Z",
+        "to": "1970-01-01T00:02:00.000000Z",
+        "rows_before": 2,
+        "rows_after": 1,
+        "position": {silver.flow: position.of(silver.flow).offset},
+    }
     verification.verify(today)
-    bring(2, 62)
     run_once(today)
     assert held(silver) == [(0, 1), (1, 610), (3, 120), (6, 20), (7, 620)]
     verification.verify(today)
@@ -163,6 +185,10 @@ class Full(Exception):
     pass
 
 
+def full(*_given, **_named) -> None:
+    raise Full
+
+
 @pytest.fixture
 def stop_after(monkeypatch) -> Callable[[int], None]:
     """Lets so many batches happen, and fails the next one."""
@@ -209,24 +235,78 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     verification.verify(silver)
 
 
-def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(silver, bring, run_once, spark, monkeypatch):
+def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
+    silver, name, bring, append, run_once, spark, monkeypatch
+):
+    silver = replace(silver, source={"a": silver.source, "b": Delta(f"bronze.{name}_b")})
+    first, second = silver.flows
     bring(1, 61)
-    run_once(silver)
+    run_once(first)
     make = slices.make
 
     def slow(*given):
         made = make(*given)
+        assert backfills.newest(database.connect(settings().control_url), silver.name)[0].is_held
         for number in (62, 63):
             bring(number, 2, 1700)
-            run_once(silver)
+            run_once(first)
+        # This one has only begun now.
+        append(f"bronze.{name}_b", [{"number": 64, "place": 10}], SOURCE)
+        run_once(second)
         return made
 
     monkeypatch.setattr(engine_backfill, "make", slow)
     today = replace(silver, transform=times_ten)
     [done] = Backfills(spark, (today,)).run(today, 60, 120)
-    assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2)]
-    assert (done.rows_before, done.rows_after) == (3, 3)
+    assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
+    assert (done.rows_before, done.rows_after) == (4, 4)
     verification.verify(today)
+
+
+def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_made_again(
+    silver, gold, bring, run_once, spark, monkeypatch
+):
+    copy = replace(silver, name=gold.name, source=Delta(silver.name), transform=None, expect=())
+    bring(1, 61)
+    run_once(silver, copy)
+    today = replace(silver, transform=times_ten)
+    made, make = Backfills(spark, (today, copy)), slices.make
+
+    def slow(*given):
+        monkeypatch.undo()
+        found = make(*given)
+        made.run(today, 60, 120)
+        return found
+
+    monkeypatch.setattr(engine_backfill, "make", slow)
+    made.run(copy, 0, 120)
+    assert held(copy) == held(silver) == [(0, 1), (1, 610)]
+    verification.verify(copy)
+
+
+def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, bring, run_once, spark, monkeypatch):
+    silver = replace(silver, expect=(Expect("is_even", "number % 2 = 0"),))
+    bring(60, 61)
+    run_once(silver)
+    bring(62, 63)
+    with monkeypatch.context() as patched, pytest.raises(FlowFailed):
+        patched.setattr(batch.commit, "commit", full)
+        run_once(silver)
+    assert {row["place"] for row in rows_of(silver.quarantine)} == {1, 3}
+    Backfills(spark, (silver,)).run(silver, 60, 120)
+    run_once(silver)
+    assert held(silver) == [(0, 60), (2, 62)]
+    assert held(silver.quarantine) == [(1, 61), (3, 63)]
+    verification.verify(silver)
+
+
+def test_a_rule_that_fails_in_the_range_leaves_all_as_it_was(silver, bring, run_once, spark):
+    bring(1, 61)
+    run_once(silver)
+    today = replace(silver, transform=times_ten, expect=(Expect("is_tiny", "number < 60", otherwise="fail"),))
+    with pytest.raises(Broken, match=r"break 'is_tiny' \(1 rows\), and nothing of it was replaced"):
+        Backfills(spark, (today,)).run(today, 60, 120)
+    assert held(silver) == [(0, 1), (1, 61)]
 
 
 def test_of_rows_with_one_identity_the_range_keeps_one_that_is_stored_nowhere_else(silver, bring, run_once, spark):
@@ -268,16 +348,14 @@ def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_ag
         "from 1970-01-01T00:00:00Z to 1970-01-01T00:02:00Z",
     ]
     assert totals(gold) == {0: (6, 3), 1: (1230, 2), 2: (120, 1)}
-    engine = database.connect(settings().control_url)
-    with database.transaction(engine) as connection:
-        assert orders.order(connection, gold.flow).state == "running"
+    assert wanted(gold) == "running"
     bring(63, 4)
     run_once(today, gold)
     assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
     assert position.of(gold.flow).generation == 2
     for table in (today, gold):
         verification.verify(table)
-    assert [one for one in stale.every(engine) if one.table == gold.name] == []
+    assert is_stale(gold) is False
 
 
 @is_long
@@ -345,7 +423,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     cured = replace(copy, time_column="time")
     Backfills(spark, (today, cured, again, follows)).run(cured, 0, 3600)
     assert held(copy) == held(again) == [(0, 1), (1, 610), (2, 620)]
-    assert [one for one in stale.every(engine) if one.table == copy.name] == []
+    assert is_stale(copy) is False
 
 
 def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
@@ -365,12 +443,42 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
     verification.verify(whole)
 
 
-PHASES = ["made", "stopped", "drained", "quarantined", "replaced", "below"]
+def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, gold, bring, run_once, spark):
+    silver = replace(silver, properties={FEED: "true"})
+    columns = "number INT, place BIGINT, _change_type STRING"
+    changes = Table(name=gold.name, comment="", source=Delta(silver.name, changes=True), schema=columns)
+    bring(1, 61)
+    run_once(silver, changes)
+    today = replace(silver, transform=times_ten)
+    [done] = Backfills(spark, (today, changes)).run(today, 60, 120)
+    assert done.table == silver.name
+    run_once(changes)
+    seen = [(row["number"], row["_change_type"]) for row in rows_of(changes.name)]
+    assert Counter(seen) == Counter([(1, "insert"), (61, "insert"), (61, "delete"), (610, "insert")])
+    assert position.of(changes.flow).generation == 1
+
+
+def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_replaced(
+    silver, gold, bring, run_once, spark, monkeypatch
+):
+    bring(1)
+    run_once(silver, gold)
+    bring(61)
+    run_once(silver)
+    today = replace(silver, transform=times_ten)
+    with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="it has not read silver.* to its end"):
+        patched.setattr(Host, "run_once", lambda *_: None)
+        Backfills(spark, (today, gold)).run(today, 60, 120)
+    assert held(silver) == [(0, 1), (1, 61)]
+    assert (wanted(gold), is_stale(gold)) == ("running", False)
+
+
+PHASES = ["made", "stopped", "drained", "quarantined", "replaced", "failed", "below"]
 
 
 @pytest.fixture
 def kill(monkeypatch) -> Callable[[str], None]:
-    """Whoever does a backfill next dies behind this point."""
+    """Whoever does a backfill next dies behind this point, or fails."""
 
     def die(*_given, **_named):
         raise Killed
@@ -388,6 +496,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
         "drained": (engine_backfill, "_drain", after),
         "quarantined": (slices, "_replace_quarantine", after),
         "replaced": (engine_backfill, "_finish", lambda _: die),
+        "failed": (engine_backfill, "_finish", lambda _: full),
         "below": (engine_backfill, "replace_aggregate", lambda _: die),
     }
 
@@ -407,11 +516,13 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     today = replace(silver, transform=times_ten)
     made = Backfills(spark, (today, gold))
     kill(phase)
-    with pytest.raises(Killed):
+    with pytest.raises(FlowFailed if phase == "failed" else Killed):
         made.run(today, 60, 120)
     monkeypatch.undo()
     old, new = [(0, 1), (1, 61), (2, 119)], [(0, 1), (1, 610)]
-    assert held(silver) == (new if phase in ("replaced", "below") else old), "no reader sees a half"
+    assert held(silver) == (new if phase in ("replaced", "failed", "below") else old), "no reader sees a half"
+    # It would stop at what is replaced.
+    assert wanted(gold) == ("running" if phase in ("made", "below") else "stopped")
     # Its flow goes on in the meantime.
     bring(62)
     run_once(today)
@@ -425,3 +536,28 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
         verification.verify(table)
     left = [one for one in backfills.newest(made.engine) if one.table in (silver.name, gold.name)]
     assert all(one.phase == "done" and not one.readers for one in left)
+
+
+@pytest.mark.parametrize("phase", ["drained", "replaced"])
+def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
+    silver, gold, bring, run_once, spark, kill, monkeypatch, phase
+):
+    bring(1, 61)
+    run_once(silver, gold)
+    today = replace(silver, transform=times_ten)
+    made = Backfills(spark, (today, gold))
+    kill(phase)
+    with pytest.raises(Killed):
+        made.run(today, 60, 120)
+    monkeypatch.undo()
+    made.run(today, 0, 60)
+    assert held(silver) == [(0, 10), (1, 610 if phase == "replaced" else 61)]
+    # What the dead one has replaced, its tables below do not know yet.
+    assert (wanted(gold), is_stale(gold)) == ("running", phase == "replaced")
+    bring(2)
+    run_once(today, gold)
+    assert totals(gold) == {0: (30, 2), 1: (61, 1)}
+    made.run(today, 60, 120)
+    assert held(silver) == [(0, 10), (1, 610), (2, 20)]
+    assert totals(gold) == {0: (30, 2), 1: (610, 1)}
+    assert is_stale(gold) is False

@@ -14,7 +14,9 @@ from include.control.commands import Action, Command
 from include.control.schema import resets
 from include.declaration.slices import Slice
 from include.ledger import backfills as told
+from include.ledger import beginning
 from include.settings import settings
+from tests import lake
 
 SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"
 DAY = Slice(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
@@ -74,6 +76,13 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     assert stale.every(engine) == []
 
 
+def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.finish(engine, one, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
+    backfills.finish(engine, backfills.undone(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    assert [left.table for left in backfills.undone(engine, one.root)] == [OTHER]
+
+
 def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
     died, outside = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
     lives = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
@@ -86,6 +95,31 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
     backfills.finish(engine, again, 7, (1, 1), [])
     phases = {one.number: one.phase for one in backfills.newest(engine)}
     assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
+
+
+def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
+    died = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, died, [GOLD])
+    backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [])
+    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [died.number]
+
+
+def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
+    for stamp in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
+        lake.rows(SILVER, 1, 10, 10, **stamp)
+
+    def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
+        found = beginning.behind_backfills(lake.delta_offset(version, index, is_first), SILVER)
+        return found["reservoirVersion"], found["index"], found["isStartingVersion"]
+
+    # Version 1 is read to its end, which is said in two ways.
+    assert behind(2) == behind(1, index=1) == (4, -1, False)
+    assert behind(1, index=0) == (1, 0, False)
+    assert behind(4) == (4, -1, False)
+    assert behind(5) == behind(6) == (6, -1, False)
+    # The four files of the snapshot it began with.
+    assert behind(1, index=3, is_first=True) == (4, -1, False)
+    assert behind(1, index=2, is_first=True) == (1, 2, True)
 
 
 @pytest.fixture

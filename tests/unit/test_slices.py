@@ -41,6 +41,19 @@ def test_moments_are_iso_8601_and_utc_where_they_name_no_zone():
     assert slices.of(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
 
 
+def test_every_row_is_in_a_range_or_among_the_others():
+    day = Slice(at(0), datetime(2026, 3, 2, tzinfo=UTC))
+    assert day.condition("day", is_date=True) == "(`day` >= DATE '2026-03-01' AND `day` < DATE '2026-03-02')"
+    assert day.others("day", is_date=True) == (
+        "(`day` < DATE '2026-03-01' OR `day` >= DATE '2026-03-02' OR `day` IS NULL)"
+    )
+    hour = Slice(at(1), at(2))
+    begin, end = "TIMESTAMP '2026-03-01 01:00:00+00:00'", "TIMESTAMP '2026-03-01 02:00:00+00:00'"
+    assert hour.condition("time") == f"(`time` >= {begin} AND `time` < {end})"
+    assert hour.others("time") == f"(`time` < {begin} OR `time` >= {end} OR `time` IS NULL)"
+    assert (Slice().condition(None), Slice().others(None)) == ("true", "false")
+
+
 def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
     assert slices.of(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
     assert slices.of(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
