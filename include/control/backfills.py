@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, Row, insert, select, update
 from include.control import commands, database, lease, orders, stale
 from include.control.schema import backfills, desired, resets
 from include.declaration.slices import Slice, stored
+from include.spec import table_of
 
 PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
     "planned",
@@ -31,6 +32,7 @@ class Backfill:
 
     key: its commits carry it. readers: the flows it has stopped, with what was wanted of each and why. version: that
     replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives.
+    alone: no other table is to follow; its commit says that too.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Backfill:
     phase_at: float
     ended_at: float | None
     is_held: bool
+    alone: bool = False
 
     @property
     def is_left_behind(self) -> bool:
@@ -68,6 +71,11 @@ class Follower:
 def of_job(root: int) -> str:
     """The name of the lease that the job of a backfill holds while it lives."""
     return f"backfill {root}"
+
+
+def of_refresh(table: str) -> str:
+    """The same, while it makes all of a table again: one job at a time may."""
+    return f"full refresh {table}"
 
 
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
@@ -149,10 +157,14 @@ def finish(
 ) -> None:
     """Its range is replaced, by this version: its readers go on behind it, in a new generation, and what was made of
     the old rows is stale until it is made again. One transaction, so that a kill leaves all of that or nothing.
+
+    A flow of the table itself goes on where it stood, or has its new generation already.
     """
     before, after = rows
     with database.transaction(engine) as connection:
         for flow in _let_go(connection, one):
+            if table_of(flow) == one.table:
+                continue
             values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}
             statement = database.insert(connection, resets).values(values)
             connection.execute(statement.on_conflict_do_nothing())
