@@ -230,13 +230,6 @@ class Table:
         return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.expect))
 
     @property
-    def may_be_reset(self) -> bool:
-        """Whether a full refresh may make all of it anew."""
-        if self.reset_allowed is None:
-            return not any(isinstance(flow.source, Kafka) for flow in self.flows)
-        return self.reset_allowed
-
-    @property
     def sliced_by(self) -> str | None:
         """The column by which a range of its rows is cut."""
         bucket = self.write.recompute if isinstance(self.write, Upsert) else None

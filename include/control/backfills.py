@@ -73,11 +73,6 @@ def of_job(root: int) -> str:
     return f"backfill {root}"
 
 
-def of_refresh(table: str) -> str:
-    """The same, while it makes all of a table again: one job at a time may."""
-    return f"full refresh {table}"
-
-
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
     """Enter one, or take up the same where its job has died before it had done all of it. Raises Unreachable."""
     left = backfills.c.ended_at.is_(None)

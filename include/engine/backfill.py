@@ -68,8 +68,7 @@ def _do(own: Worker, one: Backfill) -> None:
     if one.range != Slice():
         _make_again(own, table, one)
         return
-    # Two jobs would fill one twin.
-    with _taken(own, [backfills.of_refresh(table.name)], patience_seconds=0):
+    with _taken(own, [twin.lease(table)], patience_seconds=0):
         twin.forget(table)
         _make_again(own, table, one)
 

@@ -43,6 +43,11 @@ def of(table: Table) -> Table:
     return replace(table, name=f"twin.{table.name.replace('.', '_')}")
 
 
+def lease(table: Table) -> str:
+    """Of the job that makes all of the table again: two would fill one twin."""
+    return f"full refresh {table.name}"
+
+
 def is_there(table: Table) -> bool:
     return settings().is_stored(of(table).name)
 
