@@ -21,7 +21,7 @@ def lines(table: Table) -> Iterator[str]:
         if isinstance(flow.source, Kafka):
             yield from _records(flow, flow.source)
     if isinstance(table.source, Files) and (gone := files(table, _lying(table.source))):
-        yield f"  {_said(gone)} that it holds lie in {_folder(table.source)} no more, and their rows will be gone"
+        yield f"  {_said(gone)} that it holds lie in {_folder(table.source)} no more, and those rows will be gone"
 
 
 def files(table: Table, found: set[str]) -> list[str]:
@@ -33,8 +33,8 @@ def files(table: Table, found: set[str]) -> list[str]:
         assert isinstance(table.source, Files)
         raise UsageError(
             f"{table.name} cannot be refreshed: {_said(gone)} that it holds cannot be read in {_folder(table.source)} "
-            f"any more, and their rows would be gone; new data still flows: put them back, or declare "
-            f"reset_allowed=True to do without them"
+            f"any more, and those rows would be gone; new data still flows: put back what is missing, or declare "
+            f"reset_allowed=True to do without it"
         )
     return gone
 

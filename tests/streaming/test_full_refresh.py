@@ -105,8 +105,8 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
         list(rehearsal(files, tables, Slice()))
     assert str(refused.value) == (
         f"{files.name} cannot be refreshed: file '1.parquet' that it holds cannot be read in {landing.folder} any "
-        f"more, and its rows would be gone; new data still flows: put it back, or declare reset_allowed=True to do "
-        f"without them"
+        f"more, and those rows would be gone; new data still flows: put back what is missing, or declare "
+        f"reset_allowed=True to do without it"
     )
     with pytest.raises(UsageError, match="file '1.parquet' that it holds cannot be read"):
         Backfills(spark, (files,)).run(files, as_a_whole=True)
@@ -151,7 +151,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     today = replace(
         silver,
         schema="number BIGINT, time TIMESTAMP, day DATE",
-        transform="SELECT number * 10 AS number, timestamp_seconds(number) AS time, DATE'2026-03-01' AS day "
+        transform="SELECT CAST(number * 10 AS BIGINT) AS number, timestamp_seconds(number) AS time, DATE'2026-03-01' AS day "
         "FROM source",
         partition_by=("day",),
     )
