@@ -22,8 +22,8 @@ from include.control.backfills import Backfill
 from include.engine import batch, checkpoint, commit, generation, slices, storage
 from include.engine.commit import Stamp, txn_app_id
 from include.engine.window import Worker
-from include.errors import Broken, FlowFailed
-from include.ledger import beginning, forgotten, landing, planned
+from include.errors import Broken, FlowFailed, UsageError
+from include.ledger import beginning, forgotten, landing, planned, position
 from include.ledger import checkpoint as ledger
 from include.ledger.batches import BACKFILL
 from include.ledger.beginning import Beginning
@@ -79,8 +79,13 @@ def _is_another_flow(flow: Table) -> bool:
 
 
 def fill(own: Worker, table: Table) -> None:
-    """Before the window: read all that the source holds. What an earlier try has read by today's definition stays."""
+    """Before the window: read all that the source holds. What an earlier try has read by today's definition stays.
+
+    Raises UsageError where a reader could not follow.
+    """
     twin = of(table)
+    if not isinstance(table.source, Files) and _is_stored_otherwise(own.spark, table):
+        _require_no_feed(own, table)
     if not all(_is_of_today(flow) for flow in twin.flows):
         drop(own.spark, table)
     if settings().is_stored(table.quarantine):
@@ -90,6 +95,17 @@ def fill(own: Worker, table: Table) -> None:
         read_on(own, table)
         if time.monotonic() - began < SHORT_SECONDS:
             return
+
+
+def _require_no_feed(own: Worker, table: Table) -> None:
+    for flow in own.tables.flows.values():
+        source = flow.source
+        reads = isinstance(source, Delta) and source.changes and source.table == table.name
+        if reads and position.of(flow.flow):
+            raise UsageError(
+                f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
+                f"which end there: give the new one a name of its own"
+            )
 
 
 def read_on(own: Worker, table: Table) -> None:

@@ -151,8 +151,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     today = replace(
         silver,
         schema="number BIGINT, time TIMESTAMP, day DATE",
-        transform="SELECT CAST(number * 10 AS BIGINT) AS number, timestamp_seconds(number) AS time, DATE'2026-03-01' AS day "
-        "FROM source",
+        transform="SELECT 10L * number AS number, timestamp_seconds(number) time, DATE'2026-03-01' AS day FROM source",
         partition_by=("day",),
     )
     by_kind = replace(
