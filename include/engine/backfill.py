@@ -235,7 +235,8 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
         return
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
-    for flow in flows:
+    # One whose file declares what it cannot go on from waits for a full refresh of its own, from the beginning.
+    for flow in [flow for flow in flows if twin.can_go_on(own.spark, flow)]:
         with _taken(own, [flow.flow], DRAIN_SECONDS):
             own.host.run_once([flow])
         stands = position.of(flow.flow)

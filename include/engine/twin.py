@@ -54,9 +54,12 @@ def is_there(table: Table) -> bool:
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
     """Whether its rows cannot be made of what its flows have read, or do not fit into what is stored."""
-    if any(not isinstance(flow.source, Delta) for flow in table.flows):
-        return True
-    return _is_stored_otherwise(spark, table) or any(_is_another_flow(flow) for flow in table.flows)
+    return not all(isinstance(flow.source, Delta) and can_go_on(spark, flow) for flow in table.flows)
+
+
+def can_go_on(spark: SparkSession, flow: Table) -> bool:
+    """Whether its file declares what Spark can continue from."""
+    return not (_is_stored_otherwise(spark, flow) or _is_another_flow(flow))
 
 
 def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:

@@ -179,6 +179,42 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
         assert leaves_nothing_behind(table)
 
 
+@is_long
+def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_columns_away(
+    files, name, landing, run_once, spark
+):
+    files = replace(files, properties={"delta.enableChangeDataFeed": "true"})
+    changes = Table(
+        name=f"silver.{name}",
+        comment="what happened",
+        source=Delta(files.name, changes=True),
+        schema="number BIGINT, _change_type STRING",
+    )
+    landing.drop("a.parquet", numbers(1))
+    run_once(files, changes)
+    landing.drop("a.parquet", numbers(10))
+    Backfills(spark, (files, changes)).run(files, as_a_whole=True)
+    landing.drop("b.parquet", numbers(2))
+    run_once(files, changes)
+    seen = sorted((row["number"], row["_change_type"]) for row in rows_of(changes.name))
+    assert seen == [(1, "delete"), (1, "insert"), (2, "insert"), (10, "insert")]
+    copy = Table(
+        name=f"gold.{name}",
+        comment="a copy",
+        source=Delta(files.name),
+        schema="number BIGINT",
+        properties=files.properties,
+    )
+    feed = replace(changes, name=f"gold.{name}_feed", source=Delta(copy.name, changes=True))
+    run_once(copy, feed)
+    shorter = replace(copy, schema="_index BIGINT")
+    with pytest.raises(UsageError, match=f"its columns are others now, and {feed.name} reads its changes"):
+        Backfills(spark, (shorter, feed)).run(shorter, as_a_whole=True)
+    run_once(copy, feed)
+    for table in (files, changes, copy, feed):
+        verification.verify(table)
+
+
 def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, reader, landing, run_once, spark):
     landing.drop("a.parquet", numbers(1))
     run_once(files, reader)
@@ -195,6 +231,7 @@ def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, 
     assert [one for one in stale.every(made.engine) if one.table == reader.name] == []
 
 
+@is_long
 def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, monkeypatch):
     landing.drop("a.parquet", numbers(1))
     run_once(files)
@@ -252,9 +289,8 @@ def kill(monkeypatch) -> Callable[[str], None]:
     return at
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(one, marks=[] if one == "the table is replaced" else is_long) for one in POINTS]
-)
+@is_long
+@pytest.mark.parametrize("point", POINTS)
 def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_the_next_try(
     files, reader, landing, run_once, spark, kill, monkeypatch, point
 ):
