@@ -27,7 +27,7 @@ from include.ledger import beginning, forgotten, landing, planned, position
 from include.ledger import checkpoint as ledger
 from include.ledger.batches import BACKFILL
 from include.ledger.beginning import Beginning
-from include.ledger.log import Commit
+from include.ledger.log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -170,24 +170,37 @@ def settle(spark: SparkSession, table: Table, made: Commit) -> None:
         path = settings().table_path(table.quarantine)
         with commit.stamped(spark, {BACKFILL: {"key": made.metadata[BACKFILL]["key"]}}, {}):
             spark.sql(f"DELETE FROM delta.`{path}` WHERE NOT ({_of_new_generations(stamps)})")
-    for flow, stamp in stamps.items():
-        with commit.stamped(spark, stamp, commit.once(txn_app_id(flow, stamp["generation"]), SEED)):
-            commit.append(_stored(spark, table.name).limit(0), table)
+    for stamp in stamps.values():
+        _commit_seed(spark, table, stamp)
     # It is append-only again, and what its file says of it holds.
     storage.create(spark, table)
 
 
+def _commit_seed(spark: SparkSession, table: Table, stamp: dict[str, Any]) -> None:
+    with commit.stamped(spark, stamp, commit.once(txn_app_id(stamp["flow"], stamp["generation"]), SEED)):
+        commit.append(_stored(spark, table.name).limit(0), table)
+
+
 def forget(table: Table) -> None:
     """Take back the generations that an earlier try has begun and no commit stands for: their flows cannot start."""
-    stored = DeltaTable(str(settings().table_path(table.name)))
     for flow in table.flows:
         home = settings().checkpoints(flow.flow)
         number = ledger.newest_generation(home)
-        if number is None:
+        if number is None or number == _newest_told(flow):
             continue
-        is_begun_here = planned.owner(home / str(number)).get("after") == [number, SEED]
-        if is_begun_here and stored.transaction_version(txn_app_id(flow.flow, number)) is None:
-            (home / str(number)).rename(home / f"{number}.new")
+        with suppress(Broken):
+            if planned.owner(home / str(number)).get("after") == [number, SEED]:
+                shutil.rmtree(home / f"{number}.new", ignore_errors=True)
+                (home / str(number)).rename(home / f"{number}.new")
+
+
+def _newest_told(flow: Table) -> int | None:
+    """The newest generation of which a commit of the table tells; None without one."""
+    for made in Log(settings().table_path(flow.name)).commits():
+        stamps = (made.metadata.get(BACKFILL) or {}).get("anew") or {made.metadata.get("flow"): made.metadata}
+        if flow.flow in stamps:
+            return int(stamps[flow.flow]["generation"])
+    return None
 
 
 def _begin(own: Worker, flow: Table, twin: Table) -> dict[str, Any]:
