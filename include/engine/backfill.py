@@ -18,7 +18,7 @@ from include.catalog import Catalog
 from include.control import backfills, database, windows
 from include.control.backfills import Backfill, Follower
 from include.declaration.slices import Slice
-from include.engine import failure, storage, twin, window
+from include.engine import failure, storage, swap, twin, window
 from include.engine.slices import Made, make, replace_aggregate, replace_appends, txn_app_id
 from include.engine.window import Window, Worker
 from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable, UsageError
@@ -69,7 +69,7 @@ def _do(own: Worker, one: Backfill) -> None:
         _make_again(own, table, one)
         return
     with _taken(own, [twin.lease(table)], patience_seconds=0):
-        twin.forget(table)
+        swap.forget(table)
         _make_again(own, table, one)
 
 
@@ -108,7 +108,7 @@ def _note(own: Worker, table: Table, one: Backfill, error: SluiceError) -> None:
         backfills.note(own.engine, one, str(error))
         return
     if one.range == Slice():
-        twin.forget(table)
+        swap.forget(table)
         if error.needs_person:
             # That may lie in what it has read so far.
             twin.drop(own.spark, table)
@@ -173,7 +173,7 @@ def _swap(opened: Window, own: Worker, one: Backfill) -> None:
         _drain(own, table, one)
         twin.read_on(own, table)
         backfills.say(own.engine, one.number, backfills.REPLACING, f"takes over what {twin.of(table).name} holds")
-        twin.put_in_place(own, table, one, stamp)
+        swap.put_in_place(own, table, one, stamp)
         _finish(own, table, one)
 
 
@@ -188,7 +188,7 @@ def _settle(own: Worker, table: Table, dead: Backfill) -> None:
     if replaced_by(table, dead):
         _finish(own, table, dead)
     else:
-        twin.forget(table)
+        swap.forget(table)
         backfills.fail(own.engine, dead, "its job died before it had replaced anything: run it again")
 
 
@@ -196,7 +196,7 @@ def _finish(own: Worker, table: Table, one: Backfill) -> None:
     commit = replaced_by(table, one)
     assert commit, "its range is replaced"
     said = commit.metadata[BACKFILL]
-    twin.settle(own.spark, table, commit)
+    swap.settle(own.spark, table, commit)
     rows = (said["rows_before"], said["rows_after"])
     below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
     alone = said.get("alone", False)

@@ -12,7 +12,7 @@ from include.catalog import Catalog
 from include.control import backfills, stale
 from include.declaration.slices import Slice
 from include.engine import backfill as engine_backfill
-from include.engine import twin
+from include.engine import swap, twin
 from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import position, verification
 from include.ledger.backfills import rehearsal
@@ -255,12 +255,12 @@ POINTS = {
     "it is filled": (twin, "fill", "behind"),
     "its flows are stopped": (engine_backfill.backfills, "stop_readers", "behind"),
     "it has read on": (twin, "read_on", "behind"),
-    "a generation is begun": (twin, "_begin", "behind"),
-    "rows stand in the quarantine": (twin, "_add_to_quarantine", "behind"),
-    "the table is to be replaced": (twin.batch, "in_few_files", "before"),
-    "the table is replaced": (twin, "settle", "before"),
-    "the quarantine is shortened": (twin, "_commit_seed", "before"),
-    "its flow has its commit": (twin, "_commit_seed", "behind"),
+    "a generation is begun": (swap, "_begin", "behind"),
+    "rows stand in the quarantine": (swap, "_add_to_quarantine", "behind"),
+    "the table is to be replaced": (swap.batch, "in_few_files", "before"),
+    "the table is replaced": (swap, "settle", "before"),
+    "the quarantine is shortened": (swap, "_commit_seed", "before"),
+    "its flow has its commit": (swap, "_commit_seed", "behind"),
     "it is settled": (engine_backfill.backfills, "finish", "before"),
     "it is done": (twin, "drop", "before"),
 }
@@ -333,7 +333,7 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
 
     for point in ("_begin", "_stored"):
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
-            patched.setattr(twin, point, fail)
+            patched.setattr(swap, point, fail)
             made.run(files, as_a_whole=True)
         landing.drop(f"{point}.parquet", numbers(2))
         run_once(files, reader)
