@@ -201,9 +201,9 @@ def _finish(own: Worker, table: Table, one: Backfill) -> None:
     below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
     alone = said.get("alone", False)
     followers = [Follower(name, that_follows(reader, table, one.range, alone)) for name, reader in below.items()]
-    backfills.finish(own.engine, one, commit.version, rows, followers)
-    if twin.is_there(table):
+    if any(place.exists() for place in twin.places(table)):
         twin.drop(own.spark, table)
+    backfills.finish(own.engine, one, commit.version, rows, followers)
     print(f"sluice: {table.name} {one.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
 
 

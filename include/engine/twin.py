@@ -9,6 +9,7 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -36,8 +37,11 @@ def lease(table: Table) -> str:
     return f"full refresh {table.name}"
 
 
-def is_there(table: Table) -> bool:
-    return settings().is_stored(of(table).name)
+def places(table: Table) -> list[Path]:
+    """All that there is of it, the checkpoints first, so that no kill leaves anything that looks whole."""
+    twin = of(table)
+    checkpoints = [settings().checkpoints(flow.flow) for flow in twin.flows]
+    return [*checkpoints, *map(settings().table_path, (twin.name, twin.quarantine))]
 
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
@@ -114,11 +118,7 @@ def _is_of_today(flow: Table) -> bool:
 
 
 def drop(spark: SparkSession, table: Table) -> None:
-    """The checkpoints first, so that a kill leaves nothing that looks whole."""
-    twin = of(table)
-    for flow in twin.flows:
-        shutil.rmtree(settings().checkpoints(flow.flow), ignore_errors=True)
-    for name in (twin.name, twin.quarantine):
-        shutil.rmtree(settings().table_path(name), ignore_errors=True)
+    for place in places(table):
+        shutil.rmtree(place, ignore_errors=True)
     # It remembers the table of a path.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

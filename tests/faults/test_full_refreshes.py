@@ -89,7 +89,7 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
         assert_all_arrives(chain, tables)
         assert running.error is None
     assert [position.of(one.flow).generation for one in tables] == [2, 2, 2]
-    assert not twin.is_there(bronze)
+    assert not any(place.exists() for place in twin.places(bronze))
 
 
 def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_it(chain, topic, run_once, spark):
@@ -277,7 +277,7 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
         assert_all_arrives(chain, tables)
         assert running.error is None
     assert [one for one in stale.every(engine) if one.table in (silver.name, gold.name)] == []
-    assert not twin.is_there(bronze)
+    assert not any(place.exists() for place in twin.places(bronze))
 
 
 class Watched:

@@ -61,10 +61,7 @@ def is_append_only(table: Table) -> bool:
 
 
 def leaves_nothing_behind(table: Table) -> bool:
-    beside = twin.of(table)
-    places = [*map(settings().checkpoints, [one.flow for one in beside.flows])]
-    places += [settings().table_path(name) for name in (beside.name, beside.quarantine)]
-    return not any(one.exists() for one in places)
+    return not any(place.exists() for place in twin.places(table))
 
 
 def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_comes_once(
@@ -261,8 +258,8 @@ POINTS = {
     "the table is replaced": (swap, "settle", "before"),
     "the quarantine is shortened": (swap, "_commit_seed", "before"),
     "its flow has its commit": (swap, "_commit_seed", "behind"),
-    "it is settled": (engine_backfill.backfills, "finish", "before"),
-    "it is done": (twin, "drop", "before"),
+    "it is settled": (twin, "places", "before"),
+    "its twin is gone": (engine_backfill.backfills, "finish", "before"),
 }
 
 
