@@ -10,7 +10,19 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from include import declaration
-from include.declaration import avro, expectations, files, layout, mistake, reading, slices, sources, suggest, views
+from include.declaration import (
+    avro,
+    expectations,
+    files,
+    layout,
+    mistake,
+    reading,
+    resets,
+    slices,
+    sources,
+    suggest,
+    views,
+)
 from include.errors import DeclarationError, UsageError
 from include.spec import LAYERS, Delta, References, Table
 
@@ -23,6 +35,7 @@ ALONE = (
     avro.check,
     reading.check_alone,
     slices.check,
+    resets.check,
 )
 
 

@@ -153,6 +153,9 @@ class Table:
     owner: who answers for the table; stored as the property `sluice.owner`.
     cluster_by, partition_by: columns by which its files are laid out; one of the two.
     time_column: the TIMESTAMP or DATE by which a range of its rows is cut for a backfill. An aggregate has its bucket.
+    reset_allowed: whether a full refresh may make all of it anew from its source. By default not where Kafka feeds it:
+        Kafka forgets, and nothing is to throw away what the topic no longer holds. Files are refused by default only
+        where some that the table holds are gone; True does without what is gone. New data flows in any case.
     properties: Delta table properties, over Sluice's own.
     branch: of one of several flows; the catalog sets it.
     steps: the temporary steps between `source` and this table, in their order; the catalog fills them in.
@@ -176,6 +179,7 @@ class Table:
     cluster_by: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     time_column: str | None = None
+    reset_allowed: bool | None = None
     properties: dict[str, str] = field(default_factory=dict)
     branch: str | None = None
     steps: tuple["Table", ...] = ()

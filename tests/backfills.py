@@ -1,7 +1,7 @@
 """Backfills in this process, as `jobs/backfill.py` does them in its own."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
@@ -35,7 +35,12 @@ class Backfills:
         self.engine = database.connect(settings().control_url)
 
     def run(
-        self, table: Table, begin: int | None = None, end: int | None = None, as_a_whole: bool = False
+        self,
+        table: Table,
+        begin: int | None = None,
+        end: int | None = None,
+        as_a_whole: bool = False,
+        alone: bool = False,
     ) -> list[Backfill]:
         """begin, end: in seconds of 1970. Returns what was done, the tables below it included, newest first."""
         texts = [None if one is None else datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
@@ -47,7 +52,7 @@ class Backfills:
             tables = Catalog({one.name: one for one in self.tables})
             backfill.work(
                 Worker(self.engine, keeper, host, self.spark, tables, lambda reason: os.abort()),
-                asked,
+                replace(asked, alone=alone),
             )
         finally:
             keeper.stop()

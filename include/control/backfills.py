@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, database, lease, stale, standstill
-from include.control.decide import Failure
 from include.control.schema import backfills, resets
 from include.declaration.slices import Slice, stored
+from include.spec import table_of
 
 PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
     "planned",
@@ -32,6 +32,7 @@ class Backfill:
 
     key: its commits carry it. readers: the flows it has stopped, with what was wanted of each and why. version: that
     replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives.
+    alone: no other table is to follow; its commit says that too.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Backfill:
     phase_at: float
     ended_at: float | None
     is_held: bool
+    alone: bool = False
 
     @property
     def is_left_behind(self) -> bool:
@@ -91,18 +93,6 @@ def interrupted(engine: Engine, table: str) -> list[Backfill]:
     with database.transaction(engine) as connection:
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
-
-
-def abandoned(connection: Connection) -> dict[str, Failure]:
-    """The flows that wait stopped for one whose job has died."""
-    own = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
-    found = (_of(connection, row) for row in connection.execute(select(backfills).where(own)).all())
-    return {
-        flow: Failure(f"stopped by backfill {one.number} of {one.table}, which died", "BACKFILL_UNFINISHED", True)
-        for one in found
-        if not one.is_held
-        for flow in one.readers
-    }
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:
@@ -155,10 +145,14 @@ def finish(
 ) -> None:
     """Its range is replaced, by this version: its readers go on behind it, in a new generation, and what was made of
     the old rows is stale until it is made again. One transaction, so that a kill leaves all of that or nothing.
+
+    A flow of the table itself goes on where it stood, or has its new generation already.
     """
     before, after = rows
     with database.transaction(engine) as connection:
         for flow in _let_go(connection, one):
+            if table_of(flow) == one.table:
+                continue
             values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}
             statement = database.insert(connection, resets).values(values)
             connection.execute(statement.on_conflict_do_nothing())

@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import backfills, commands, database, lease, stale, standstill
-from include.control.decide import Failure
 from include.control.schema import rewinds
 from include.errors import Broken, UsageError
 
@@ -110,18 +109,6 @@ def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
         rows = connection.execute(select(rewinds).where(own).order_by(rewinds.c.number)).all()
         found = [_of(connection, row) for row in rows]
     return [one for one in found if set(tables) & set(one.cut)]
-
-
-def abandoned(connection: Connection) -> dict[str, Failure]:
-    """The flows that wait stopped for one whose job has died."""
-    own = rewinds.c.ended_at.is_(None) & rewinds.c.stopped.is_not(None)
-    found = (_of(connection, row) for row in connection.execute(select(rewinds).where(own)).all())
-    return {
-        flow: Failure(f"stopped by rewind {one.number} of {one.table}, which died", "REWIND_UNFINISHED", True)
-        for one in found
-        if not one.is_held
-        for flow in one.stopped
-    }
 
 
 def newest(engine: Engine, limit: int = 20) -> list[Rewind]:

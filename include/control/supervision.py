@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import backfills, database, incidents, lease, orders, rewinds
+from include.control import abandoned, database, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
 from include.control.process import Holder
 from include.control.schema import desired, drivers, leases, pulses, runs
@@ -135,8 +135,7 @@ def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _D
     epoch = lease.epoch(connection, lease.of_driver(driver))
     is_alive = lease.of_driver(driver) in held or _may_come_up(row, epoch, dead, now)
     restart_seconds_ago = now - row.ends_at if owes_end(row, epoch) else None
-    abandoned = backfills.abandoned(connection) | rewinds.abandoned(connection)
-    return _Driver(row, held, is_alive, restart_seconds_ago, abandoned)
+    return _Driver(row, held, is_alive, restart_seconds_ago, abandoned.flows(connection))
 
 
 def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> bool:

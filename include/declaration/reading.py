@@ -112,6 +112,7 @@ def _check_step(table: Table) -> None:
         "cluster_by": table.cluster_by,
         "partition_by": table.partition_by,
         "time_column": table.time_column,
+        "reset_allowed": table.reset_allowed is not None,
         "properties": table.properties,
     }
     useless = next((name for name, value in said.items() if value), None)

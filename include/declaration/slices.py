@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from include import ddl
-from include.declaration import mistake, suggest
+from include.declaration import mistake, resets, suggest
 from include.errors import UsageError
 from include.spec import Bucket, Delta, Table, Upsert
 
@@ -116,9 +116,11 @@ def impossible(table: Table, as_a_whole: bool = False) -> str | None:
     """Why no range of it can be made again, or not all of it, and what to do instead; None where it can."""
     if table.is_view:
         return "it is a view, and computed in full: refresh it with jobs/refresh.py"
+    if as_a_whole and (why := resets.why_not(table)):
+        return why
     sources = [flow.source for flow in table.flows]
     deltas = [source for source in sources if isinstance(source, Delta)]
-    if len(deltas) < len(sources):
+    if len(deltas) < len(sources) and not as_a_whole:
         return (
             "it keeps what arrived, and Kafka and folders forget, so nobody could make its rows again: backfill the "
             "tables that read it"

@@ -4,24 +4,24 @@ Each table has one window. In it the range is replaced by one commit; the flows 
 would stop at that commit, have read all before it and go on behind it. Whatever kills the job, the next try ends it.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from deltalake import DeltaTable
-from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import backfills, database, windows
 from include.control.backfills import Backfill, Follower
-from include.declaration import slices
 from include.declaration.slices import Slice
-from include.engine import failure, storage, window
-from include.engine.slices import Made, make, replace_aggregate, replace_appends, stamps, txn_app_id
+from include.engine import failure, storage, swap, twin, window
+from include.engine.slices import Made, make, replace_aggregate, replace_appends, txn_app_id
 from include.engine.window import Window, Worker
 from include.errors import FlowFailed, SluiceError, Unreachable, UsageError
-from include.ledger import position
-from include.ledger.backfills import rehearsal
+from include.ledger import beginning, position
+from include.ledger.backfills import rehearsal, that_follows
 from include.ledger.batches import BACKFILL
 from include.ledger.log import Commit, Log
 from include.ledger.unread import Feed
@@ -32,20 +32,20 @@ from include.spec import Delta, Table, Upsert
 DRAIN_SECONDS = 180
 
 
-def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool) -> None:
-    """Make a range again, or say what that would do.
+def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, alone: bool = False) -> None:
+    """Make a range again, or say what that would do. alone: the tables below are not to follow.
 
     Raises UsageError where that is impossible, LeaseHeld where another job does the same, Unreachable, and FlowFailed
     where it fails before the range is replaced.
     """
-    if not settings().is_stored(table.name) or not stamps(table):
+    if not settings().is_stored(table.name) or not any(map(beginning.last_stamp, table.flows)):
         raise UsageError(f"{table.name} has read nothing of its source yet: start its flow, and nothing is to be made")
-    print("\n".join(rehearsal(table, tables, range_)), flush=True)
+    print("\n".join(rehearsal(table, tables, range_, alone)), flush=True)
     if dry_run:
         return
     engine = database.connect(settings().control_url)
     with window.worker(engine, tables, f"backfill {table.name}", [table.name]) as own:
-        work(own, backfills.begin(engine, table.name, range_, who))
+        work(own, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
 
 
 def work(own: Worker, asked: Backfill) -> None:
@@ -54,25 +54,40 @@ def work(own: Worker, asked: Backfill) -> None:
     own.keeper.take([backfills.of_job(asked.root)])
     try:
         while left := sorted(backfills.undone(own.engine, asked.root), key=lambda one: order.index(one.table)):
-            _do(own, left[0])
+            _do(own, replace(left[0], alone=asked.alone and left[0].number == asked.number))
     finally:
         with suppress(Unreachable):
             own.keeper.give_back([backfills.of_job(asked.root)])
 
 
 def _do(own: Worker, one: Backfill) -> None:
-    table, made = own.tables.table(one.table), None
+    table = own.tables.table(one.table)
+    if one.range != Slice():
+        _make_again(own, table, one)
+        return
+    with own.taking([twin.lease(table)], patience_seconds=0):
+        swap.forget(table)
+        _make_again(own, table, one)
+
+
+def _make_again(own: Worker, table: Table, one: Backfill) -> None:
+    made = None
     try:
-        if not isinstance(table.write, Upsert) and replaced_by(table, one) is None:
+        is_left = replaced_by(table, one) is None
+        is_anew = is_left and one.range == Slice() and twin.is_needed(own.spark, table)
+        if is_anew:
+            backfills.say(own.engine, one.number, backfills.COMPUTING, f"fills {twin.of(table).name} from the source")
+            twin.fill(own, table)
+        elif is_left and not isinstance(table.write, Upsert):
             backfills.say(own.engine, one.number, backfills.COMPUTING, _reads(table))
             made = make(own.spark, table, one)
         count = f"{made.count:,} rows are made, " if made else ""
         backfills.say(own.engine, one.number, backfills.WAITING, f"{count}its window is asked for")
-        _in_window(own, one, table, made)
+        _in_window(own, one, table, partial(_swap if is_anew else partial(_replace, made=made), own=own, one=one))
     except Exception as error:
         named = failure.of_exception(table.name, error)
         with suppress(SluiceError):
-            _note(own.engine, table, one, named)
+            _note(own, table, one, named)
         raise named from error
     finally:
         if made:
@@ -84,27 +99,30 @@ def _reads(table: Table) -> str:
     return f"makes rows of {', '.join(dict.fromkeys(sources))}"
 
 
-def _note(engine: Engine, table: Table, one: Backfill, error: SluiceError) -> None:
+def _note(own: Worker, table: Table, one: Backfill, error: SluiceError) -> None:
     """Readers may go on where they stand, unless the range was replaced: they would stop at that."""
-    if replaced_by(table, one) is None:
-        backfills.fail(engine, one, str(error))
-    else:
-        backfills.note(engine, one, str(error))
+    if replaced_by(table, one) is not None:
+        backfills.note(own.engine, one, str(error))
+        return
+    if one.range == Slice():
+        swap.forget(table)
+        if error.needs_person:
+            # That may lie in what it has read so far.
+            twin.drop(own.spark, table)
+    backfills.fail(own.engine, one, str(error))
 
 
-def _in_window(own: Worker, one: Backfill, table: Table, made: Made | None) -> None:
+def _in_window(own: Worker, one: Backfill, table: Table, work: Callable[[Window], None]) -> None:
     number = windows.plan(own.engine, table.name, one.who, f"backfill {one.number} {one.range}", is_worth_it=True)
     names = window.leases(table)
     with own.taking(names, table.maintain.longest_minutes * 60):
-        own.window(table, number).run(own.halt, partial(_replace, own=own, one=one, made=made))
+        own.window(table, number).run(own.halt, work)
 
 
 def _replace(opened: Window, own: Worker, one: Backfill, made: Made | None) -> None:
     """What is done in the window."""
     table = opened.table
-    for dead in backfills.interrupted(own.engine, table.name):
-        if dead.number != one.number:
-            _settle(own, table, dead)
+    _settle_others(own, table, one)
     if replaced_by(table, one) is None:
         storage.create(own.spark, table)
         stamp = opened.begin(BACKFILL, table.name)
@@ -121,11 +139,33 @@ def _replace(opened: Window, own: Worker, one: Backfill, made: Made | None) -> N
     _finish(own, table, one)
 
 
+def _swap(opened: Window, own: Worker, one: Backfill) -> None:
+    """The same, where all of the table is made anew from its source: its own flows stop, too."""
+    table = opened.table
+    _settle_others(own, table, one)
+    stamp = opened.begin(BACKFILL, table.name)
+    flows = [flow.flow for flow in table.flows]
+    backfills.stop_readers(own.engine, one, flows)
+    with own.taking([flow for flow in flows if not own.keeper.holds(flow)], DRAIN_SECONDS):
+        _drain(own, table, one)
+        twin.read_on(own, table)
+        backfills.say(own.engine, one.number, backfills.REPLACING, f"takes over what {twin.of(table).name} holds")
+        swap.put_in_place(own, table, one, stamp)
+        _finish(own, table, one)
+
+
+def _settle_others(own: Worker, table: Table, one: Backfill) -> None:
+    for dead in backfills.interrupted(own.engine, table.name):
+        if dead.number != one.number:
+            _settle(own, table, dead)
+
+
 def _settle(own: Worker, table: Table, dead: Backfill) -> None:
     """Another job has died here and left readers stopped: let them go on, before or behind what it has done."""
     if replaced_by(table, dead):
         _finish(own, table, dead)
     else:
+        swap.forget(table)
         backfills.fail(own.engine, dead, "its job died before it had replaced anything: run it again")
 
 
@@ -133,9 +173,13 @@ def _finish(own: Worker, table: Table, one: Backfill) -> None:
     commit = replaced_by(table, one)
     assert commit, "its range is replaced"
     said = commit.metadata[BACKFILL]
+    swap.settle(own.spark, table, commit)
     rows = (said["rows_before"], said["rows_after"])
     below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
-    followers = [Follower(name, slices.that_follows(reader, table, one.range)) for name, reader in below.items()]
+    alone = said.get("alone", False)
+    followers = [Follower(name, that_follows(reader, table, one.range, alone)) for name, reader in below.items()]
+    if any(place.exists() for place in twin.places(table)):
+        twin.drop(own.spark, table)
     backfills.finish(own.engine, one, commit.version, rows, followers)
     print(f"sluice: {table.name} {one.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
 
@@ -168,7 +212,8 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
         return
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
-    for flow in flows:
+    # One whose file declares what it cannot go on from waits for a full refresh of its own, from the beginning.
+    for flow in [flow for flow in flows if twin.can_go_on(own.spark, flow)]:
         with own.taking([flow.flow], DRAIN_SECONDS):
             own.host.run_once([flow])
         stands = position.of(flow.flow)

@@ -159,7 +159,8 @@ def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table
 def _another_definition(table: Table, path: Path, was: object, owner: object) -> Broken:
     return Broken(
         f"{table.flow}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
-        f"go on from there: put the declaration back, or give the new one a name of its own",
+        f"go on from there: put the declaration back, give the new one a name of its own, or make all of it anew "
+        f"(jobs/backfill.py --full)",
         "CHECKPOINT_OF_ANOTHER_DEFINITION",
     )
 

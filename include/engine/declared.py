@@ -15,6 +15,8 @@ from include.spec import Table
 OWNER, SET = "sluice.owner", "sluice.properties"
 # Once its changes are kept they are kept on: a reader that was away for a while would find a hole.
 FOR_GOOD = {FEED}
+# A full refresh that died has left it switched off.
+ALWAYS = {"delta.appendOnly"}
 
 
 def properties(table: Table) -> dict[str, str]:
@@ -44,8 +46,8 @@ def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
     if list(stored) != list(table.partition_by):
         raise Broken(
             f"{table.name}: it is stored partitioned by {', '.join(stored) or 'nothing'} and declared partitioned by "
-            f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, or give the new one a name of "
-            f"its own",
+            f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, give the new one a name of its "
+            f"own, or make all of it anew (jobs/backfill.py --full)",
             "SCHEMA_CHANGED",
         )
 
@@ -54,7 +56,7 @@ def _set_properties(
     table: Table, own: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
 ) -> None:
     set_before = json.loads(stored.get(SET, "[]"))
-    wanted = {key: own[key] for key in set_before if key in own} | properties(table)
+    wanted = {key: own[key] for key in {*set_before, *ALWAYS} if key in own} | properties(table)
     changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
     if comment != table.comment:
         changed["comment"] = table.comment

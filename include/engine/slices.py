@@ -203,7 +203,7 @@ def _replace_quarantine(judged: DataFrame, table: Table, one: Backfill, stamp: d
     broken = broken.withColumn("_replay", F.lit(None).cast("bigint"))
     # What a batch left there that has not happened, its next try counts and writes again.
     before = _inside(judged.sparkSession, table, table.quarantine, one).filter(replay.has_happened(table)).count()
-    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: _said(one, before, after)}, {}):
+    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: said(one, before, after)}, {}):
         _replace(broken.coalesce(1), table, table.quarantine, one)
 
 
@@ -212,17 +212,18 @@ def _replace_table(
 ) -> None:
     """now: as `stamps`."""
     spark = rows.sparkSession
-    said = _said(one, _inside(spark, table, table.name, one).count(), after)
+    before = _inside(spark, table, table.name, one).count()
     positions = {flow: found["source_to"] for flow, found in now.items()}
     once = commit.once(txn_app_id(one), 1)
-    with commit.stamped(spark, {**stamp, BACKFILL: {**said, "position": positions}}, once):
+    with commit.stamped(spark, {**stamp, BACKFILL: {**said(one, before, after), "position": positions}}, once):
         _replace(rows, table, table.name, one)
 
 
-def _said(one: Backfill, before: int, after: int) -> dict[str, Any]:
+def said(one: Backfill, rows_before: int, rows_after: int) -> dict[str, Any]:
+    """What its commits say of it."""
     begins, ends = one.range.texts
-    counts = {"rows_before": before, "rows_after": after}
-    return {"number": one.number, "key": one.key, "from": begins, "to": ends, **counts}
+    counts = {"rows_before": rows_before, "rows_after": rows_after}
+    return {"number": one.number, "key": one.key, "from": begins, "to": ends, "alone": one.alone, **counts}
 
 
 def _inside(spark: SparkSession, table: Table, name: str, one: Backfill) -> DataFrame:

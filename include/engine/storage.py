@@ -24,6 +24,9 @@ LOG_SECONDS = 30 * 86_400
 # By which rows as Kafka delivers them are looked for.
 KAFKA_PLACE = ("timestamp", "partition", "offset")
 
+# The way out where what is declared cannot follow from what is stored.
+ANEW = "make all of it anew (jobs/backfill.py --full)"
+
 # How a statement that replaces a table calls its rows.
 NEW = "_new_rows"
 
@@ -61,8 +64,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     the table to himself. Raises Broken where what is stored cannot become what is declared.
     """
     alter = alter or spark.sql
-    common = PROPERTIES | retention(table.maintain.retention_seconds)
-    properties = dict(common)
+    properties = PROPERTIES | retention(table.maintain.retention_seconds)
     if isinstance(table.write, Append):
         # Bronze keeps what arrived; of other tables a backfill replaces rows.
         properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
@@ -79,13 +81,19 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
         _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
     if table.has_quarantine or settings().is_stored(table.quarantine):
-        kept = StructType.fromDDL(FILE_SCHEMA) if is_of_files else schema
-        fields = kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields
-        comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
-        if settings().is_stored(table.quarantine):
-            _evolve(spark, table.quarantine, StructType(fields), alter)
-        else:
-            _create(spark, table.quarantine, StructType(fields), comment, common)
+        create_quarantine(spark, table, alter)
+
+
+def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
+    """The same for its quarantine alone."""
+    is_of_files = isinstance(table.source, Files)
+    kept = StructType.fromDDL(FILE_SCHEMA if is_of_files else table.schema)
+    schema = StructType(kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields)
+    if settings().is_stored(table.quarantine):
+        _evolve(spark, table.quarantine, schema, alter)
+        return
+    comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
+    _create(spark, table.quarantine, schema, comment, PROPERTIES | retention(table.maintain.retention_seconds))
 
 
 def replace(rows: DataFrame, table: Table) -> None:
@@ -126,7 +134,8 @@ def _evolve(
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
     for column in set() if may_have_more else stored.keys() - set(schema.fieldNames()):
         raise Broken(
-            f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL",
+            f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL, "
+            f"or {ANEW}",
             "SCHEMA_CHANGED",
         )
     for field in schema:
@@ -134,7 +143,7 @@ def _evolve(
         if stored.get(field.name, kind) != kind:
             raise Broken(
                 f"{name}: column '{field.name}' is stored as {stored[field.name].upper()} and declared "
-                f"{kind.upper()}: declare it as it is stored, and the new type as a column of its own",
+                f"{kind.upper()}: declare it as it is stored, and the new type as a column of its own, or {ANEW}",
                 "SCHEMA_CHANGED",
             )
     new = StructType([field for field in schema if field.name not in stored])

@@ -18,27 +18,46 @@ from include.control.stale import Stale
 from include.declaration import slices
 from include.declaration.slices import Slice
 from include.errors import SluiceError
-from include.ledger import guard
+from include.ledger import forgotten, guard
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Delta, Files, Table
 
 
-def rehearsal(table: Table, tables: Catalog, range_: Slice) -> Iterator[str]:
-    """What a backfill of the range would do, table by table."""
+def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -> Iterator[str]:
+    """What a backfill of the range would do, table by table; alone: only of this one.
+
+    Raises UsageError where that would throw away what nobody has allowed to, and Unreachable.
+    """
     left = {table.name: (table, range_)}
     while left:
         # In graph order, so that one below two others comes behind both.
         name = next(one for one in tables.tables if one in left)
         found, part = left.pop(name)
-        sources = [flow.source.table for flow in found.flows if isinstance(flow.source, Delta)]
+        sources = [_said(flow) for flow in found.flows]
         yield f"{name} {part}: {rows(found, part):,} rows are made again from {', '.join(dict.fromkeys(sources))}"
+        if part == Slice():
+            yield from forgotten.lines(found)
         for reader in _readers(tables, name):
-            follows = slices.that_follows(tables.tables[reader.name], found, part)
+            follows = that_follows(tables.tables[reader.name], found, part, alone)
             if isinstance(follows, Slice):
                 yield f"  {reader.flow} reads to the end, stops for a moment, and {reader.name} follows {follows}"
                 left.setdefault(reader.name, (tables.tables[reader.name], follows))
             else:
                 yield f"  {reader.flow} reads to the end and stops for a moment; {reader.name} is STALE then: {follows}"
+
+
+def that_follows(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
+    """As `slices.that_follows`; alone: whoever asked for it wanted nothing to follow."""
+    if alone:
+        return f"{table.name} was made again alone: backfill {reader.name}"
+    return slices.that_follows(reader, table, replaced)
+
+
+def _said(flow: Table) -> str:
+    source = flow.source
+    if isinstance(source, Files):
+        return settings().folder(source.path)
+    return source.table if isinstance(source, Delta) else str(source)
 
 
 def rows(table: Table, range_: Slice) -> int:

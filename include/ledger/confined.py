@@ -49,9 +49,13 @@ def rows(table: Table, entries: list[Entry]) -> list[str]:
 
 
 def more_by_backfill(log: Log, version: int) -> int:
-    """How many rows more there are since a backfill replaced a range; 0 for any other commit."""
+    """How many rows more there are since a backfill replaced a range; 0 for any other commit.
+
+    Of those before it that were made anew from the source, no batch is counted any more.
+    """
     said = log.commit(version).metadata.get(BACKFILL) or {}
-    return int(said.get("rows_after", 0)) - int(said.get("rows_before", 0))
+    before = 0 if "anew" in said else int(said.get("rows_before", 0))
+    return int(said.get("rows_after", 0)) - before
 
 
 def _deleted(log: Log, version: int) -> int:

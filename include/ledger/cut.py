@@ -59,6 +59,9 @@ def _broken(
     together: Sequence[Mapping[str, int]],
 ) -> Iterator[Lowered]:
     """What does not fit."""
+    for name, line in lines.items():
+        if (begun := line.unsettled(versions[name])) is not None:
+            yield Lowered(name, line.before(begun), "a full refresh had yet to say where its flows go on")
     for table in tables.values():
         for flow in table.flows:
             if isinstance(flow.source, Delta) and flow.source.table in lines:

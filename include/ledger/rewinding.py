@@ -142,7 +142,7 @@ def _mark(commit: Commit) -> tuple[str, object] | None:
     said = commit.metadata
     if "replay" in said:
         return "replay", said["replay"]
-    return next(((word, said[word]["key"]) for word in (BACKFILL, standing.REWIND) if word in said), None)
+    return next(((word, said[word].get("key")) for word in (BACKFILL, standing.REWIND) if word in said), None)
 
 
 def reads(table: Table, touched: set[str]) -> bool:
@@ -192,8 +192,8 @@ def _words(undone: list[Commit]) -> Iterator[str]:
         if whose == "replay":
             yield f"{what} is undone: the rows that this replay put back are in the quarantine again"
         elif whose == BACKFILL:
-            said = commit.metadata[BACKFILL]
-            yield f"{what} is undone: backfill {said['number']} does not come back, run it again where it is wanted"
+            number = commit.metadata[BACKFILL].get("number")
+            yield f"{what} is undone: backfill {number} does not come back, run it again where it is wanted"
         elif whose == standing.REWIND:
             yield f"{what} is undone: rewind {commit.metadata[whose]['number']}"
         else:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from include.ledger import standing
+from include.ledger.batches import BACKFILL
 from include.ledger.log import Commit, Log
 from include.ledger.unread import CHANGES_DATA, Feed
 from include.settings import settings
@@ -54,6 +55,15 @@ class Timeline:
         batches = self._batches.get(flow, [])
         place = bisect_right(batches, version, key=lambda one: one.version)
         return batches[place - 1] if place else None
+
+    def unsettled(self, version: int) -> int | None:
+        """The version at which a full refresh has replaced the table, where its flows' own commits come behind this."""
+        for one in reversed(self.versions[: bisect_right(self.versions, version)]):
+            anew = (self.commits[one].metadata.get(BACKFILL) or {}).get("anew") or {}
+            stands = ((said, self.stand(flow, version)) for flow, said in anew.items())
+            if any(stand is None or stand.batch[0] < int(said["generation"]) for said, stand in stands):
+                return one
+        return None
 
     def after(self, version: int) -> list[Commit]:
         return [commit for number, commit in self.commits.items() if number > version]

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include import catalog
 from include.control import commands, database
 from include.control.commands import DESTRUCTIVE, Action, Command
-from include.ledger import checkpoint
+from include.ledger import beginning, checkpoint
 from include.settings import settings
 from include.spec import Delta, Kafka
 
@@ -55,9 +55,12 @@ def consequence(asked: Command) -> str:
     source = catalog.load().flow(flow).source
     if asked.action is Action.RELEASE:
         return _release(flow, source, asked)
+    begins = "where the last commit of its table ended. No row of the table is touched."
+    if now and not _holds_rows_of(flow):
+        begins = "with all that its source still holds: no batch is in the table. **What is gone there is lost.**"
     lines = [
         f"**{flow}** ends after the batch in hand. Generation {now} of its checkpoint is kept and no longer used; "
-        f"generation {now + 1} begins where the last commit of its table ended. No row of the table is touched."
+        f"generation {now + 1} begins {begins}"
     ]
     if asked.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
         lines.append(
@@ -67,6 +70,11 @@ def consequence(asked: Command) -> str:
         )
     lines.append(f"Asked for by {asked.who}: {asked.reason}")
     return "\n\n".join(lines)
+
+
+def _holds_rows_of(flow: str) -> bool:
+    table = catalog.load().flow(flow)
+    return settings().is_stored(table.name) and beginning.last_stamp(table) is not None
 
 
 def _release(flow: str, source: object, asked: Command) -> str:

@@ -91,6 +91,10 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert "generation 1 begins where the last commit of its table ended" in reset
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
+    (settings().checkpoints(BRONZE) / "3").mkdir(parents=True)
+    emptied = oncall.consequence(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
+    (settings().checkpoints(BRONZE) / "3").rmdir()
+    assert "generation 4 begins with all that its source still holds: no batch is in the table" in emptied
     loss = oncall.consequence(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss

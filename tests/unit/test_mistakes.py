@@ -160,6 +160,11 @@ SENTENCES = {
     "its schema: did you mean 'offset'?",
     "rule_over_nothing": "tests/mistakes/rule_over_nothing/silver/readings.py cannot be imported (ValueError: a rule "
     "over nothing: name a column, or a value): mend that line; pyspark is imported inside `transform` only",
+    "reset_allowed_is_text": "include/tables/bronze/events.py: reset_allowed is 'never': it has to be True or False",
+    "reset_allowed_on_a_temporary_step": "include/tables/silver/readings.py: reset_allowed is of no use to a "
+    "temporary step, which is not stored: put it on the tables that read it",
+    "reset_allowed_on_a_view": "include/tables/gold/latest.py: reset_allowed is of no use to a materialized view: it "
+    "is computed in full with each refresh, so take it out",
     "rules_on_a_temporary_step": "include/tables/silver/readings.py: expect is of no use to a temporary step, which "
     "is not stored: put it on the tables that read it",
     "rules_on_an_aggregate": "include/tables/gold/by_minute.py: expectations stand on a recomputed aggregate: put "

@@ -16,6 +16,7 @@ from include.declaration.slices import Slice
 from include.ledger import backfills as told
 from include.ledger import beginning
 from include.settings import settings
+from include.spec import Delta
 from tests import lake
 
 SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"
@@ -109,7 +110,7 @@ def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_
         lake.rows(SILVER, 1, 10, 10, **stamp)
 
     def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
-        found = beginning.behind_backfills(lake.delta_offset(version, index, is_first), SILVER)
+        found = beginning.behind_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
         return found["reservoirVersion"], found["index"], found["isStartingVersion"]
 
     # Version 1 is read to its end, which is said in two ways.

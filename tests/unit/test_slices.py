@@ -153,12 +153,54 @@ def test_all_of_a_table_can_be_made_again(table):
     assert slices.of(table, None, None, as_a_whole=True) == Slice()
 
 
-def test_a_full_refresh_has_no_range_and_throws_nothing_away_that_nobody_could_make_again():
+def test_a_full_refresh_has_no_range():
     with pytest.raises(UsageError, match="is recomputed as a whole: leave --from and --to out"):
         slices.of(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
-    kept = replace(SILVER, source=Kafka("events"), time_column=None)
-    with pytest.raises(UsageError, match="cannot be refreshed: it keeps what arrived, and Kafka and folders forget"):
-        slices.of(kept, None, None, as_a_whole=True)
+
+
+KEPT = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (
+            KEPT,
+            "Kafka forgets, and rows that topic 'events' no longer holds would be gone for good, so reset_allowed is "
+            "False; new data still flows: refresh the tables that read it, or declare reset_allowed=True",
+        ),
+        (
+            replace(KEPT, source={"eu": Delta("bronze.eu"), "us": Kafka(pattern="us-.*")}),
+            "Kafka forgets, and rows that topics like 'us-.*' no longer holds would be gone for good, so reset_allowed "
+            "is False; new data still flows: refresh the tables that read it, or declare reset_allowed=True",
+        ),
+        (
+            replace(KEPT, source=Files("files", "csv"), reset_allowed=False),
+            "its file says reset_allowed=False; new data still flows: refresh the tables that read it, or take that "
+            "out",
+        ),
+        (
+            replace(SILVER, reset_allowed=False),
+            "its file says reset_allowed=False; new data still flows: backfill a range of it, or take that out",
+        ),
+    ],
+)
+def test_what_is_protected_is_not_refreshed_and_is_told_why_and_what_is_possible_instead(table, why):
+    with pytest.raises(UsageError) as refused:
+        slices.of(table, None, None, as_a_whole=True)
+    assert str(refused.value) == f"{table.name} cannot be refreshed: {why}"
+    assert slices.that_follows(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
+
+
+@pytest.mark.parametrize(
+    "table", [replace(KEPT, reset_allowed=True), replace(KEPT, source=Files("files", "csv")), SILVER, GOLD]
+)
+def test_what_is_not_protected_may_be_refreshed(table):
+    assert slices.of(table, None, None, as_a_whole=True) == Slice()
+
+
+def test_protection_is_no_obstacle_to_making_a_range_again():
+    assert slices.impossible(replace(SILVER, reset_allowed=False)) is None
 
 
 def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived_or_are_views():

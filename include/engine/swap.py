@@ -1,0 +1,151 @@
+"""A table takes over what its twin holds, in one commit, and each of its flows goes on behind that.
+
+Each flow's new generation is begun first. It waits for a commit of its own, its batch 0, so that nobody starts the flow
+in between: it would leave rows out, or double them. Whatever kills the job, the commit says what is left to do.
+"""
+
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import asdict
+from functools import reduce
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.control.backfills import Backfill
+from include.engine import batch, commit, generation, slices, storage, twin
+from include.engine.commit import Stamp, txn_app_id
+from include.engine.window import Worker
+from include.errors import Broken, FlowFailed
+from include.ledger import beginning, forgotten, landing, planned
+from include.ledger import checkpoint as ledger
+from include.ledger.batches import BACKFILL
+from include.ledger.beginning import Beginning
+from include.ledger.log import Commit, Log
+from include.settings import settings
+from include.spec import Files, Kafka, Table
+
+APPEND_ONLY = "delta.appendOnly"
+# The one batch of a new generation that the twin has read.
+SEED = 0
+
+
+def put_in_place(own: Worker, table: Table, one: Backfill, stamp: dict[str, Any]) -> None:
+    """In the window, with the leases of its flows: let the table hold what the twin does. `settle` does the rest."""
+    spark, path = own.spark, settings().table_path(table.name)
+    forget(table)
+    if isinstance(table.source, Files):
+        forgotten.files(table, forgotten.names(twin.of(table).name))
+    stamps = {flow.flow: _begin(own, flow, twin.of(flow)) for flow in table.flows}
+    if settings().is_stored(twin.of(table).quarantine):
+        if not settings().is_stored(table.quarantine):
+            storage.create_quarantine(spark, table, spark.sql)
+        _add_to_quarantine(spark, table, stamps, stamp)
+    if DeltaTable(str(path)).metadata().configuration.get(APPEND_ONLY) == "true":
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
+    rows = _stored(spark, twin.of(table).name)
+    counts = {"rows_before": _stored(spark, table.name).count(), "rows_after": rows.count()}
+    said = {**slices.said(one, **counts), "anew": stamps}
+    with commit.stamped(spark, {**stamp, BACKFILL: said}, commit.once(slices.txn_app_id(one), 1)):
+        writer = batch.in_few_files(rows, counts["rows_after"]).write.format("delta").mode("overwrite")
+        writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
+        writer.option("overwriteSchema", "true").save(str(path))
+
+
+def settle(spark: SparkSession, table: Table, made: Commit) -> None:
+    """Behind that commit, as often as it takes: each flow's own, without which its new generation does not start.
+
+    Nothing is left to do of a commit that made a range again.
+    """
+    stamps = made.metadata[BACKFILL].get("anew")
+    if not stamps:
+        return
+    if settings().is_stored(table.quarantine):
+        path = settings().table_path(table.quarantine)
+        with commit.stamped(spark, {BACKFILL: {"key": made.metadata[BACKFILL]["key"]}}, {}):
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE NOT ({_of_new_generations(stamps)})")
+    for stamp in stamps.values():
+        _commit_seed(spark, table, stamp)
+    # It is append-only again, and what its file says of it holds.
+    storage.create(spark, table)
+
+
+def _commit_seed(spark: SparkSession, table: Table, stamp: dict[str, Any]) -> None:
+    with commit.stamped(spark, stamp, commit.once(txn_app_id(stamp["flow"], stamp["generation"]), SEED)):
+        commit.append(_stored(spark, table.name).limit(0), table)
+
+
+def forget(table: Table) -> None:
+    """Take back the generations that an earlier try has begun and no commit stands for: their flows cannot start."""
+    for flow in table.flows:
+        home = settings().checkpoints(flow.flow)
+        number = ledger.newest_generation(home)
+        if number is None or number == _newest_told(flow):
+            continue
+        with suppress(Broken):
+            if planned.owner(home / str(number)).get("after") == [number, SEED]:
+                shutil.rmtree(home / f"{number}.new", ignore_errors=True)
+                (home / str(number)).rename(home / f"{number}.new")
+
+
+def _newest_told(flow: Table) -> int | None:
+    """The newest generation of which a commit of the table tells; None without one."""
+    for made in Log(settings().table_path(flow.name)).commits():
+        stamps = (made.metadata.get(BACKFILL) or {}).get("anew") or {made.metadata.get("flow"): made.metadata}
+        if flow.flow in stamps:
+            return int(stamps[flow.flow]["generation"])
+    return None
+
+
+def _begin(own: Worker, flow: Table, beside: Table) -> dict[str, Any]:
+    """A new generation of the flow, behind what its twin has read; returns the stamp of the commit it waits for."""
+    checkpoints = settings().checkpoints(beside.flow)
+    read = checkpoints / str(ledger.newest_generation(checkpoints))
+    last, owner = ledger.last_committed(read), planned.owner(read)
+    begins = planned.begins(read) if isinstance(beside.source, Kafka) else None
+    end = begins if last is None else ledger.end_offset(read, last)
+    if end is None:
+        raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
+    held = tuple(landing.taken(read, end)) if isinstance(beside.source, Files) else ()
+    to = {"logOffset": 0} if held else end
+    home, before = settings().checkpoints(flow.flow), beginning.last_stamp(flow)
+    number = max(ledger.newest_generation(home) or 0, before["generation"] if before else 0) + 1
+    partitions = str(own.spark.conf.get("spark.sql.shuffle.partitions"))
+    identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
+    generation.begin(home, number, identity, Beginning(to, (number, SEED), files=held), partitions)
+    newest = (beginning.last_stamp(beside) or {}).get("newest")
+    stamp = Stamp(flow.flow, number, SEED, own.keeper.epoch(flow.flow), owner["source"], begins, to, newest=newest)
+    return asdict(stamp)
+
+
+def _add_to_quarantine(spark: SparkSession, table: Table, stamps: dict[str, Any], stamp: dict[str, Any]) -> None:
+    """Beside its old rows, which count until the table is another: in place of what an earlier try has added."""
+    rows = _stored(spark, twin.of(table).quarantine)
+    flows = {twin.of(flow).flow: stamps[flow.flow] for flow in table.flows}
+    parts = [_as_of(rows.filter(F.col("_flow") == name), found) for name, found in flows.items()]
+    writer = reduce(DataFrame.unionByName, parts).coalesce(1).write.format("delta").mode("overwrite")
+    kinds = {field.name: field.dataType for field in _stored(spark, table.quarantine).schema}
+    if all(kinds.get(field.name, field.dataType) == field.dataType for field in rows.schema):
+        writer = writer.option("replaceWhere", _of_new_generations(stamps)).option("mergeSchema", "true")
+    else:
+        # Rows of both kinds have no place in one table.
+        writer = writer.option("overwriteSchema", "true")
+    with commit.stamped(spark, {**stamp, BACKFILL: {}}, {}):
+        writer.save(str(settings().table_path(table.quarantine)))
+
+
+def _as_of(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
+    values = {"_flow": stamp["flow"], "_generation": stamp["generation"], "_source": json.dumps(stamp["source_to"])}
+    columns = {name: F.lit(value) for name, value in values.items()}
+    return rows.withColumns({**columns, "_batch": F.lit(SEED).cast("bigint")})
+
+
+def _of_new_generations(stamps: dict[str, Any]) -> str:
+    return " OR ".join(f"_flow = '{flow}' AND _generation >= {one['generation']}" for flow, one in stamps.items())
+
+
+def _stored(spark: SparkSession, name: str) -> DataFrame:
+    return spark.read.format("delta").load(str(settings().table_path(name)))

@@ -1,0 +1,63 @@
+"""What the DAGs `full_refresh.<table>` do before Spark starts: what it would do, and whether somebody approved it."""
+
+from typing import Any
+
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import Engine
+
+from include import catalog
+from include.control import commands, database
+from include.declaration import slices
+from include.errors import UsageError
+from include.ledger.backfills import rehearsal
+from include.orchestration.oncall import APPROVE, REJECT
+from include.settings import settings
+
+ACTION = "full refresh"
+OPTIONS = [APPROVE, REJECT]
+FORM = {
+    "reason": Param(type="string", minLength=1, description="for whoever approves it, and whoever reads the audit"),
+    "alone": Param(False, type="boolean", description="leave the tables below as they are: they are STALE then"),
+    "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
+}
+
+
+def plan(name: str, asked: dict[str, Any]) -> str:
+    """What will be done, in Markdown.
+
+    Raises AirflowFailException where the table cannot be refreshed, AirflowSkipException where nothing is to be done,
+    and Unreachable.
+    """
+    tables = catalog.load()
+    table = tables.table(name)
+    try:
+        range_ = slices.of(table, None, None, as_a_whole=True)
+        if not settings().is_stored(name):
+            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+        lines = list(rehearsal(table, tables, range_, asked["alone"]))
+    except UsageError as error:
+        raise AirflowFailException(str(error)) from error
+    print("\n".join(lines))
+    if asked["dry_run"]:
+        raise AirflowSkipException("it was only to say what would be done")
+    return "\n".join(f"{'  ' * one.startswith('  ')}- {one.strip()}" for one in lines) + f"\n\nWhy: {asked['reason']}"
+
+
+def arguments(
+    name: str, asked: dict[str, Any], who: str | None, answer: dict[str, Any] | None, run: str, engine: Engine
+) -> list[str]:
+    """Of the job. who: asked for it. answer: of whoever was asked to approve it.
+
+    Raises AirflowSkipException, so that nothing follows, where nobody did.
+    """
+    # No answer: somebody marked the question as a success instead of answering it.
+    by = answer and answer["responded_by_user"]
+    is_approved = bool(answer and by and answer["chosen_options"] == [APPROVE])
+    said = f"{'approved' if is_approved else 'rejected'} by {by['name']}" if by else "nobody approved it"
+    result = f"is begun, {said}" if is_approved else f"nothing done, {said}"
+    with database.transaction(engine) as connection:
+        commands.record(connection, who or "unknown", ACTION, name, asked["reason"], result)
+    if not is_approved:
+        raise AirflowSkipException(f"{name}: {result}")
+    return ["--table", name, "--full", *["--alone"] * asked["alone"], "--run", run]

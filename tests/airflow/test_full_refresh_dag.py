@@ -1,0 +1,72 @@
+"""`full_refresh.<table>` as Airflow runs it: nothing happens before somebody has read what will, and approved it."""
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import select
+
+from include import catalog
+from include.control import database
+from include.control.schema import audits
+from include.declaration import slices
+from include.orchestration import full_refresh
+
+SILVER, BRONZE, FILES = "silver.tracker_readings", "bronze.tracker_events", "bronze.bank_transactions"
+FORM = {"reason": "names were wrong", "alone": False, "dry_run": False}
+GRACE = {"id": "1", "name": "grace"}
+
+
+def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
+    tables = catalog.load().tables.values()
+    possible = {f"full_refresh.{one.name}" for one in tables if slices.impossible(one, as_a_whole=True) is None}
+    assert {name for name in dags if name.startswith("full_refresh.")} == possible
+    assert {f"full_refresh.{SILVER}", f"full_refresh.{FILES}"} <= possible
+    assert f"full_refresh.{BRONZE}" not in possible
+    dag = dags[f"full_refresh.{SILVER}"]
+    assert [task.task_id for task in dag.topological_sort()] == ["plan", "approve", "check", "refresh"]
+    assert (dag.max_active_runs, dag.timetable.can_be_scheduled, dag.get_task("refresh").durable) == (1, False, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ({"chosen_options": ["Approve"], "responded_by_user": GRACE}, "is begun, approved by grace"),
+        ({"chosen_options": ["Reject"], "responded_by_user": GRACE}, "nothing done, rejected by grace"),
+        ({"chosen_options": ["Reject"], "responded_by_user": None}, "nothing done, nobody approved it"),
+        (None, "nothing done, nobody approved it"),
+    ],
+)
+def test_it_begins_only_once_a_person_approved_it_and_the_audit_says_who(tmp_path, answer, result):
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+
+    def ask(**form) -> list[str]:
+        return full_refresh.arguments(SILVER, FORM | form, "ada", answer, "run 1", engine)
+
+    if result.startswith("is begun"):
+        assert ask() == ["--table", SILVER, "--full", "--run", "run 1"]
+        assert ask(alone=True) == ["--table", SILVER, "--full", "--alone", "--run", "run 1"]
+    else:
+        with pytest.raises(AirflowSkipException, match=result):
+            ask()
+    with database.transaction(engine) as connection:
+        said = {(one.who, one.action, one.target, one.reason, one.result) for one in connection.execute(select(audits))}
+    assert said == {("ada", "full refresh", SILVER, "names were wrong", result)}
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (BRONZE, "bronze.tracker_events cannot be refreshed: Kafka forgets, and rows that topic 'tracker-events' no"),
+        (SILVER, "silver.tracker_readings is not stored yet: start its flow, and nothing is to be made"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp_path, table, sentence):
+    from include.settings import settings
+
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    try:
+        with pytest.raises(AirflowFailException, match=f"^{sentence}"):
+            full_refresh.plan(table, FORM)
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()

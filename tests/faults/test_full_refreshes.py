@@ -1,0 +1,305 @@
+"""Full refreshes of what Kafka feeds, beside streams that go on, and jobs that are killed in the middle of one."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from deltalake.exceptions import TableNotFoundError
+
+from include.catalog import Catalog
+from include.control import backfills, database, stale
+from include.control.schema import leases
+from include.declaration.slices import Slice
+from include.engine import twin
+from include.errors import UsageError
+from include.ledger import position, verification
+from include.ledger.backfills import rehearsal
+from include.ledger.log import Log
+from include.settings import settings
+from include.spec import Kafka, Table
+from tests.backfills import Backfills
+from tests.conftest import ROOT
+from tests.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.pipeline import wait_until
+from tests.topic import Topic
+
+
+def unprotected(chain: Chain) -> tuple[Table, Table, Table]:
+    bronze, silver, gold = chain.in_slices
+    return replace(bronze, reset_allowed=True), silver, gold
+
+
+@contextmanager
+def flowing(topic: Topic) -> Iterator[None]:
+    """A hundred numbers of ten minutes a second, some of them no numbers, to the end of the block."""
+    over = threading.Event()
+
+    def produce() -> None:
+        turn = 0
+        while not over.wait(0.2):
+            turn += 1
+            topic.send(*[(turn * 37 + n * 7) % 600 for n in range(19)], "broken")
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        producer.join()
+
+
+def has_rows(table: Table) -> bool:
+    # TableNotFoundError: it is about to be created.
+    with suppress(TableNotFoundError):
+        return bool(rows_of(table.name))
+    return False
+
+
+def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
+    """Once the producer rests."""
+    messages = chain.topic.messages()
+    good = sum(one.value.isdigit() for one in messages)
+    wait_for_rows(tables[1], good)
+    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 120)
+    chain.assert_holds(messages)
+    for table in tables:
+        verification.verify(table)
+
+
+def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_doubles_nothing(chain, driver, spark):
+    chain.topic.create(2)
+    tables = unprotected(chain)
+    bronze, silver, gold = tables
+    with driver(*tables) as running:
+        with flowing(chain.topic):
+            wait_until(lambda: has_rows(gold), 120)
+            done = Backfills(spark, tables).run(bronze, as_a_whole=True)
+            assert [one.table for one in done] == [gold.name, silver.name, bronze.name]
+            seen = Log(settings().table_path(gold.name)).newest
+            wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+    assert [position.of(one.flow).generation for one in tables] == [2, 2, 2]
+    assert not any(place.exists() for place in twin.places(bronze))
+
+
+def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_it(chain, topic, run_once, spark):
+    topic.create().send(1, 2, 61, 62, "x")
+    run_once(*chain.all)
+    read = topic.messages()
+    topic.delete_before(3)
+    with pytest.raises(UsageError, match=f"rows that topic '{topic.name}' no longer holds would be gone for good"):
+        Backfills(spark, chain.all).run(chain.bronze, as_a_whole=True)
+    topic.send(3)
+    run_once(*chain.all)
+    chain.assert_holds([*read, topic.messages()[-1]])
+    tables = unprotected(chain)
+    said = list(rehearsal(tables[0], Catalog({one.name: one for one in tables}), Slice()))
+    assert said[:2] == [
+        f"{chain.bronze.name} as a whole: 6 rows are made again from topic '{topic.name}'",
+        f"  3 of its records are in topic '{topic.name}' no more, and will be gone",
+    ]
+    Backfills(spark, tables).run(tables[0], as_a_whole=True)
+    chain.assert_holds(topic.messages())
+    topic.send(4)
+    run_once(*tables)
+    chain.assert_holds(topic.messages())
+    assert len(rows_of(chain.bronze.name)) == 4
+    for table in tables:
+        verification.verify(table)
+
+
+@is_long
+def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, broker, run_once, spark):
+    other = Topic(broker).create()
+    topic.create(2).send(1, 2, 3)
+    other.send(4)
+    both = replace(
+        chain.bronze, source={"eu": Kafka(topic.name), "us": Kafka(other.name)}, reset_allowed=True, cluster_by=("key",)
+    )
+    tables = (both, replace(chain.silver, time_column="time"), chain.gold)
+    run_once(*[flow for table in tables for flow in table.flows])
+    topic.send(5, 6)
+    Backfills(spark, tables).run(both, as_a_whole=True)
+    other.send(7)
+    run_once(*[flow for table in tables for flow in table.flows])
+    assert sorted(int(row["value"]) for row in rows_of(both.name)) == [1, 2, 3, 4, 5, 6, 7]
+    assert [position.of(flow.flow).generation for flow in both.flows] == [2, 2]
+    assert sum(row["rows"] for row in rows_of(chain.gold.name)) == 7
+    for table in tables:
+        verification.verify(table)
+
+
+@is_long
+def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they_begin(chain, topic, run_once, spark):
+    topic.create().send(1, 2, 61)
+    tables = unprotected(chain)
+    run_once(*tables)
+    topic.delete_before(3)
+    Backfills(spark, tables).run(tables[0], as_a_whole=True)
+    assert rows_of(chain.bronze.name) == rows_of(chain.gold.name) == []
+    topic.send(4)
+    run_once(*tables)
+    chain.assert_holds(topic.messages())
+    topic.delete()
+    topic.create(2).send(5, 6)
+    assert any("1 of its records are in topic" in one for one in rehearsal(tables[0], Catalog({}), Slice()))
+    Backfills(spark, tables).run(tables[0], as_a_whole=True)
+    topic.send(7)
+    run_once(*tables)
+    chain.assert_holds(topic.messages())
+    for table in tables:
+        verification.verify(table)
+
+
+class Job:
+    """A full refresh of bronze, and all below, in processes of its own."""
+
+    def __init__(self, chain: Chain, home: Path) -> None:
+        command = [sys.executable, "-m", "tests.full_refresh_job", chain.name, chain.topic.name]
+        self.log = home / f"job-{os.urandom(3).hex()}.log"
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait(self) -> int:
+        return self.process.wait(300)
+
+    def kill_when(self, condition: Callable[[], object]) -> None:
+        """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
+        deadline = threading.Event()
+        timer = threading.Timer(240, deadline.set)
+        timer.start()
+        # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
+        while not condition():
+            deadline.wait(0.02)
+            assert self.process.poll() is None, self.log.read_text()
+            assert not deadline.is_set(), self.log.read_text()
+        timer.cancel()
+        halves = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+        for half in halves:
+            with suppress(ProcessLookupError):
+                os.kill(half.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+
+def is_in(phase: str, which: int = 0) -> Callable:
+    def look(engine, tables) -> Callable[[], bool]:
+        def is_there() -> bool:
+            found = next(iter(backfills.newest(engine, tables[which].name, 1)), None)
+            return found is not None and found.phase == phase
+
+        return is_there
+
+    return look
+
+
+def twin_has_rows(_engine, tables) -> Callable[[], bool]:
+    return lambda: has_rows(twin.of(tables[0]))
+
+
+def flow_is_left_to_it(engine, tables) -> Callable[[], bool]:
+    def is_there() -> bool:
+        with database.transaction(engine) as connection:
+            own = connection.execute(leases.select().where(leases.c.flow == tables[0].flow)).one()
+        return "backfill" in own.holder
+
+    return is_there
+
+
+def generation_is_begun(_engine, tables) -> Callable[[], bool]:
+    home = settings().checkpoints(tables[0].flow)
+    return lambda: (home / "2").exists()
+
+
+def has_commit(which: int, more: int) -> Callable:
+    """So many commits after the one that is the refresh's."""
+
+    def look(_engine, tables) -> Callable[[], bool]:
+        path = settings().table_path(tables[which].name)
+        before = Log(path).newest
+
+        def is_there() -> bool:
+            with suppress(Exception):
+                log = Log(path)
+                found = [one for one in log.after(before) if "backfill" in log.commit(one).metadata]
+                return bool(found) and log.newest >= found[0] + more
+            return False
+
+        return is_there
+
+    return look
+
+
+MOMENTS = {
+    "its-twin-is-being-filled": is_in(backfills.COMPUTING),
+    "its-twin-holds-rows": twin_has_rows,
+    "it-waits-for-its-window": is_in(backfills.WAITING),
+    "its-flow-is-stopped": flow_is_left_to_it,
+    "readers-are-stopped": is_in(backfills.DRAINING),
+    "it-begins-to-replace": is_in(backfills.REPLACING),
+    "a-generation-is-begun": generation_is_begun,
+    "the-table-is-replaced": has_commit(0, 0),
+    "its-flow-has-its-commit": has_commit(0, 1),
+    "it-is-append-only-again": has_commit(0, 2),
+    "silver-is-made": is_in(backfills.COMPUTING, 1),
+    "silver-is-replaced": has_commit(1, 0),
+    "gold-is-replaced": is_in(backfills.REPLACING, 2),
+}
+SHORT = "the-table-is-replaced"
+
+
+@pytest.mark.parametrize("moment", [pytest.param(one, marks=[] if one == SHORT else is_long) for one in MOMENTS])
+def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_ever_sees_a_half(
+    chain, driver, engine, tmp_path, moment
+):
+    chain.topic.create(2)
+    tables = unprotected(chain)
+    bronze, silver, gold = tables
+    with driver(*tables) as running:
+        with flowing(chain.topic):
+            wait_until(lambda: has_rows(gold), 120)
+            with watched(bronze) as least:
+                Job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
+                second = Job(chain, tmp_path)
+                assert second.wait() == 0, second.log.read_text()
+            assert not least.shrank, "the topic forgets nothing, so at no moment are there fewer rows than before"
+        for table in tables:
+            assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+    assert [one for one in stale.every(engine) if one.table in (silver.name, gold.name)] == []
+    assert not any(place.exists() for place in twin.places(bronze))
+
+
+class Watched:
+    shrank = False
+
+
+@contextmanager
+def watched(table: Table) -> Iterator[Watched]:
+    """Counts the table's rows to the end of the block, as a reader would."""
+    found, over = Watched(), threading.Event()
+
+    def look() -> None:
+        most = 0
+        while not over.wait(0.05):
+            count = sum(one.rows or 0 for one in Log(settings().table_path(table.name)).state.live)
+            found.shrank |= count < most
+            most = max(most, count)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        reader.join()
