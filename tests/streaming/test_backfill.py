@@ -473,7 +473,7 @@ def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_repla
     assert (wanted(gold), is_stale(gold)) == ("running", False)
 
 
-PHASES = ["made", "stopped", "drained", "quarantined", "replaced", "failed", "below"]
+LONG = [pytest.param(phase, marks=is_long) for phase in ("made", "stopped", "drained", "replaced", "below")]
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
     return at
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["quarantined", "failed", *LONG])
 def test_whoever_is_killed_leaves_what_the_next_try_ends(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase
 ):
@@ -538,7 +538,7 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     assert all(one.phase == "done" and not one.readers for one in left)
 
 
-@pytest.mark.parametrize("phase", ["drained", "replaced"])
+@pytest.mark.parametrize("phase", [pytest.param("drained", marks=is_long), "replaced"])
 def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase
 ):
