@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +25,10 @@ ALONE = (
     reading.check_alone,
     slices.check,
 )
+
+
+# While they are read anew, a thread that looks into one finds no module.
+TABLE_FILES = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,12 @@ def load(package: str = "include.tables") -> Catalog:
 
 def reload() -> Catalog:
     """The catalog as its files are now, also where they were changed since this process imported them."""
-    load.cache_clear()
-    for module in [name for name in sys.modules if name.startswith("include.tables.")]:
-        del sys.modules[module]
-    importlib.invalidate_caches()
-    return load()
+    with TABLE_FILES:
+        load.cache_clear()
+        for module in [name for name in sys.modules if name.startswith("include.tables.")]:
+            del sys.modules[module]
+        importlib.invalidate_caches()
+        return load()
 
 
 def _files(directory: Traversable, above: str = "") -> Iterator[str]:

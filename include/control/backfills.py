@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, database, lease, orders, stale
-from include.control.schema import backfills, desired, resets
+from include.control.schema import backfills, desired, requests, resets
 from include.declaration.slices import Slice, stored
 
 PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
@@ -30,7 +30,8 @@ class Backfill:
     """One table's part. root: the number of the one that somebody asked for, which may be this.
 
     key: its commits carry it. readers: the flows it has stopped, with what was wanted of each and why. version: that
-    replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives.
+    replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives, or the
+    driver that is asked to do it.
     """
 
     number: int
@@ -68,6 +69,12 @@ class Follower:
 def of_job(root: int) -> str:
     """The name of the lease that the job of a backfill holds while it lives."""
     return f"backfill {root}"
+
+
+def find(engine: Engine, number: int) -> Backfill:
+    """One that there is. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
 
 
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
@@ -231,7 +238,8 @@ def _set(connection: Connection, number: int, **values: Any) -> None:
 
 def _of(connection: Connection, row: Row[Any]) -> Backfill:
     readers = {flow: (state, reason) for flow, (state, reason) in json.loads(row.readers or "{}").items()}
-    is_held = of_job(row.root) in lease.alive(connection)
+    asked = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
+    is_held = not {of_job(row.root), lease.of_driver(asked or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
         *(row.number, row.root, row.target, stored(row.begins, row.ends), row.key, row.who, row.phase, row.said),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),
