@@ -75,7 +75,6 @@ def replace_appends(
     """
     assert isinstance(table.write, Append)
     now, others = stamps(table), one.range.others(table.sliced_by, slices.is_date(table))
-    # What fails must not stay behind in a driver that goes on.
     with ExitStack() as kept:
         found = _with_newer(spark, table, one, made, now)
         kept.callback(found.unpersist)
@@ -84,8 +83,7 @@ def replace_appends(
             rows = rows.persist()
             kept.callback(rows.unpersist)
         tally = _tally(rows, table)
-        good = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table))
-        after = tally.kept
+        good, after = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table)), tally.kept
         if table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, others).persist()
             kept.callback(good.unpersist)

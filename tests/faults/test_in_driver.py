@@ -1,8 +1,8 @@
-"""Backfills that a running driver is asked for: it does them beside its flows, and they go on whatever becomes of that."""
+"""Backfills that a running driver is asked for: it does them beside its flows, which go on whatever comes of it."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,7 +26,7 @@ from include.settings import settings
 from include.spec import Table
 from tests.backfills import Killed
 from tests.faults.test_backfills import assert_all_arrives, has_rows, producing
-from tests.flows import Chain, is_long, rows_of
+from tests.flows import Chain, is_long, rows_of, wait_for_rows
 from tests.pipeline import part, wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
@@ -53,10 +53,6 @@ def of_root(engine: Engine, number: int) -> list[Backfill]:
     return [one for one in backfills.newest(engine) if one.root == number]
 
 
-def holds(table: Table, at_least: int) -> Callable[[], bool]:
-    return lambda: settings().is_stored(table.name) and len(rows_of(table.name)) >= at_least
-
-
 @pytest.fixture
 def silver(name, append) -> Table:
     """Of 40 numbers of the first ten minutes, with no topic behind them."""
@@ -80,7 +76,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
     tables = chain.in_slices
     _, silver, gold = tables
     with driver(*tables) as running:
-        with producing(chain.topic, 20, 0.1):
+        with producing(chain.topic, 20, 0.5):
             wait_until(lambda: has_rows(gold), 120)
             first, second = ask(engine, silver, running.name, 1, 3), ask(engine, silver, running.name, 5, 6)
             before = Log(settings().table_path(f"bronze.{chain.name}")).newest
@@ -99,12 +95,12 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
 
 def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_mended(silver, append, driver, engine):
     with driver(silver) as running:
-        wait_until(holds(silver, 40), 60)
+        wait_for_rows(silver, 40)
         running.change(silver, expect=(Expect("is_small", "number < 100", otherwise="fail"),))
         number = ask(engine, silver, running.name, 0, 10)
         assert "is_small" in outcome(engine, number).failure
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
-        wait_until(holds(silver, 41), 60)
+        wait_for_rows(silver, 41)
         running.change(silver)
         assert ask(engine, silver, running.name, 0, 10) == number
         assert outcome(engine, number).is_done
@@ -124,7 +120,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
 
     gold = replace(Chain(name, None).gold, interval_seconds=0.1)
     with driver(silver, gold) as running:
-        wait_until(holds(gold, 10), 60)
+        wait_for_rows(gold, 10)
         with monkeypatch.context() as patched:
             patched.setattr(engine_slices, "_replace_table", die)
             number = ask(engine, silver, running.name, 1, 3)
@@ -139,7 +135,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
 
 def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driver, engine, stranger):
     with driver(silver) as running:
-        wait_until(holds(silver, 40), 60)
+        wait_for_rows(silver, 40)
         # So that it is in the middle of it.
         stranger.take([lease.of_window(silver.name)])
         number = ask(engine, silver, running.name, 1, 3)
@@ -164,7 +160,7 @@ def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silve
         own.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
 
     with driver(silver) as running:
-        wait_until(holds(silver, 40), 60)
+        wait_for_rows(silver, 40)
         with monkeypatch.context() as patched:
             patched.setattr(backfill, "work", work)
             number = ask(engine, silver, running.name, 1, 3)
