@@ -1,6 +1,6 @@
 """All benchmarks: make bench"""
 
-from benchmarks import backfill, latency, ledger, progress, quality, sources, status, windows
+from benchmarks import backfill, in_driver, latency, ledger, progress, quality, sources, status, windows
 from include.errors import report
 
 report(latency.main)
@@ -11,3 +11,4 @@ report(progress.main)
 report(status.main)
 report(ledger.main)
 report(backfill.main)
+report(in_driver.main)

@@ -5,10 +5,12 @@
         --max-active-runs 2 [--reprocess-behavior completed]
 
 The second makes a run for each day, `--to-date` included; days that were made before only with --reprocess-behavior.
-`plan` says what will be done, `backfill` is one spark-submit. The tables below follow, or are marked STALE.
+`plan` says what will be done. `in_driver` asks the driver of the table's flow to do it, which takes no start, one after
+the other. `backfill` is one spark-submit, and skipped unless the driver does not run, fails or dies; at once with
+{"where": "job"}, for a range that is too large for the streams' process. The tables below follow, or are marked STALE.
 
 `python -m include.ledger backfills` shows how far each has come. A red `backfill` has replaced its range whole or not
-at all: its log says why. Cleared, it goes on where it ended.
+at all: its log says why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,7 @@ from include import catalog
 from include.declaration import slices
 from include.orchestration import backfill, launch
 from include.orchestration.days import Days
+from include.orchestration.in_driver import InDriver
 from include.settings import ROOT
 
 
@@ -43,6 +46,7 @@ def backfills(table: str, in_slices: bool) -> None:
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
             return backfill.plan(table, params, day)
 
+        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", retries=2)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
         run = SparkSubmitOperator(
@@ -57,7 +61,7 @@ def backfills(table: str, in_slices: bool) -> None:
             # True would find the driver of an earlier try and go green without running anything.
             durable=False,
         )
-        plan() >> run
+        plan() >> in_driver >> run
 
     pipeline()
 

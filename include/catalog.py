@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -37,6 +38,10 @@ ALONE = (
     slices.check,
     resets.check,
 )
+
+
+# While they are read anew, a thread that looks into one finds no module.
+TABLE_FILES = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -140,11 +145,12 @@ def load(package: str = "include.tables") -> Catalog:
 
 def reload() -> Catalog:
     """The catalog as its files are now, also where they were changed since this process imported them."""
-    load.cache_clear()
-    for module in [name for name in sys.modules if name.startswith("include.tables.")]:
-        del sys.modules[module]
-    importlib.invalidate_caches()
-    return load()
+    with TABLE_FILES:
+        load.cache_clear()
+        for module in [name for name in sys.modules if name.startswith("include.tables.")]:
+            del sys.modules[module]
+        importlib.invalidate_caches()
+        return load()
 
 
 def _files(directory: Traversable, above: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ import argparse
 
 from include import catalog
 from include.engine import driver
+from include.engine.beside import Backfiller
 from include.errors import UsageError, report
 
 
@@ -31,7 +32,7 @@ def main() -> None:
         flows = tables.drivers().get(arguments.driver, [])
     if not flows:
         raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
-    driver.run(flows, driver_name, arguments.once)
+    driver.run(flows, driver_name, arguments.once, Backfiller)
 
 
 if __name__ == "__main__":

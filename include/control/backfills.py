@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, database, lease, stale, standstill
-from include.control.schema import backfills, resets
+from include.control.schema import backfills, requests, resets
 from include.declaration.slices import Slice, stored
 from include.spec import table_of
 
@@ -31,8 +31,8 @@ class Backfill:
     """One table's part. root: the number of the one that somebody asked for, which may be this.
 
     key: its commits carry it. readers: the flows it has stopped, with what was wanted of each and why. version: that
-    replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives.
-    alone: no other table is to follow; its commit says that too.
+    replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives, or the
+    driver that is asked to do it. alone: no other table is to follow; its commit says that too.
     """
 
     number: int
@@ -71,6 +71,12 @@ class Follower:
 def of_job(root: int) -> str:
     """The name of the lease that the job of a backfill holds while it lives."""
     return f"backfill {root}"
+
+
+def find(engine: Engine, number: int) -> Backfill:
+    """One that there is. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
 
 
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
@@ -234,7 +240,8 @@ def _set(connection: Connection, number: int, **values: Any) -> None:
 
 def _of(connection: Connection, row: Row[Any]) -> Backfill:
     readers = {flow: (state, reason) for flow, (state, reason) in json.loads(row.readers or "{}").items()}
-    is_held = of_job(row.root) in lease.alive(connection)
+    asked = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
+    is_held = not {of_job(row.root), lease.of_driver(asked or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
         *(row.number, row.root, row.target, stored(row.begins, row.ends), row.key, row.who, row.phase, row.said),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),

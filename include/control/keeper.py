@@ -14,7 +14,7 @@ from include.control.lease import Lease
 from include.control.lock import Entry, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
-from include.errors import LeaseLost, Unreachable
+from include.errors import LeaseLost, SluiceError, Unreachable
 
 # How soon a writer notices that its turn has come.
 GATE_SECONDS = 0.25
@@ -41,11 +41,14 @@ class Keeper:
         # A lease must not be given back in the middle of its renewal, which would find it lost.
         self._turn = threading.Lock()
         self._stopped = threading.Event()
+        self._closed = threading.Event()
         # Two threads: a renewal that hangs in the network must not keep the clock from being watched.
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._renew_forever, self._watch)]
 
     def take(self, flows: list[str]) -> None:
         """Acquire the leases of all these flows or of none. Raises LeaseHeld and Unreachable."""
+        if self._closed.is_set():
+            raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
         with self._turn:
             asked_at = database.boottime()
             taken = lease.acquire(self._engine, flows, self._holder, self._ttl_seconds)
@@ -72,8 +75,13 @@ class Keeper:
         for thread in self._threads:
             thread.start()
 
+    def close(self) -> None:
+        """Take nothing more and enter nowhere: whoever waits for that gives up. What is held stays so until `stop`."""
+        self._closed.set()
+
     def stop(self) -> None:
         """Stop renewing and give everything back; where the database is away, the leases run out by themselves."""
+        self.close()
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -88,7 +96,7 @@ class Keeper:
         database is away it waits; if that lasts too long, `halt` ends the wait. `leave` follows, whatever came of it.
         """
         came: tuple[float, Obstacle] | None = None
-        while patience() and not self._stopped.is_set():
+        while patience() and not self._closed.is_set():
             try:
                 wanted, obstacle, now = self._renew_and(partial(_look, entry=entry, since=since, came=came))
                 if wanted != since:
@@ -99,9 +107,9 @@ class Keeper:
                 if obstacle.is_gone:
                     lock.remove(self._engine, obstacle)
                 else:
-                    self._stopped.wait(GATE_SECONDS)
+                    self._closed.wait(GATE_SECONDS)
             except Unreachable:
-                self._stopped.wait(self._ttl_seconds / 60)
+                self._closed.wait(self._ttl_seconds / 60)
         return False
 
     def leave(self, name: str) -> None:

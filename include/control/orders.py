@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, Row, select, true, update
 
 from include.control import database
 from include.control.decide import Failure
-from include.control.schema import desired, drivers, runs
+from include.control.schema import desired, drivers, requests, runs
 
 # What a run that begins has nothing of.
 AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
@@ -27,11 +27,13 @@ class Orders:
     """of: each flow's order. failed: flows that may not be started before the supervisor says so.
 
     ends_epoch: a driver whose lease has this epoch or an older one is to end, so that another is started in its place.
+    backfill: the one that it was asked for first.
     """
 
     of: dict[str, Order]
     failed: frozenset[str]
     ends_epoch: int
+    backfill: int | None = None
 
 
 def order(connection: Connection, flow: str) -> Order:
@@ -46,8 +48,12 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
     with database.transaction(engine) as connection:
         failed = connection.execute(select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
         ends = connection.execute(select(drivers.c.ends_epoch).where(drivers.c.driver == driver)).scalar_one_or_none()
+        asked = (
+            select(requests.c.root).where(requests.c.driver == driver).order_by(requests.c.asked_at, requests.c.root)
+        )
+        backfill = connection.execute(asked.limit(1)).scalar_one_or_none()
         of = {flow: order(connection, flow) for flow in flows}
-        return Orders(of, frozenset(failed.scalars()), ends or 0)
+        return Orders(of, frozenset(failed.scalars()), ends or 0, backfill)
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:

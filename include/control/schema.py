@@ -121,6 +121,15 @@ backfills = Table(
     Column("ended_at", Float, comment="NULL until it is done"),
 )
 
+requests = Table(
+    "backfill_request",
+    metadata,
+    Column("root", Integer, primary_key=True, comment="the backfill that a driver is to do, with all below it"),
+    Column("driver", String, nullable=False),
+    Column("asked_at", Float, nullable=False),
+    Column("tries", Integer, nullable=False, comment="how often it was begun by a driver that never said how it ended"),
+)
+
 stale = Table(
     "stale",
     metadata,

@@ -215,11 +215,18 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
     # One whose file declares what it cannot go on from waits for a full refresh of its own, from the beginning.
     for flow in [flow for flow in flows if twin.can_go_on(own.spark, flow)]:
         with own.taking([flow.flow], DRAIN_SECONDS):
-            own.host.run_once([flow])
-        stands = position.of(flow.flow)
-        unread = Feed(Log(settings().table_path(table.name)), changes=False)
-        if stands and stands.offset and unread.behind(stands.offset).files:
+            # Mostly it has, and what it is behind costs it no start.
+            if _unread_files(flow, table) != 0:
+                own.host.run_once([flow])
+        if _unread_files(flow, table):
             raise FlowFailed(
                 f"{flow.flow}: it has not read {table.name} to its end, and would stop at what a backfill replaces: "
                 f"nothing was replaced; see why it does not read on, and run the backfill again"
             )
+
+
+def _unread_files(flow: Table, table: Table) -> int | None:
+    """None where it has not read any."""
+    stands = position.of(flow.flow)
+    unread = Feed(Log(settings().table_path(table.name)), changes=False)
+    return unread.behind(stands.offset).files if stands and stands.offset else None

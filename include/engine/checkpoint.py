@@ -11,6 +11,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from include import catalog
 from include.control.resets import Reset
 from include.engine import generation, siblings
 from include.engine.commit import txn_app_id
@@ -238,4 +239,5 @@ def fingerprint(table: Table) -> str:
 def _code(transform: Callable[[Any], Any] | str | None) -> str:
     if transform is None or isinstance(transform, str):
         return transform or ""
-    return inspect.getsource(inspect.getmodule(transform) or transform)
+    with catalog.TABLE_FILES:
+        return inspect.getsource(inspect.getmodule(transform) or transform)

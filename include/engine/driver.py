@@ -4,17 +4,20 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Never
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine
 
 from include import catalog
 from include.control import database, lease, orders
 from include.control.keeper import Keeper
 from include.control.process import Holder, Process
-from include.engine.host import Host
+from include.engine.host import Beside, Host
 from include.engine.session import open_session
 from include.errors import LeaseLost
 from include.settings import settings
@@ -24,12 +27,15 @@ BY_HAND = "by hand"
 HALT_SECONDS = 2
 
 
-def run(flows: list[Table], driver: str | None = None, once: bool = False) -> None:
+Besides = Callable[[SparkSession, Engine, str], Beside]
+
+
+def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: Besides | None = None) -> None:
     """Host `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
 
     driver: the supervised driver this is; its flows come and go on their own. None where somebody started it by hand,
-    for all of `flows` or none. Raises LeaseHeld before anything is touched, Unreachable, and by hand FlowFailed for the
-    first flow whose query fails.
+    for all of `flows` or none. besides: makes what a supervised one does beside its flows. Raises LeaseHeld before
+    anything is touched, Unreachable, and by hand FlowFailed for the first flow whose query fails.
     """
     engine = database.connect(settings().control_url)
     names = [table.flow for table in flows]
@@ -41,21 +47,25 @@ def run(flows: list[Table], driver: str | None = None, once: bool = False) -> No
     try:
         if not once:
             orders.begin(engine, names, by_hand=driver is None)
-        host = Host(open_session(f"sluice {name}", catalog.load()), engine, keeper, name)
+        spark = open_session(f"sluice {name}", catalog.load())
+        host = Host(spark, engine, keeper, name)
+        beside = besides(spark, engine, name) if besides and driver else None
         try:
-            host.run_once(flows) if once else host.run(flows, is_supervised=driver is not None)
+            host.run_once(flows) if once else host.run(flows, is_supervised=driver is not None, beside=beside)
         finally:
             # Before the leases go back: nothing of this driver may write after that.
-            stop(host, jvm)
+            if beside:
+                stop(beside.end, jvm)
+            stop(host.stop, jvm)
     finally:
         keeper.stop()
 
 
-def stop(host: Host, jvm: int) -> None:
-    """Return when nothing of this driver can write any more, or end it."""
+def stop(end: Callable[[], None], jvm: int) -> None:
+    """Return when nothing that `end` ends can write any more, or end this driver."""
     process = Process.of(jvm)
     try:
-        host.stop()
+        end()
     except (Py4JError, PySparkException, OSError) as error:
         if process.is_alive:
             halt(jvm, f"a query cannot be stopped, and its lease must not be given back: {error}")

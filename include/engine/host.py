@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -28,6 +29,16 @@ from include.spec import Table
 POLL_SECONDS = 1
 SIGN_SECONDS = 5
 ALTER_SECONDS = 20
+
+
+class Beside(Protocol):
+    """What a driver is asked to do beside its flows."""
+
+    def turn(self, asked: int | None, leaves: bool) -> bool:
+        """Once a second: begin what is asked, or end it where the driver leaves; returns whether it is at work."""
+
+    def end(self) -> None:
+        """Return when it can write nothing more, or end the driver."""
 
 
 class Host:
@@ -60,7 +71,7 @@ class Host:
             if error:
                 raise error
 
-    def run(self, tables: list[Table], is_supervised: bool) -> None:
+    def run(self, tables: list[Table], is_supervised: bool, beside: Beside | None = None) -> None:
         """All flows side by side, until none is wanted, or until the driver is to make room for its successor.
 
         A flow that fails leaves the others alone: it says why, and waits for the supervisor to start it again; without
@@ -76,8 +87,9 @@ class Host:
                 error = self._tend(name, leaves)
                 if error and not is_supervised:
                     raise error
+            is_busy = beside is not None and beside.turn(self._orders.backfill, leaves)
             wanted = [name for name in names if self._orders.of[name].state != "stopped"]
-            if not self._flows and not self._untold and (leaves or not wanted):
+            if not (self._flows or self._untold or is_busy) and (leaves or not wanted):
                 return
             self._progress.turn()
             rounds += 1
@@ -89,11 +101,15 @@ class Host:
 
     def stop(self) -> None:
         """Return when no query can write any more; Spark's own end would not wait for them."""
+        self.end()
+        self._spark.stop()
+
+    def end(self) -> None:
+        """The same for a session that shares its Spark with others."""
         for one in self._flows.values():
             one.query.stop()
             self._progress.end(one)
         self._progress.finish()
-        self._spark.stop()
 
     def _tend(self, name: str, leaves: bool) -> SluiceError | None:
         """Start, end or leave alone; returns what ended the flow, if something did."""

@@ -4,6 +4,7 @@ the place of what it held: the quarantine first, then the table, in one commit e
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -59,7 +60,11 @@ def make(spark: SparkSession, table: Table, one: Backfill) -> Made:
     flows = [flow for flow in table.flows if flow.flow in found]
     parts = [_shaped(_taken(spark, flow, found[flow.flow]), flow, one, found[flow.flow]) for flow in flows]
     rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
-    return Made(rows, rows.count(), found)
+    with ExitStack() as failed:
+        failed.callback(rows.unpersist)
+        made = Made(rows, rows.count(), found)
+        failed.pop_all()
+    return made
 
 
 def replace_appends(
@@ -70,21 +75,23 @@ def replace_appends(
     """
     assert isinstance(table.write, Append)
     now, others = stamps(table), one.range.others(table.sliced_by, slices.is_date(table))
-    rows = quality.judged(_with_newer(spark, table, one, made, now), table.expect, table, others)
-    if not all(isinstance(rule, Expect) for rule in table.expect):
-        rows = rows.persist()
-    tally = _tally(rows, table)
-    good = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table))
-    after = tally.kept
-    if table.write.unique:
-        good = deduplicate.first_of_each(good, table, table.write, others).persist()
-        after = good.count()
-    go()
-    if settings().is_stored(table.quarantine):
-        _replace_quarantine(rows, table, one, stamp, tally.quarantined)
-    _replace_table(batch.in_few_files(good, after), after, table, one, stamp, now)
-    good.unpersist()
-    rows.unpersist()
+    with ExitStack() as kept:
+        found = _with_newer(spark, table, one, made, now)
+        kept.callback(found.unpersist)
+        rows = quality.judged(found, table.expect, table, others)
+        if not all(isinstance(rule, Expect) for rule in table.expect):
+            rows = rows.persist()
+            kept.callback(rows.unpersist)
+        tally = _tally(rows, table)
+        good, after = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table)), tally.kept
+        if table.write.unique:
+            good = deduplicate.first_of_each(good, table, table.write, others).persist()
+            kept.callback(good.unpersist)
+            after = good.count()
+        go()
+        if settings().is_stored(table.quarantine):
+            _replace_quarantine(rows, table, one, stamp, tally.quarantined)
+        _replace_table(batch.in_few_files(good, after), after, table, one, stamp, now)
 
 
 def replace_aggregate(
@@ -98,10 +105,12 @@ def replace_aggregate(
     source = one.range.condition(bucket.of) if bucket else "true"
     rows = batch.recomputed(spark, table, table.write, version, source)
     rows = rows.filter(one.range.condition(table.sliced_by)).persist(StorageLevel.DISK_ONLY)
-    after = rows.count()
-    go()
-    _replace_table(batch.in_few_files(rows, after), after, table, one, stamp, now)
-    rows.unpersist()
+    try:
+        after = rows.count()
+        go()
+        _replace_table(batch.in_few_files(rows, after), after, table, one, stamp, now)
+    finally:
+        rows.unpersist()
 
 
 def txn_app_id(one: Backfill) -> str:

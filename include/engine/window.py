@@ -125,7 +125,7 @@ def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iter
         try:
             yield Worker(engine, keeper, host, spark, tables, halt)
         finally:
-            driver.stop(host, jvm)
+            driver.stop(host.stop, jvm)
     finally:
         keeper.stop()
 

@@ -17,7 +17,7 @@ from include.orchestration import backfill
 from tests.pipeline import part
 
 SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
-FORM = {"from": None, "to": None, "dry_run": False}
+FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}
 
 
 def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
@@ -26,7 +26,7 @@ def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
     assert {name for name in dags if name.startswith("backfill.")} == possible
     assert f"backfill.{BRONZE}" not in possible
     dag = dags[f"backfill.{SILVER}"]
-    assert [task.task_id for task in dag.topological_sort()] == ["plan", "backfill"]
+    assert [task.task_id for task in dag.topological_sort()] == ["plan", "in_driver", "backfill"]
     assert (dag.max_active_runs, dag.catchup, dag.get_task("backfill").durable) == (1, False, False)
     assert dags[f"backfill.{WHOLE}"].timetable.can_be_scheduled is False
 
@@ -59,7 +59,7 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     ]
 
 
-def test_a_range_is_made_again_by_hand_beside_the_streams(pipeline, airflow_database):
+def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_job(pipeline, airflow_database):
     pipeline.submit()
     pipeline.produce(part(1, count=500))
     pipeline.wait_until_gold_is_right()
@@ -68,11 +68,21 @@ def test_a_range_is_made_again_by_hand_beside_the_streams(pipeline, airflow_data
     }
     asked = json.dumps({"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
     command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"backfill.{SILVER}", "--conf", asked]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    found = backfills.newest(pipeline.control)
-    assert [(one.table, one.phase) for one in found] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
-    assert found[1].rows_before == found[1].rows_after > 0
+
+    def backfill_by_airflow() -> str:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said[-5000:]
+        newest = backfills.newest(pipeline.control, limit=2)
+        assert [(one.table, one.phase) for one in newest] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
+        assert newest[1].rows_before == newest[1].rows_after > 0
+        return said
+
+    assert "was done by the driver" in backfill_by_airflow()
+    assert "begins backfill 1 of" in pipeline.log.read_text()
+    pipeline.kill(pipeline.submitted[-1], "both")
+    assert "is left to the task 'backfill': driver 'main' does not run" in backfill_by_airflow()
+    pipeline.submit()
     pipeline.produce(part(2, count=500))
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()

@@ -23,7 +23,7 @@ from include.control.orders import Order
 from include.control.patience import BUSY_TIMEOUT_SECONDS
 from include.control.process import Holder
 from include.control.schema import desired, leases, metadata, runs
-from include.errors import LeaseHeld, LeaseLost, Unreachable
+from include.errors import LeaseHeld, LeaseLost, SluiceError, Unreachable
 from tests.conftest import ROOT
 from tests.pipeline import wait_until
 
@@ -152,6 +152,16 @@ def test_the_gate_of_a_stopped_keeper_is_shut(holder, keep):
     keeper = keep(holder(), 30)
     keeper.stop()
     assert passes(keeper, Order()) is False
+
+
+def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has(engine, holder, keep):
+    keeper = keep(holder(), 30)
+    keeper.close()
+    assert passes(keeper, Order()) is False
+    with pytest.raises(SluiceError, match="^silver.more: not begun any more"):
+        keeper.take(["silver.more"])
+    with pytest.raises(LeaseHeld):
+        lease.acquire(engine, [FLOW], holder(), 30)
 
 
 def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):

@@ -1,0 +1,154 @@
+"""Backfills inside a driver that runs anyway, beside its flows: asked for by rows of the control database.
+
+Such a job has a thread, a Spark session and leases of its own. So the flows meet it at their gates as they meet one in
+another process, and whatever becomes of it, they go on.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine
+
+from include import catalog
+from include.catalog import Catalog
+from include.control import requests
+from include.control.backfills import Backfill
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.engine import backfill, driver, failure
+from include.engine.host import Host
+from include.engine.window import Worker
+from include.errors import SluiceError, Unreachable
+from include.settings import settings
+
+# By which its Spark jobs can be ended, and in which they take turns with those of the flows.
+TAG = "sluice-backfill"
+LEAVES = "its driver ends: the next one goes on with it"
+# How long it may take to end its jobs.
+END_SECONDS = 60
+
+
+class Backfiller:
+    """Does what its driver is asked for, one after the other."""
+
+    def __init__(self, spark: SparkSession, engine: Engine, name: str) -> None:
+        self._spark = spark
+        self._engine = engine
+        self._name = name
+        self._jvm = driver.jvm_pid()
+        self._thread: threading.Thread | None = None
+        self._keeper: Keeper | None = None
+        # Why it ends before it is done.
+        self._ends: str | None = None
+
+    def turn(self, asked: int | None, leaves: bool) -> bool:
+        """Begin what is asked, or end it where the driver leaves; returns whether it is at work."""
+        if self._is_at_work:
+            if leaves:
+                self._hurry(LEAVES)
+        elif asked is not None and not leaves:
+            self._ends, self._keeper = None, None
+            self._thread = InheritableThread(self._run, args=(asked, self._tables()), daemon=True)
+            self._thread.start()
+        return self._is_at_work
+
+    def end(self) -> None:
+        """Return when it can write nothing more, or end the driver."""
+        if self._is_at_work:
+            self._end(LEAVES)
+
+    @property
+    def _is_at_work(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _tables(self) -> Catalog | SluiceError:
+        """As their files are now. Here, as the flows' loop reads them too, and two at once would disturb each other."""
+        try:
+            return catalog.reload()
+        except SluiceError as error:
+            return error
+
+    def _run(self, root: int, tables: Catalog | SluiceError) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", TAG)
+        context.addJobTag(TAG)
+        try:
+            if one := requests.begin(self._engine, root):
+                self._work(one, tables)
+            outcome = partial(requests.end, self._engine, root)
+        except Unreachable as error:
+            # It stays asked for.
+            self._say(root, error)
+            return
+        except Exception as error:
+            named = failure.of_exception(f"backfill {root}", error)
+            self._say(root, named)
+            if self._ends == LEAVES:
+                outcome = partial(requests.leave, self._engine, root)
+            else:
+                outcome = partial(requests.fail, self._engine, root, self._ends or str(named))
+        self._tell(outcome)
+
+    def _work(self, one: Backfill, tables: Catalog | SluiceError) -> None:
+        if isinstance(tables, SluiceError):
+            raise tables
+        print(f"sluice: driver '{self._name}' begins backfill {one.number} of {one.table} {one.range}", flush=True)
+        with self._hired(one, tables) as own:
+            backfill.work(own, one)
+
+    def _say(self, root: int, error: SluiceError) -> None:
+        why = self._ends or error
+        print(f"sluice: backfill {root} came to no end in this driver: {why}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _hired(self, one: Backfill, tables: Catalog) -> Iterator[Worker]:
+        """With leases and a session of its own; at the end it can write nothing more."""
+        spark, name = self._spark.newSession(), f"backfill {one.table}"
+        # Some of Delta asks for the thread's session.
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        # Another name than the driver's: the locks of its flows tell holders apart.
+        holder = Holder.here(f"{self._name}, {name}", self._jvm)
+        keeper = Keeper(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))
+        host = Host(spark, self._engine, keeper, name)
+        self._keeper = keeper
+        keeper.start()
+        try:
+            try:
+                yield Worker(self._engine, keeper, host, spark, tables, self._end)
+            finally:
+                driver.stop(host.end, self._jvm)
+        finally:
+            keeper.stop()
+
+    def _tell(self, outcome: Callable[[], None]) -> None:
+        while True:
+            try:
+                outcome()
+                break
+            except Unreachable:
+                if self._ends == LEAVES:
+                    break
+                threading.Event().wait(1)
+
+    def _hurry(self, why: str) -> None:
+        """It gives up what it waits for, and its Spark jobs fail; between two of them this has to be said again."""
+        self._ends = self._ends or why
+        if self._keeper:
+            self._keeper.close()
+        self._spark.sparkContext.cancelJobsWithTag(TAG)
+
+    def _end(self, why: str) -> None:
+        """End it, or where that takes too long the driver: others wait for what it holds."""
+        thread = self._thread
+        assert thread
+        for _ in range(END_SECONDS):
+            self._hurry(why)
+            thread.join(1)
+            if not thread.is_alive():
+                return
+        driver.halt(self._jvm, why)

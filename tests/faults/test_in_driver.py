@@ -1,0 +1,197 @@
+"""Backfills that a running driver is asked for: it does them beside its flows, which go on whatever comes of it."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine
+
+from include import catalog
+from include.control import backfills, commands, lease, requests, stale
+from include.control.backfills import Backfill
+from include.control.commands import Action, Command
+from include.control.keeper import Keeper
+from include.control.process import Holder
+from include.declaration import slices
+from include.engine import backfill
+from include.engine import slices as engine_slices
+from include.engine.driver import jvm_pid
+from include.engine.window import Worker
+from include.ledger import verification
+from include.ledger.log import Log
+from include.rules import Expect
+from include.settings import settings
+from include.spec import Table
+from tests.backfills import Killed
+from tests.faults.test_backfills import assert_all_arrives, has_rows, producing
+from tests.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.pipeline import part, wait_until
+
+SOURCE = "value BINARY, partition INT, offset BIGINT"
+
+
+def ask(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
+    """begin, end: minutes of 1970-01-01."""
+    range_ = slices.of(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
+    return requests.ask(engine, table.name, range_, "a test", driver)
+
+
+def outcome(engine: Engine, number: int) -> requests.Standing:
+    """Once it is done, or came to nothing."""
+
+    def is_over() -> bool:
+        now = requests.standing(engine, number)
+        return now.is_done or now.failure is not None
+
+    wait_until(is_over, 120, lambda: requests.standing(engine, number).said)
+    return requests.standing(engine, number)
+
+
+def of_root(engine: Engine, number: int) -> list[Backfill]:
+    return [one for one in backfills.newest(engine) if one.root == number]
+
+
+@pytest.fixture
+def silver(name, append) -> Table:
+    """Of 40 numbers of the first ten minutes, with no topic behind them."""
+    silver = Chain(name, None).silver
+    rows = [{"value": str(n * 15).encode(), "partition": 0, "offset": n} for n in range(40)]
+    append(silver.source.table, rows, SOURCE)
+    return replace(silver, time_column="time", interval_seconds=0.1)
+
+
+@pytest.fixture
+def stranger(engine) -> Iterator[Keeper]:
+    """Somebody else who holds leases."""
+    keeper = Keeper(engine, Holder.here("stranger", jvm_pid()), 60, lambda reason: os.abort())
+    keeper.start()
+    yield keeper
+    keeper.stop()
+
+
+def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_streams_go_on(chain, driver, engine):
+    chain.topic.create(2)
+    tables = chain.in_slices
+    _, silver, gold = tables
+    with driver(*tables) as running:
+        with producing(chain.topic, 20, 0.5):
+            wait_until(lambda: has_rows(gold), 120)
+            first, second = ask(engine, silver, running.name, 1, 3), ask(engine, silver, running.name, 5, 6)
+            before = Log(settings().table_path(f"bronze.{chain.name}")).newest
+            assert outcome(engine, first).is_done
+            assert Log(settings().table_path(f"bronze.{chain.name}")).newest > before
+            assert outcome(engine, second).is_done
+        ended = sorted(of_root(engine, first) + of_root(engine, second), key=lambda one: one.ended_at)
+        assert [(one.root, one.table) for one in ended] == [
+            (root, table.name) for root in (first, second) for table in (silver, gold)
+        ]
+        assert all(one.rows_before == one.rows_after > 0 for one in ended if one.table == silver.name)
+        assert_all_arrives(chain, tables)
+        assert running.error is None
+    assert [one for one in stale.every(engine) if one.table == gold.name] == []
+
+
+def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_mended(silver, append, driver, engine):
+    with driver(silver) as running:
+        wait_for_rows(silver, 40)
+        running.change(silver, expect=(Expect("is_small", "number < 100", otherwise="fail"),))
+        number = ask(engine, silver, running.name, 0, 10)
+        assert "is_small" in outcome(engine, number).failure
+        append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
+        wait_for_rows(silver, 41)
+        running.change(silver)
+        assert ask(engine, silver, running.name, 0, 10) == number
+        assert outcome(engine, number).is_done
+        assert running.error is None
+    verification.verify(silver)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_process_of_its_own(
+    silver, name, append, driver, engine, monkeypatch
+):
+    deaths = []
+
+    def die(*_) -> None:
+        deaths.append(1)
+        raise Killed
+
+    gold = replace(Chain(name, None).gold, interval_seconds=0.1)
+    with driver(silver, gold) as running:
+        wait_for_rows(gold, 10)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine_slices, "_replace_table", die)
+            number = ask(engine, silver, running.name, 1, 3)
+            assert "do it in a process of its own" in outcome(engine, number).failure
+            assert len(deaths) == requests.TRIES
+        assert ask(engine, silver, running.name, 1, 3) == number
+        assert outcome(engine, number).is_done
+        append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
+        wait_until(lambda: sum(row["rows"] for row in rows_of(gold.name)) == 41, 60)
+        assert running.error is None
+
+
+def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driver, engine, stranger):
+    with driver(silver) as running:
+        wait_for_rows(silver, 40)
+        # So that it is in the middle of it.
+        stranger.take([lease.of_window(silver.name)])
+        number = ask(engine, silver, running.name, 1, 3)
+        wait_until(lambda: backfills.find(engine, number).phase == backfills.WAITING, 60)
+        commands.obey(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
+        running.thread.join(60)
+        assert not running.thread.is_alive()
+        assert running.error is None
+    assert not requests.standing(engine, number).is_in_hand
+    stranger.give_back([lease.of_window(silver.name)])
+    commands.obey(engine, Command(Action.START, (silver.flow,), "test", "a test"))
+    with driver(silver) as successor:
+        assert outcome(engine, number).is_done
+        assert successor.error is None
+    assert len(of_root(engine, number)) == 1
+
+
+def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
+    def work(own: Worker, one: Backfill) -> None:
+        backfills.say(engine, one.number, backfills.REPLACING, "for ever")
+        threading.Timer(1, own.halt, ["its window lasts too long"]).start()
+        own.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
+
+    with driver(silver) as running:
+        wait_for_rows(silver, 40)
+        with monkeypatch.context() as patched:
+            patched.setattr(backfill, "work", work)
+            number = ask(engine, silver, running.name, 1, 3)
+            assert outcome(engine, number).failure == "its window lasts too long"
+        assert ask(engine, silver, running.name, 1, 3) == number
+        assert outcome(engine, number).is_done
+        assert running.query(silver).isActive
+
+
+MOMENTS = (backfills.COMPUTING, backfills.DRAINING, backfills.REPLACING)
+
+
+@is_long
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(pipeline, moment):
+    table = catalog.load().table("silver.tracker_readings")
+    pipeline.produce(part(1, count=500))
+    pipeline.submit()
+    pipeline.wait_until_gold_is_right()
+    range_ = slices.of(table, "2026-03-01T12:00", "2026-03-01T13:00")
+    number = requests.ask(pipeline.control, table.name, range_, "a test", table.driver)
+    # Not wait_until, which looks five times a second.
+    look = threading.Event()
+    while backfills.find(pipeline.control, number).phase != moment:
+        look.wait(0.01)
+        assert not requests.standing(pipeline.control, number).is_done, "it was over before it was seen"
+    pipeline.kill(pipeline.submitted[-1], "both")
+    assert not requests.standing(pipeline.control, number).is_done
+    pipeline.produce(part(2, count=500))
+    pipeline.submit()
+    assert outcome(pipeline.control, number).is_done
+    pipeline.wait_until_gold_is_right()
+    pipeline.assert_nothing_lost_or_doubled()
+    assert [one.phase for one in backfills.newest(pipeline.control)] == ["done", "done"]

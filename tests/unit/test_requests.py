@@ -1,0 +1,111 @@
+"""What a driver is asked to do, and what whoever waits for it is told."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine
+
+from include.control import backfills, lease, orders, requests
+from include.control.process import Holder
+from include.declaration import slices
+from include.declaration.slices import Slice
+from include.errors import FlowFailed
+
+TABLE, DRIVER = "silver.readings", "main"
+DAY = slices.stored("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+
+
+@pytest.fixture
+def live(engine: Engine, holder: Callable[[], Holder]) -> lease.Lease:
+    """The lease of the driver."""
+    [taken] = lease.acquire(engine, [lease.of_driver(DRIVER)], holder(), 30)
+    return taken
+
+
+def ask(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
+    return requests.ask(engine, TABLE, range_, "a test", driver)
+
+
+def asked(engine: Engine) -> int | None:
+    """As its driver reads it."""
+    return orders.read(engine, DRIVER, []).backfill
+
+
+def at_work(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
+    return lease.acquire(engine, [backfills.of_job(number)], holder, 30)
+
+
+def finish(engine: Engine, number: int) -> None:
+    backfills.finish(engine, backfills.find(engine, number), 1, (1, 1), [])
+
+
+def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine):
+    assert ask(engine) is None
+    assert backfills.newest(engine) == []
+
+
+def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
+    first, second = ask(engine), ask(engine, Slice())
+    assert (asked(engine), orders.read(engine, "side", []).backfill) == (first, None)
+    requests.end(engine, first)
+    assert asked(engine) == second
+
+
+def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
+    number = ask(engine)
+    assert ask(engine) == number
+    requests.begin(engine, number)
+    assert ask(engine) != number
+
+
+def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_by_another(engine, live):
+    number, wide = ask(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
+    assert backfills.begin(engine, TABLE, DAY, "a job").number != number
+    finish(engine, wide)
+    assert not requests.standing(engine, number).is_done
+    lease.release(engine, [live])
+    assert backfills.begin(engine, TABLE, DAY, "a job").number == number
+
+
+def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
+    number = ask(engine)
+    for _ in range(requests.TRIES):
+        assert requests.begin(engine, number).number == number
+    with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
+        requests.begin(engine, number)
+
+
+def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
+    number = ask(engine)
+    for _ in range(requests.TRIES + 1):
+        assert requests.begin(engine, number)
+        requests.leave(engine, number)
+
+
+def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
+    number = ask(engine)
+    assert requests.standing(engine, number) == requests.Standing("driver 'main' is asked to do it")
+    requests.begin(engine, number)
+    [job] = at_work(engine, holder(), number)
+    backfills.say(engine, number, backfills.COMPUTING, "makes rows")
+    now = requests.standing(engine, number)
+    assert (now.said, now.is_in_hand, now.failure) == (f"{TABLE}: computing: makes rows", True, None)
+    later = ask(engine, Slice())
+    assert requests.standing(engine, later).is_in_hand
+    lease.release(engine, [job])
+    requests.fail(engine, number, "it broke a rule")
+    assert requests.standing(engine, number).failure == "it broke a rule"
+    assert not requests.standing(engine, later).is_in_hand
+    assert ask(engine) == number
+    assert requests.standing(engine, number).failure is None
+    finish(engine, number)
+    requests.end(engine, number)
+    assert requests.standing(engine, number).is_done
+
+
+def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
+    number = ask(engine)
+    at_work(engine, holder(), number)
+    requests.fail(engine, number, "somebody else has it")
+    assert backfills.find(engine, number).failure is None
+    assert requests.standing(engine, number).is_in_hand
