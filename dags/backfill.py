@@ -13,17 +13,15 @@ the other. `backfill` is one spark-submit, and skipped unless the driver does no
 at all: its log says why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import dag, task
 
 from include import catalog
 from include.declaration import slices
-from include.orchestration import backfill, launch
+from include.orchestration import backfill, tasks
 from include.orchestration.days import Days
 from include.orchestration.in_driver import InDriver
-from include.settings import ROOT
 
 
 def backfills(table: str, in_slices: bool) -> None:
@@ -49,18 +47,8 @@ def backfills(table: str, in_slices: bool) -> None:
         in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", retries=2)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
-        run = SparkSubmitOperator(
-            task_id="backfill",
-            conn_id=launch.CONNECTION,
-            application=str(ROOT / "jobs" / "backfill.py"),
-            application_args=["--table", table, *range_, "--run", "{{ run_id }}"],
-            name=f"sluice backfill {table}",
-            # What was killed is ended by the next try.
-            retries=2,
-            retry_delay=timedelta(minutes=1),
-            # True would find the driver of an earlier try and go green without running anything.
-            durable=False,
-        )
+        arguments = ["--table", table, *range_, "--run", "{{ run_id }}"]
+        run = tasks.job("backfill", "backfill", arguments, f"backfill {table}", retries=2)
         plan() >> in_driver >> run
 
     pipeline()

@@ -16,16 +16,13 @@ Name a flow, or a driver for all its flows. Asked for twice, a command does no h
 approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but `supervise` is paused: nobody starts it.
 """
 
-from datetime import timedelta
-
-from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import dag, task
 
 from include.control import database
 from include.control.commands import DESTRUCTIVE
 from include.control.supervision import NAME
-from include.orchestration import oncall
+from include.orchestration import oncall, tasks
 from include.settings import settings
 
 
@@ -49,17 +46,8 @@ def control():
         ti.xcom_push("generation", oncall.generation(params["flow"]))
         return "approve"
 
-    # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
-    approve = HITLOperator(
-        task_id="approve",
-        subject="{{ params.flow }}: {{ params.action }}?",
-        body="{{ ti.xcom_pull('check', key='consequence') }}",
-        options=[oncall.APPROVE, oncall.REJECT],
-        defaults=oncall.REJECT,
-        response_timeout=timedelta(hours=24),
-        # Airflow fails what is answered within the second in which it began to wait: then it asks again.
-        retries=1,
-        retry_delay=timedelta(seconds=1),
+    approve = tasks.approval(
+        "{{ params.flow }}: {{ params.action }}?", "{{ ti.xcom_pull('check', key='consequence') }}"
     )
 
     @task(trigger_rule="none_failed_min_one_success")

@@ -10,17 +10,13 @@ again, or with `"alone": true` are STALE. A red `refresh`: its log says why. Cle
 A table has no such DAG where `reset_allowed` keeps its rows, as by default what Kafka feeds: refresh what reads it.
 """
 
-from datetime import timedelta
-
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import dag, task
 
 from include import catalog
 from include.control import database
 from include.declaration import slices
-from include.orchestration import full_refresh, launch
-from include.settings import ROOT, settings
+from include.orchestration import full_refresh, tasks
+from include.settings import settings
 
 
 def refreshes(table: str) -> None:
@@ -38,18 +34,7 @@ def refreshes(table: str) -> None:
         def plan(params) -> str:
             return full_refresh.plan(table, params)
 
-        # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
-        approve = HITLOperator(
-            task_id="approve",
-            subject=f"{table}: make all of it anew?",
-            body="{{ ti.xcom_pull('plan') }}",
-            options=full_refresh.OPTIONS,
-            defaults=full_refresh.OPTIONS[-1],
-            response_timeout=timedelta(hours=24),
-            # Airflow fails what is answered within the second in which it began to wait: then it asks again.
-            retries=1,
-            retry_delay=timedelta(seconds=1),
-        )
+        approve = tasks.approval(f"{table}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
 
         @task
         def check(params, dag_run, ti) -> list[str]:
@@ -57,18 +42,7 @@ def refreshes(table: str) -> None:
             return full_refresh.arguments(table, params, who, ti.xcom_pull("approve"), dag_run.run_id, engine)
 
         checked = check()
-        refresh = SparkSubmitOperator(
-            task_id="refresh",
-            conn_id=launch.CONNECTION,
-            application=str(ROOT / "jobs" / "backfill.py"),
-            application_args=checked,
-            name=f"sluice full refresh {table}",
-            # What was killed is ended by the next try.
-            retries=2,
-            retry_delay=timedelta(minutes=1),
-            # True would find the driver of an earlier try and go green without running anything.
-            durable=False,
-        )
+        refresh = tasks.job("refresh", "backfill", checked, f"full refresh {table}", retries=2)
         plan() >> approve >> checked >> refresh
 
     pipeline()

@@ -8,13 +8,11 @@ table is what was planned and its flows move again. With `dry_run`, `plan` only 
 does what is left.
 """
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Param, dag, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include import catalog
-from include.orchestration import launch, maintenance
-from include.settings import ROOT
+from include.orchestration import maintenance, tasks
 
 
 def maintain(table: str, schedule: str | None) -> None:
@@ -38,15 +36,8 @@ def maintain(table: str, schedule: str | None) -> None:
             return number
 
         number = plan()
-        window = SparkSubmitOperator(
-            task_id="window",
-            conn_id=launch.CONNECTION,
-            application=str(ROOT / "jobs" / "maintain.py"),
-            application_args=["--table", table, "--window", "{{ ti.xcom_pull('plan') }}"],
-            name=f"sluice maintain {table}",
-            # True would find the driver of an earlier try and go green without running anything.
-            durable=False,
-        )
+        arguments = ["--table", table, "--window", "{{ ti.xcom_pull('plan') }}"]
+        window = tasks.job("window", "maintain", arguments, f"maintain {table}")
 
         # Also after a window that failed, so that it is told.
         @task(trigger_rule="none_skipped")

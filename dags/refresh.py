@@ -11,12 +11,10 @@ All views below a table, from one version of it: spark-submit jobs/refresh.py --
 
 from datetime import timedelta
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import dag
 
 from include import catalog
-from include.orchestration import launch
-from include.settings import ROOT
+from include.orchestration import tasks
 
 
 def refresh(view: str, schedule: str | None) -> None:
@@ -32,15 +30,7 @@ def refresh(view: str, schedule: str | None) -> None:
         tags=["sluice", "refresh"],
     )
     def pipeline():
-        SparkSubmitOperator(
-            task_id="refresh",
-            conn_id=launch.CONNECTION,
-            application=str(ROOT / "jobs" / "refresh.py"),
-            application_args=["--table", view, "--run", "{{ run_id }}"],
-            name=f"sluice refresh {view}",
-            # True would find the driver of an earlier try and go green without running anything.
-            durable=False,
-        )
+        tasks.job("refresh", "refresh", ["--table", view, "--run", "{{ run_id }}"], f"refresh {view}")
 
     pipeline()
 

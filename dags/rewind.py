@@ -10,14 +10,9 @@ has come. A red `rewind`: its log says why. Cleared, it goes on where it ended; 
 unless nothing was put back yet, when they go on as if nothing had been asked.
 """
 
-from datetime import timedelta
-
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import dag, task
 
-from include.orchestration import launch, oncall, rewind
-from include.settings import ROOT
+from include.orchestration import rewind, tasks
 
 
 @dag(
@@ -36,34 +31,13 @@ def rewinds():
         ti.xcom_push("said", said)
         return number
 
-    approve = HITLOperator(
-        task_id="approve",
-        subject="{{ params.table }}: back to {{ params.to }}?",
-        body="{{ ti.xcom_pull('plan', key='said') }}",
-        options=[oncall.APPROVE, oncall.REJECT],
-        defaults=oncall.REJECT,
-        response_timeout=timedelta(hours=24),
-        # Airflow fails what is answered within the second in which it began to wait: then it asks again.
-        retries=1,
-        retry_delay=timedelta(seconds=1),
-    )
+    approve = tasks.approval("{{ params.table }}: back to {{ params.to }}?", "{{ ti.xcom_pull('plan', key='said') }}")
 
     @task
     def check(ti) -> None:
         rewind.require_approval(ti.xcom_pull("plan"), ti.xcom_pull("approve"))
 
-    run = SparkSubmitOperator(
-        task_id="rewind",
-        conn_id=launch.CONNECTION,
-        application=str(ROOT / "jobs" / "rewind.py"),
-        application_args=["--number", "{{ ti.xcom_pull('plan') }}"],
-        name="sluice rewind",
-        # What was killed is ended by the next try.
-        retries=2,
-        retry_delay=timedelta(minutes=1),
-        # True would find the driver of an earlier try and go green without running anything.
-        durable=False,
-    )
+    run = tasks.job("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], "rewind", retries=2)
     plan() >> approve >> check() >> run
 
 

@@ -8,7 +8,7 @@ from include.control import backfills as jobs_of_backfills
 from include.control import lease
 from include.control import rewinds as jobs_of_rewinds
 from include.control.decide import Failure
-from include.control.schema import backfills, rewinds
+from include.control.schema import backfills, requests, rewinds
 
 
 def flows(connection: Connection) -> dict[str, Failure]:
@@ -21,11 +21,13 @@ def flows(connection: Connection) -> dict[str, Failure]:
         if jobs_of_rewinds.of_job(one.number) not in alive
         for flow in json.loads(one.stopped)
     }
-    left = select(backfills).where(backfills.c.ended_at.is_(None), backfills.c.readers.is_not(None))
+    asked = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
+    own = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
+    left = select(backfills, requests.c.driver).select_from(asked).where(own)
     return found | {
         flow: _by("backfill", one.number, one.target)
         for one in connection.execute(left)
-        if jobs_of_backfills.of_job(one.root) not in alive
+        if alive.keys().isdisjoint((jobs_of_backfills.of_job(one.root), lease.of_driver(one.driver or "")))
         for flow in json.loads(one.readers)
     }
 

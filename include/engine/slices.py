@@ -230,20 +230,19 @@ def _replace_table(
 
 def said(one: Backfill, rows_before: int, rows_after: int) -> dict[str, Any]:
     """What its commits say of it."""
-    begins, ends = one.range.texts
+    range_ = dict(zip(("from", "to"), one.range.texts, strict=True))
     counts = {"rows_before": rows_before, "rows_after": rows_after}
-    return {"number": one.number, "key": one.key, "from": begins, "to": ends, "alone": one.alone, **counts}
+    return {"number": one.number, "key": one.key, **range_, "alone": one.alone, **counts}
 
 
 def _inside(spark: SparkSession, table: Table, name: str, one: Backfill) -> DataFrame:
-    stored = spark.read.format("delta").load(str(settings().table_path(name)))
-    return stored.filter(_condition(table, one))
+    return spark.read.format("delta").load(str(settings().table_path(name))).filter(_condition(table, one))
 
 
 def _replace(rows: DataFrame, table: Table, name: str, one: Backfill) -> None:
     """In one commit."""
-    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", _condition(table, one))
-    writer.save(str(settings().table_path(name)))
+    writer = rows.write.format("delta").mode("overwrite")
+    writer.option("replaceWhere", _condition(table, one)).save(str(settings().table_path(name)))
 
 
 def _condition(table: Table, one: Backfill) -> str:

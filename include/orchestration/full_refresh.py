@@ -11,11 +11,10 @@ from include.control import commands, database
 from include.declaration import slices
 from include.errors import UsageError
 from include.ledger.backfills import rehearsal
-from include.orchestration.oncall import APPROVE, REJECT
+from include.orchestration.tasks import APPROVE
 from include.settings import settings
 
 ACTION = "full refresh"
-OPTIONS = [APPROVE, REJECT]
 FORM = {
     "reason": Param(type="string", minLength=1, description="for whoever approves it, and whoever reads the audit"),
     "alone": Param(False, type="boolean", description="leave the tables below as they are: they are STALE then"),

@@ -10,10 +10,10 @@ from include import catalog
 from include.control import commands, database
 from include.control.commands import DESTRUCTIVE, Action, Command
 from include.ledger import beginning, checkpoint
+from include.orchestration.tasks import APPROVE
 from include.settings import settings
 from include.spec import Delta, Kafka
 
-APPROVE, REJECT = "Approve", "Reject"
 FLOWS, DRIVERS = list(catalog.load().flows), list(catalog.load().drivers())
 FORM = {
     "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS], description="a flow, or else a driver"),

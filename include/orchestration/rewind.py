@@ -9,7 +9,7 @@ from include import catalog
 from include.control import database, rewinds
 from include.errors import SluiceError
 from include.ledger import rewinding
-from include.orchestration import oncall
+from include.orchestration.tasks import APPROVE
 from include.settings import settings
 
 TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
@@ -47,7 +47,7 @@ def require_approval(number: int, answer: dict[str, Any] | None) -> None:
     asked = rewinds.get(engine, number)
     # No answer: somebody marked the question as a success instead of answering it.
     by = answer and answer["responded_by_user"]
-    if not answer or not by or answer["chosen_options"] != [oncall.APPROVE]:
+    if not answer or not by or answer["chosen_options"] != [APPROVE]:
         why = f"rejected by {by['name']}" if by else "nobody approved it"
         if not asked.is_begun and asked.ended_at is None:
             rewinds.give_up(engine, asked, why)

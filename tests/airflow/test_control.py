@@ -17,7 +17,7 @@ from include.control.schema import audits, releases, resets
 from include.local import airflow, environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
-from include.orchestration import diagnose, oncall
+from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings
 from tests.conftest import free_port
 from tests.oncall import OnCall
@@ -131,7 +131,7 @@ def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_
     with pytest.raises(AirflowSkipException, match="nobody approved it"):
         oncall.obey(engine, asked, oncall.generation(FLOW), None)
     assert lines_of(engine, releases) == []
-    approval = {"chosen_options": [oncall.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
+    approval = {"chosen_options": [tasks.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
     oncall.obey(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
     assert oncall.obey(engine, asked, oncall.generation(FLOW), approval) == [
         f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"

@@ -13,7 +13,7 @@ from include.control.rewinds import Part
 from include.local import airflow
 from include.local.airflow import Airflow
 from include.local.processes import Platform
-from include.orchestration import oncall, rewind
+from include.orchestration import rewind, tasks
 from include.settings import from_environment, settings
 from tests import lake
 from tests.conftest import free_port
@@ -72,8 +72,8 @@ def test_where_nothing_has_come_since_nobody_is_asked(home):
     ("answer", "why"),
     [
         (None, "nobody approved it"),
-        ({"chosen_options": [oncall.REJECT], "responded_by_user": None}, "nobody approved it"),
-        ({"chosen_options": [oncall.REJECT], **GRACE}, "rejected by grace"),
+        ({"chosen_options": [tasks.REJECT], "responded_by_user": None}, "nobody approved it"),
+        ({"chosen_options": [tasks.REJECT], **GRACE}, "rejected by grace"),
     ],
 )
 def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
@@ -107,7 +107,7 @@ def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline):
         person.wait_for_question(run, DAG)
         assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
         assert pipeline.count(SILVER) == before
-        person.answer(run, oncall.APPROVE, DAG)
+        person.answer(run, tasks.APPROVE, DAG)
         wait_until(lambda: person.tasks(run, DAG)["rewind"] in ("success", "failed"), 300)
         assert person.tasks(run, DAG)["rewind"] == "success"
     finally:
