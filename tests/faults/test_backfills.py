@@ -28,7 +28,7 @@ def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
     messages = chain.topic.messages()
     good = sum(one.value.isdigit() for one in messages)
     wait_for_rows(tables[1], good)
-    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 120)
+    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 300)
     chain.assert_holds(messages)
     for table in tables:
         verification.verify(table)
@@ -40,7 +40,7 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
     _, silver, gold = tables
     with driver(*tables) as running:
         with flowing(chain.topic, 20, 0.1):
-            wait_until(lambda: has_rows(gold), 120)
+            wait_until(lambda: has_rows(gold), 300)
             done = Backfills(spark, tables).run(silver, 60, 180)
             assert [one.table for one in done] == [gold.name, silver.name]
             assert all(one.rows_after == one.rows_before or one.table == gold.name for one in done)
@@ -61,7 +61,7 @@ def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double
     _, silver, gold = tables
     with driver(*tables) as running:
         with flowing(chain.topic, 250, 0.25) as sent:
-            wait_until(lambda: has_rows(gold), 120)
+            wait_until(lambda: has_rows(gold), 300)
             for begin in (0, 60, 300):
                 one = job(chain, tmp_path, begin, begin + 120)
                 assert one.wait() == 0, one.log.read_text()
@@ -152,7 +152,7 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
     _, silver, gold = tables
     with driver(*tables) as running:
         with flowing(chain.topic, 20, 0.2):
-            wait_until(lambda: has_rows(gold), 120)
+            wait_until(lambda: has_rows(gold), 300)
             job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
             second = job(chain, tmp_path)
             assert second.wait() == 0, second.log.read_text()
