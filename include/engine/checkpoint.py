@@ -15,7 +15,7 @@ from include import catalog
 from include.control.resets import Reset
 from include.engine import generation, siblings
 from include.engine.commit import txn_app_id
-from include.errors import Broken, LeaseHeld
+from include.errors import Broken, FlowFailed, LeaseHeld
 from include.ledger import checkpoint as ledger
 from include.ledger import planned, topics
 from include.ledger.beginning import Beginning, after_last_commit, identity, last_stamp
@@ -131,7 +131,7 @@ def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Check
     written = max(_number(stored.transaction_version(txn_app_id(table.flow, number))), before)
     after = tuple(found["after"]) if found["after"] else None
     if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
-        raise _lost_table(table, path)
+        raise _unfinished(table) if after[0] == number else _lost_table(table, path)
     _check_table(path, table, committed, newest, written)
     if isinstance(table.source, Kafka) and written >= 0:
         topics.require_unread(table, ledger.end_offset(path, written), owner["source"])
@@ -183,6 +183,13 @@ def _check_table(path: Path, table: Table, committed: int, newest: int, written:
         raise _lost_checkpoint(table, path, f"batch {written}")
     if written < committed:
         raise _lost_table(table, path)
+
+
+def _unfinished(table: Table) -> FlowFailed:
+    return FlowFailed(
+        f"{table.flow}: a full refresh of its table is not done, and a start would leave rows out or double them: wait "
+        f"for it, or where it has died run it again (jobs/backfill.py --table {table.name} --full)"
+    )
 
 
 def _lost_table(table: Table, path: Path) -> Broken:

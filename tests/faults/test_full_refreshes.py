@@ -171,12 +171,12 @@ class Job:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
     def wait(self) -> int:
-        return self.process.wait(300)
+        return self.process.wait(600)
 
     def kill_when(self, condition: Callable[[], object]) -> None:
         """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
         deadline = threading.Event()
-        timer = threading.Timer(240, deadline.set)
+        timer = threading.Timer(400, deadline.set)
         timer.start()
         # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
         while not condition():

@@ -304,7 +304,7 @@ def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_t
     assert held(files) == ([10] if is_replaced else [1]), "no reader sees a half"
     landing.drop("b.parquet", numbers(2))
     if point in ("the table is replaced", "the quarantine is shortened"):
-        with pytest.raises(FlowFailed, match="does not hold"):
+        with pytest.raises(FlowFailed, match="a full refresh of its table is not done"):
             run_once(files)
     made.run(files, as_a_whole=True)
     run_once(files, reader)
