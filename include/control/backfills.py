@@ -16,14 +16,8 @@ from include.control.schema import backfills, requests, resets
 from include.declaration.slices import Slice, stored
 from include.spec import table_of
 
-PLANNED, COMPUTING, WAITING, DRAINING, REPLACING, DONE = (
-    "planned",
-    "computing",
-    "waiting",
-    "draining",
-    "replacing",
-    "done",
-)
+PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
+DRAINING, REPLACING, DONE = "draining", "replacing", "done"
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,8 @@ def stop_readers(engine: Engine, one: Backfill, flows: Iterable[str]) -> None:
     """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays."""
     with database.transaction(engine) as connection:
         why = f"backfill {one.number} of {one.table} replaces rows that it reads"
-        remembered = standstill.stop(connection, flows, _readers(connection, one.number), one.who, why)
+        before = _readers(connection, one.number)
+        remembered = standstill.stop(connection, f"backfill {one.number}", flows, before, one.who, why)
         _set(connection, one.number, readers=json.dumps(remembered))
 
 
@@ -207,7 +202,7 @@ def _supersede(connection: Connection, one: Backfill) -> None:
 def _let_go(connection: Connection, one: Backfill) -> list[str]:
     """What was wanted of its readers before is wanted again; returns their names."""
     remembered = _readers(connection, one.number)
-    standstill.let_go(connection, remembered, one.who, f"backfill {one.number} lets it go on")
+    standstill.let_go(connection, f"backfill {one.number}", remembered, one.who)
     _set(connection, one.number, readers=None)
     return list(remembered)
 

@@ -16,15 +16,8 @@ from include.control import backfills, commands, database, lease, stale, standst
 from include.control.schema import rewinds
 from include.errors import Broken, UsageError
 
-PLANNED, STOPPING, RESTORING, REFRESHING, BEGINNING, DONE, GIVEN_UP = (
-    "planned",
-    "stopping",
-    "restoring",
-    "refreshing",
-    "beginning",
-    "done",
-    "given up",
-)
+PLANNED, STOPPING, RESTORING = "planned", "stopping", "restoring"
+REFRESHING, BEGINNING, DONE, GIVEN_UP = "refreshing", "beginning", "done", "given up"
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,7 @@ def stop(engine: Engine, one: Rewind) -> None:
     with database.transaction(engine) as connection:
         # Of another try there may be more than `one` knows.
         remembered = _read(connection, one.number).stopped
-        stopped = standstill.stop(connection, one.flows, remembered, one.who, why)
+        stopped = standstill.stop(connection, of_job(one.number), one.flows, remembered, one.who, why)
         now = database.now(connection)
         said = f"{len(stopped)} flows end their batch in hand"
         _set(connection, one.number, phase=STOPPING, said=said, stopped=json.dumps(stopped), failure=None, phase_at=now)
@@ -187,7 +180,7 @@ def finish(engine: Engine, one: Rewind, said: str) -> None:
 def _end(engine: Engine, one: Rewind, phase: str, said: str) -> None:
     with database.transaction(engine) as connection:
         remembered = _read(connection, one.number).stopped
-        standstill.let_go(connection, remembered, one.who, f"rewind {one.number} lets it go on")
+        standstill.let_go(connection, of_job(one.number), remembered, one.who)
         now = database.now(connection)
         failure = None if phase == DONE else said
         values = {"phase": phase, "said": said, "failure": failure, "stopped": None}

@@ -648,6 +648,21 @@ def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engi
     assert settle(engine).decisions[A].state is State.STARTING
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_jobs_that_have_stopped_a_flow_the_last_one_lets_it_go_on(engine: Engine, order):
+    works(engine, Holder.here("main", 1))
+    let_go = [stop(engine)[1] for stop in (stop_by_backfill, stop_by_rewind)]
+    let_go[order[0]]()
+    assert wanted(engine) == "stopped"
+    let_go[order[1]]()
+    assert wanted(engine) == "running"
+
+
+def wanted(engine: Engine) -> str:
+    with database.transaction(engine) as connection:
+        return orders.order(connection, A).state
+
+
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
     job, let_go = stop_by_rewind(engine)
     with pytest.raises(Broken, match=f"{job} of bronze.a has begun and is not done, so nobody else may write it"):
