@@ -57,12 +57,12 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
     bronze, silver, gold = chain.in_slices
     with driver(bronze, silver, gold) as running:
         with flowing(chain.topic, 20, 0.2):
-            wait_until(lambda: has_rows(gold), 120)
-            wait_until(lambda: Log(settings().table_path(gold.name)).newest > 2, 120)
+            wait_until(lambda: has_rows(gold), 300)
+            wait_until(lambda: Log(settings().table_path(gold.name)).newest > 2, 300)
             good = moment_of(gold)
             running.change(silver, transform=wrong)
             ask(Action.RESTART, silver)
-            wait_until(lambda: has_wrong_rows(silver), 120)
+            wait_until(lambda: has_wrong_rows(silver), 300)
             running.change(silver, transform=silver.transform)
             Job(tmp_path, "tests.rewind_job", chain.name, chain.topic.name, good).kill_when(
                 lambda: MOMENTS[moment](engine, silver)
@@ -72,7 +72,7 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
         messages = chain.topic.messages()
         count = sum(one.value.isdigit() for one in messages)
         wait_for_rows(silver, count)
-        wait_until(lambda: sum(row["rows"] for row in rows_of(gold.name)) == count, 120)
+        wait_until(lambda: sum(row["rows"] for row in rows_of(gold.name)) == count, 300)
         chain.assert_holds(messages)
         assert running.error is None
     for table in (bronze, silver, gold):
