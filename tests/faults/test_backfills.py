@@ -132,7 +132,14 @@ class Job:
         command = [sys.executable, "-m", "tests.backfill_job", chain.name, chain.topic.name, silver, *texts]
         self.log = home / f"job-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                # It does not live long enough to win back what the second compiler takes.
+                env={**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def wait(self) -> int:
         return self.process.wait(500)
