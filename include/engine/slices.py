@@ -103,8 +103,7 @@ def replace_aggregate(
     version = checkpoint.read_version(now[table.flow]["source_to"])
     bucket = table.write.recompute
     source = one.range.condition(bucket.of) if bucket else "true"
-    rows = batch.recomputed(spark, table, table.write, version, source)
-    rows = rows.filter(one.range.condition(table.sliced_by)).persist(StorageLevel.DISK_ONLY)
+    rows = batch.recomputed(spark, table, table.write, version, source).persist(StorageLevel.DISK_ONLY)
     try:
         after = rows.count()
         go()

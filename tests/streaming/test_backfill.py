@@ -170,15 +170,21 @@ def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silve
 def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, spark):
     bring(1, 61, 62, 120)
     bring(59, 63, 1900)
-    # It was appended to only, until somebody said by which column its ranges are cut.
-    run_once(replace(silver, time_column=None))
-    made = Backfills(spark, (silver,))
+    run_once(silver)
+    # Its flow was not restarted since its file names one column more.
+    today = replace(silver, schema=f"{silver.schema}, half INT", transform=halved)
+    made = Backfills(spark, (today,))
     before = held(silver), held(silver.quarantine)
     for _ in range(2):
-        [done] = made.run(silver, 0, 120)
+        [done] = made.run(today, 0, 120)
         assert (done.rows_before, done.rows_after) == (5, 5)
         assert (held(silver), held(silver.quarantine)) == before
-    verification.verify(silver)
+        assert Counter(row["half"] for row in rows_of(silver.name)) == Counter([0, 29, 30, 31, 31, None])
+    verification.verify(today)
+
+
+def halved(rows):
+    return numbers(rows).selectExpr("*", "CAST(number / 2 AS INT) AS half")
 
 
 class Full(Exception):
