@@ -124,7 +124,10 @@ def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, brok
     topic.create(2).send(1, 2, 3)
     other.send(4)
     both = replace(
-        chain.bronze, source={"eu": Kafka(topic.name), "us": Kafka(other.name)}, reset_allowed=True, cluster_by=("key",)
+        chain.bronze,
+        source={"eu": Kafka(topic.name), "us": Kafka(other.name)},
+        reset_allowed=True,
+        cluster_by=("timestamp",),
     )
     tables = (both, replace(chain.silver, time_column="time"), chain.gold)
     run_once(*[flow for table in tables for flow in table.flows])
@@ -152,7 +155,8 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
     chain.assert_holds(topic.messages())
     topic.delete()
     topic.create(2).send(5, 6)
-    assert any("1 of its records are in topic" in one for one in rehearsal(tables[0], Catalog({}), Slice()))
+    catalog = Catalog({one.name: one for one in tables})
+    assert any("1 of its records are in topic" in one for one in rehearsal(tables[0], catalog, Slice()))
     Backfills(spark, tables).run(tables[0], as_a_whole=True)
     topic.send(7)
     run_once(*tables)

@@ -258,7 +258,7 @@ POINTS = {
     "the table is replaced": (swap, "settle", "before"),
     "the quarantine is shortened": (swap, "_commit_seed", "before"),
     "its flow has its commit": (swap, "_commit_seed", "behind"),
-    "it is settled": (twin, "places", "before"),
+    "it is settled": (swap, "settle", "behind"),
     "its twin is gone": (engine_backfill.backfills, "finish", "before"),
 }
 
@@ -332,7 +332,7 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
             patched.setattr(swap, point, fail)
             made.run(files, as_a_whole=True)
-        landing.drop(f"{point}.parquet", numbers(2))
+        landing.drop(f"after{point}.parquet", numbers(2))
         run_once(files, reader)
         assert position.of(files.flow).generation == 1
     assert held(files) == held(reader) == [1, 2, 2]
