@@ -46,7 +46,8 @@ def backfills(table: str, in_slices: bool) -> None:
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
             return backfill.plan(table, params, day)
 
-        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", retries=2)
+        again = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", **again)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
         run = SparkSubmitOperator(
@@ -56,8 +57,7 @@ def backfills(table: str, in_slices: bool) -> None:
             application_args=["--table", table, *range_, "--run", "{{ run_id }}"],
             name=f"sluice backfill {table}",
             # What was killed is ended by the next try.
-            retries=2,
-            retry_delay=timedelta(minutes=1),
+            **again,
             # True would find the driver of an earlier try and go green without running anything.
             durable=False,
         )
