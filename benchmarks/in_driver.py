@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from include.control.process import Holder
 from include.engine import driver
 from include.engine.beside import Backfiller
 from include.engine.host import Host
-from include.errors import report
+from include.errors import SluiceError, report
 from include.ledger.log import Log
 from include.settings import ROOT, settings
 
@@ -59,6 +60,13 @@ def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
     hosted = threading.Thread(target=host.run, args=([MADE_AGAIN, BELOW], True, beside), daemon=True)
     hosted.start()
     return hosted
+
+
+def streams_go() -> bool:
+    # It is about to be created.
+    with suppress(SluiceError):
+        return Log(settings().table_path(BELOW.name)).newest >= 5
+    return False
 
 
 def in_driver(engine: Engine) -> float:
@@ -96,7 +104,7 @@ def main() -> None:
         engine, ends = database.connect(settings().control_url), threading.Event()
         threading.Thread(target=feed, args=(ends,), daemon=True).start()
         hosted = run_driver(spark, engine)
-        while not settings().is_stored(BELOW.name) or Log(settings().table_path(BELOW.name)).newest < 5:
+        while not streams_go():
             time.sleep(0.5)
         ways = {"driver": in_driver, "spark-submit": by_spark_submit}
         took: dict[str, list[float]] = {name: [] for name in ways}

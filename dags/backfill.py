@@ -13,7 +13,7 @@ the other. `backfill` is one spark-submit, and skipped unless the driver does no
 at all: its log says why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import dag, task
 
@@ -44,7 +44,8 @@ def backfills(table: str, in_slices: bool) -> None:
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
             return backfill.plan(table, params, day)
 
-        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", retries=2)
+        again = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", **again)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
         arguments = ["--table", table, *range_, "--run", "{{ run_id }}"]

@@ -61,7 +61,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
         number, beginning = renew(spark, table, reset)
     elif newest is None:
         _require_no_commit(table)
-        generation.begin(home, number, owner, beginning, _shuffle_partitions(spark))
+        generation.begin(home, number, owner, beginning, spark)
     found = _open(home / str(number), number, table, owner)
     return replace(_deploy(found, table), lost=beginning.lost)
 
@@ -74,7 +74,7 @@ def renew(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, Beginni
     if newest is not None and beginning.after:
         _check_write(home / str(newest), owner, table)
     number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
-    generation.begin(home, number, owner, beginning, _shuffle_partitions(spark))
+    generation.begin(home, number, owner, beginning, spark)
     return number, beginning
 
 
@@ -84,10 +84,6 @@ def _own(spark: SparkSession, table: Table) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     _lock(spark, home / "lock", table.flow)
     return home
-
-
-def _shuffle_partitions(spark: SparkSession) -> str:
-    return str(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
 def release(flow: str) -> None:

@@ -6,13 +6,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from include.ledger import landing
 from include.ledger.beginning import Beginning
 from include.ledger.planned import OWNER
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
-def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, shuffle_partitions: str) -> None:
-    """Make the checkpoint directory `home/number`, whole or not at all. shuffle_partitions: of its first batch."""
+
+def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, spark: SparkSession) -> None:
+    """Make the checkpoint directory `home/number`, whole or not at all. spark: whose settings its batches have."""
     new = home / f"{number}.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -20,7 +24,7 @@ def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, 
     document = {**owner, "generation": number, "after": beginning.after, "first": int(is_seeded), "definitions": []}
     (new / OWNER).write_text(json.dumps(document))
     if is_seeded:
-        _seed(new, beginning.offset, shuffle_partitions)
+        _seed(new, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
     if beginning.files:
         landing.seed(new, list(beginning.files))
     new.rename(home / str(number))
@@ -29,7 +33,7 @@ def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, 
 def _seed(checkpoint: Path, offset: Any, shuffle_partitions: str) -> None:
     """A batch 0 that is done, in Spark's format, so that batch 1 starts at `offset`."""
     # A start that finds batch 1 planned and not done compares this with it, and fails where it is missing.
-    conf = {"spark.sql.shuffle.partitions": shuffle_partitions}
+    conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
     settings_line = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
     files = {
         "metadata": json.dumps({"id": str(uuid.uuid4())}),

@@ -113,9 +113,8 @@ def _begin(own: Worker, flow: Table, beside: Table) -> dict[str, Any]:
     to = {"logOffset": 0} if held else end
     home, before = settings().checkpoints(flow.flow), beginning.last_stamp(flow)
     number = max(ledger.newest_generation(home) or 0, before["generation"] if before else 0) + 1
-    partitions = str(own.spark.conf.get("spark.sql.shuffle.partitions"))
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
-    generation.begin(home, number, identity, Beginning(to, (number, SEED), files=held), partitions)
+    generation.begin(home, number, identity, Beginning(to, (number, SEED), files=held), own.spark)
     newest = (beginning.last_stamp(beside) or {}).get("newest")
     stamp = Stamp(flow.flow, number, SEED, own.keeper.epoch(flow.flow), owner["source"], begins, to, newest=newest)
     return asdict(stamp)

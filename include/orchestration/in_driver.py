@@ -40,10 +40,11 @@ class InDriver(BaseBranchOperator):
         engine = database.connect(settings().control_url)
         if number := requests.ask(engine, table.name, range_, context["run_id"], table.driver):
             print(f"backfill {number} is asked of driver '{table.driver}'")
-            self.defer(trigger=Wait(number), method_name="answered", kwargs={"number": number})
+            self.defer(trigger=Wait(number), method_name="answered")
         return self._leave(context, f"driver '{table.driver}' does not run")
 
-    def answered(self, context: Context, event: dict[str, Any], number: int) -> Any:
+    def answered(self, context: Context, event: dict[str, Any]) -> Any:
+        number = event["number"]
         if event["is_done"]:
             print(f"backfill {number} was done by the driver: python -m include.ledger backfills {self.table}")
             return self.do_branch(context, None)
@@ -78,7 +79,7 @@ class Wait(BaseTrigger):
             nobody_seconds = 0 if now.is_in_hand else nobody_seconds + LOOK_SECONDS
             if now.is_done or now.failure or nobody_seconds >= NOBODY_SECONDS:
                 why = now.failure or f"nobody has been at it for {nobody_seconds} s ({now.said})"
-                yield TriggerEvent({"is_done": now.is_done, "why": why})
+                yield TriggerEvent({"number": self.number, "is_done": now.is_done, "why": why})
                 return
 
     def _look(self) -> Standing:

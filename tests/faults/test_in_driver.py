@@ -108,6 +108,33 @@ def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_me
     verification.verify(silver)
 
 
+def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_until_it_is_done(
+    silver, append, driver, engine, monkeypatch
+):
+    replace_table = engine_slices._replace_table
+
+    def look_around(*given) -> None:
+        flow, version = running.host._flows[silver.flow], Log(settings().table_path(silver.name)).newest
+        looks = flow._looks
+        append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
+        wait_until(lambda: flow._looks > looks + 5, 60)
+        assert Log(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
+        commands.obey(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
+        wait_until(lambda: running.query(silver) is None, 60)
+        running.thread.join(3)
+        assert running.thread.is_alive(), "the driver has ended in the middle"
+        replace_table(*given)
+
+    with driver(silver) as running:
+        wait_for_rows(silver, 40)
+        monkeypatch.setattr(engine_slices, "_replace_table", look_around)
+        assert outcome(engine, ask(engine, silver, running.name, 1, 3)).is_done
+        running.thread.join(60)
+        assert not running.thread.is_alive()
+        assert running.error is None
+    verification.verify(silver)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_process_of_its_own(
     silver, name, append, driver, engine, monkeypatch
