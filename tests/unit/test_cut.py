@@ -198,6 +198,7 @@ def test_behind_a_rewind_the_next_one_may_go_further_back_and_not_into_what_was_
     undone = two.clock
     two.restore("silver", 2, rewind=True)
     two.restore("gold", 2, rewind=True)
+    assert two.at(two.clock) == {"silver": 4, "gold": 4}
     two.rows("silver")
     two.batch("gold", 1, at(6), generation=2)
     assert two.at(first) == {"silver": 1, "gold": 1}
@@ -234,9 +235,22 @@ def test_the_parts_of_one_backfill_are_undone_together(two):
     part = two.rows("silver", backfill={"number": 1, "key": "k"})
     moment = two.clock
     two.batch("gold", 1, at(3), generation=2)
+    between = two.clock
     other = two.rows("gold", backfill={"number": 2, "key": "l"})
+    assert two.at(between, {"silver": part, "gold": other}) == {"silver": 1, "gold": 1}
     assert two.at(moment, {"silver": part, "gold": other}) == two.at(before) == {"silver": 1, "gold": 1}
     assert two.at(two.clock, {"silver": part, "gold": other}) == {"silver": 2, "gold": 3}
+
+
+def test_a_full_refresh_is_kept_with_the_place_where_its_flow_goes_on_or_undone(two):
+    two.rows("silver")
+    two.batch("gold", 0, at(2))
+    stamp = {"flow": two.names["gold"].name, "generation": 2, "batch": 0, "source_to": at(2)}
+    two.rows("gold", backfill={"number": 1, "key": "k", "anew": {stamp["flow"]: stamp}})
+    between = two.clock
+    lake.write(two.names["gold"].name, two.tick(), **stamp)
+    assert two.at(between) == {"silver": 1, "gold": 1}
+    assert two.at(two.clock) == {"silver": 1, "gold": 3}
 
 
 def test_a_moment_before_the_log_is_refused(two):
