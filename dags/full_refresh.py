@@ -23,6 +23,21 @@ from include.orchestration import full_refresh, launch
 from include.settings import ROOT, settings
 
 
+def question(table: str) -> HITLOperator:
+    # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
+    return HITLOperator(
+        task_id="approve",
+        subject=f"{table}: make all of it anew?",
+        body="{{ ti.xcom_pull('plan') }}",
+        options=full_refresh.OPTIONS,
+        defaults=full_refresh.OPTIONS[-1],
+        response_timeout=timedelta(hours=24),
+        # Airflow fails what is answered within the second in which it began to wait: then it asks again.
+        retries=1,
+        retry_delay=timedelta(seconds=1),
+    )
+
+
 def refreshes(table: str) -> None:
     @dag(
         dag_id=f"full_refresh.{table}",
@@ -38,38 +53,18 @@ def refreshes(table: str) -> None:
         def plan(params) -> str:
             return full_refresh.plan(table, params)
 
-        # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
-        approve = HITLOperator(
-            task_id="approve",
-            subject=f"{table}: make all of it anew?",
-            body="{{ ti.xcom_pull('plan') }}",
-            options=full_refresh.OPTIONS,
-            defaults=full_refresh.OPTIONS[-1],
-            response_timeout=timedelta(hours=24),
-            # Airflow fails what is answered within the second in which it began to wait: then it asks again.
-            retries=1,
-            retry_delay=timedelta(seconds=1),
-        )
-
         @task
         def check(params, dag_run, ti) -> list[str]:
             engine, who = database.connect(settings().control_url), dag_run.triggering_user_name
             return full_refresh.arguments(table, params, who, ti.xcom_pull("approve"), dag_run.run_id, engine)
 
         checked = check()
-        refresh = SparkSubmitOperator(
-            task_id="refresh",
-            conn_id=launch.CONNECTION,
-            application=str(ROOT / "jobs" / "backfill.py"),
-            application_args=checked,
-            name=f"sluice full refresh {table}",
-            # What was killed is ended by the next try.
-            retries=2,
-            retry_delay=timedelta(minutes=1),
-            # True would find the driver of an earlier try and go green without running anything.
-            durable=False,
-        )
-        plan() >> approve >> checked >> refresh
+        job = str(ROOT / "jobs" / "backfill.py")
+        # What was killed is ended by the next try. Durable, it would find the driver of an earlier one and go green.
+        again = {"retries": 2, "retry_delay": timedelta(minutes=1), "durable": False}
+        named = {"task_id": "refresh", "name": f"sluice full refresh {table}", "conn_id": launch.CONNECTION}
+        refresh = SparkSubmitOperator(application=job, application_args=checked, **named, **again)
+        plan() >> question(table) >> checked >> refresh
 
     pipeline()
 
