@@ -19,6 +19,7 @@ from include.control.process import Holder
 from include.engine.beside import Backfiller
 from include.engine.driver import jvm_pid
 from include.engine.host import Host
+from include.ledger import verification
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.expected import Message
@@ -114,6 +115,16 @@ class Chain:
             groups[datetime.fromtimestamp(number - number % 60, UTC)].append(number)
         gold = {row["minute"]: (row["rows"], row["total"]) for row in rows_of(f"gold.{self.name}")}
         assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
+
+    def assert_all_arrives(self, tables: tuple[Table, ...]) -> None:
+        """Once the producer rests: bronze, silver and gold hold it all, and the ledger finds no difference."""
+        messages = self.topic.messages()
+        good = sum(one.value.isdigit() for one in messages)
+        wait_for_rows(tables[1], good)
+        wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 180)
+        self.assert_holds(messages)
+        for table in tables:
+            verification.verify(table)
 
 
 def rows_of(table: str) -> list[dict]:

@@ -11,27 +11,15 @@ import pytest
 
 from include.control import backfills, stale
 from include.control.backfills import Backfill
-from include.ledger import verification
 from include.ledger.log import Log
 from include.local.events import events
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Backfills
-from tests.flows import Chain, has_rows, is_long, only_in_full_runs, rows_of, wait_for_rows
+from tests.flows import Chain, has_rows, is_long, only_in_full_runs
 from tests.jobs import Job
 from tests.pipeline import TABLES, wait_until
 from tests.producing import flowing, producing
-
-
-def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
-    """Once the producer rests."""
-    messages = chain.topic.messages()
-    good = sum(one.value.isdigit() for one in messages)
-    wait_for_rows(tables[1], good)
-    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 300)
-    chain.assert_holds(messages)
-    for table in tables:
-        verification.verify(table)
 
 
 def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver, spark):
@@ -47,7 +35,7 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
             assert done[1].rows_after
             seen = Log(settings().table_path(gold.name)).newest
             wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
 
 
@@ -67,7 +55,7 @@ def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double
                 assert one.wait() == 0, one.log.read_text()
                 Backfills(spark, tables).run(gold, begin, begin + 60)
         assert sent.per_second() > 990
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
     assert all(one.phase == "done" for table in (silver, gold) for one in backfills.newest(engine, table.name))
 
@@ -158,6 +146,6 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             assert second.wait() == 0, second.log.read_text()
         for table in (silver, gold):
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
     assert [one for one in stale.every(engine) if one.table == gold.name] == []

@@ -1,18 +1,12 @@
 """Full refreshes of what Kafka feeds, beside streams that go on, and jobs that are killed in the middle of one."""
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
-from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
 from include.control import backfills, database, stale
@@ -26,9 +20,10 @@ from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.backfills import Backfills
-from tests.conftest import ROOT
-from tests.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.flows import Chain, has_rows, is_long, rows_of
+from tests.jobs import Job
 from tests.pipeline import wait_until
+from tests.producing import flowing
 from tests.topic import Topic
 
 
@@ -37,56 +32,18 @@ def unprotected(chain: Chain) -> tuple[Table, Table, Table]:
     return replace(bronze, reset_allowed=True), silver, gold
 
 
-@contextmanager
-def flowing(topic: Topic) -> Iterator[None]:
-    """A hundred numbers of ten minutes a second, some of them no numbers, to the end of the block."""
-    over = threading.Event()
-
-    def produce() -> None:
-        turn = 0
-        while not over.wait(0.2):
-            turn += 1
-            topic.send(*[(turn * 37 + n * 7) % 600 for n in range(19)], "broken")
-
-    producer = threading.Thread(target=produce)
-    producer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        producer.join()
-
-
-def has_rows(table: Table) -> bool:
-    # TableNotFoundError: it is about to be created.
-    with suppress(TableNotFoundError):
-        return bool(rows_of(table.name))
-    return False
-
-
-def assert_all_arrives(chain: Chain, tables: tuple[Table, ...]) -> None:
-    """Once the producer rests."""
-    messages = chain.topic.messages()
-    good = sum(one.value.isdigit() for one in messages)
-    wait_for_rows(tables[1], good)
-    wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 120)
-    chain.assert_holds(messages)
-    for table in tables:
-        verification.verify(table)
-
-
 def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_doubles_nothing(chain, driver, spark):
     chain.topic.create(2)
     tables = unprotected(chain)
     bronze, silver, gold = tables
     with driver(*tables) as running:
-        with flowing(chain.topic):
+        with flowing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 120)
             done = Backfills(spark, tables).run(bronze, as_a_whole=True)
             assert [one.table for one in done] == [gold.name, silver.name, bronze.name]
             seen = Log(settings().table_path(gold.name)).newest
             wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
     assert [position.of(one.flow).generation for one in tables] == [2, 2, 2]
     assert not any(place.exists() for place in twin.places(bronze))
@@ -165,34 +122,9 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
         verification.verify(table)
 
 
-class Job:
-    """A full refresh of bronze, and all below, in processes of its own."""
-
-    def __init__(self, chain: Chain, home: Path) -> None:
-        command = [sys.executable, "-m", "tests.full_refresh_job", chain.name, chain.topic.name]
-        self.log = home / f"job-{os.urandom(3).hex()}.log"
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-
-    def wait(self) -> int:
-        return self.process.wait(600)
-
-    def kill_when(self, condition: Callable[[], object]) -> None:
-        """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
-        deadline = threading.Event()
-        timer = threading.Timer(400, deadline.set)
-        timer.start()
-        # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
-        while not condition():
-            deadline.wait(0.02)
-            assert self.process.poll() is None, self.log.read_text()
-            assert not deadline.is_set(), self.log.read_text()
-        timer.cancel()
-        halves = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for half in halves:
-            with suppress(ProcessLookupError):
-                os.kill(half.pid, signal.SIGKILL)
-        self.process.wait(60)
+def job(chain: Chain, home: Path) -> Job:
+    """A full refresh of bronze, and all below."""
+    return Job(home, "tests.full_refresh_job", chain.name, chain.topic.name)
 
 
 def is_in(phase: str, which: int = 0) -> Callable:
@@ -269,16 +201,16 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
     tables = unprotected(chain)
     bronze, silver, gold = tables
     with driver(*tables) as running:
-        with flowing(chain.topic):
+        with flowing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 120)
             with watched(bronze) as least:
-                Job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
-                second = Job(chain, tmp_path)
+                job(chain, tmp_path).kill_when(MOMENTS[moment](engine, tables))
+                second = job(chain, tmp_path)
                 assert second.wait() == 0, second.log.read_text()
             assert not least.shrank, "the topic forgets nothing, so at no moment are there fewer rows than before"
         for table in tables:
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
     assert [one for one in stale.every(engine) if one.table in (silver.name, gold.name)] == []
     assert not any(place.exists() for place in twin.places(bronze))

@@ -25,9 +25,9 @@ from include.rules import Expect
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Killed
-from tests.faults.test_backfills import assert_all_arrives, has_rows, producing
-from tests.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
 from tests.pipeline import part, wait_until
+from tests.producing import flowing
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
 
@@ -76,7 +76,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
     tables = chain.in_slices
     _, silver, gold = tables
     with driver(*tables) as running:
-        with producing(chain.topic, 20, 0.5):
+        with flowing(chain.topic, 20, 0.5):
             wait_until(lambda: has_rows(gold), 120)
             first, second = ask(engine, silver, running.name, 1, 3), ask(engine, silver, running.name, 5, 6)
             before = Log(settings().table_path(f"bronze.{chain.name}")).newest
@@ -88,7 +88,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
             (root, table.name) for root in (first, second) for table in (silver, gold)
         ]
         assert all(one.rows_before == one.rows_after > 0 for one in ended if one.table == silver.name)
-        assert_all_arrives(chain, tables)
+        chain.assert_all_arrives(tables)
         assert running.error is None
     assert [one for one in stale.every(engine) if one.table == gold.name] == []
 
