@@ -49,6 +49,7 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
     assert not any(place.exists() for place in twin.places(bronze))
 
 
+@is_long
 def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_it(chain, topic, run_once, spark):
     topic.create().send(1, 2, 61, 62, "x")
     run_once(*chain.all)

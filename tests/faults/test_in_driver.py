@@ -93,6 +93,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
     assert [one for one in stale.every(engine) if one.table == gold.name] == []
 
 
+@is_long
 def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_mended(silver, append, driver, engine):
     with driver(silver) as running:
         wait_for_rows(silver, 40)
@@ -160,6 +161,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
         assert running.error is None
 
 
+@is_long
 def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driver, engine, stranger):
     with driver(silver) as running:
         wait_for_rows(silver, 40)
@@ -180,6 +182,7 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
     assert len(of_root(engine, number)) == 1
 
 
+@is_long
 def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
     def work(own: Worker, one: Backfill) -> None:
         backfills.say(engine, one.number, backfills.REPLACING, "for ever")

@@ -167,6 +167,7 @@ def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silve
     verification.verify(today)
 
 
+@is_long
 def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, spark):
     bring(1, 61, 62, 120)
     bring(59, 63, 1900)
@@ -269,6 +270,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     verification.verify(today)
 
 
+@is_long
 def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_made_again(
     silver, gold, bring, run_once, spark, monkeypatch
 ):
@@ -432,6 +434,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     assert is_stale(copy) is False
 
 
+@is_long
 def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
     whole = Table(
         name=f"gold.{name}_whole",
@@ -449,6 +452,7 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
     verification.verify(whole)
 
 
+@is_long
 def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, gold, bring, run_once, spark):
     silver = replace(silver, properties={FEED: "true"})
     columns = "number INT, place BIGINT, _change_type STRING"
@@ -464,6 +468,7 @@ def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, 
     assert position.of(changes.flow).generation == 1
 
 
+@is_long
 def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_replaced(
     silver, gold, bring, run_once, spark, monkeypatch
 ):
@@ -544,6 +549,7 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     assert all(one.phase == "done" and not one.readers for one in left)
 
 
+@is_long
 @pytest.mark.parametrize("phase", [pytest.param("drained", marks=is_long), "replaced"])
 def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase

@@ -212,6 +212,7 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
         verification.verify(table)
 
 
+@is_long
 def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, reader, landing, run_once, spark):
     landing.drop("a.parquet", numbers(1))
     run_once(files, reader)
