@@ -136,15 +136,16 @@ def approve(engine: Engine, one: Rewind, by: str) -> None:
 
 
 def stop(engine: Engine, one: Rewind) -> None:
-    """From now on its flows are wanted stopped, and nobody else may write its tables."""
+    """From now on its flows are wanted stopped, and nobody else may write its tables. How far an earlier try has come
+    stays.
+    """
     why = f"rewind {one.number} of {one.table} to {one.moment}"
     with database.transaction(engine) as connection:
-        # Of another try there may be more than `one` knows.
-        remembered = _read(connection, one.number).stopped
-        stopped = standstill.stop(connection, of_job(one.number), one.flows, remembered, one.who, why)
-        now = database.now(connection)
-        said = f"{len(stopped)} flows end their batch in hand"
-        _set(connection, one.number, phase=STOPPING, said=said, stopped=json.dumps(stopped), failure=None, phase_at=now)
+        before = _read(connection, one.number)
+        stopped = standstill.stop(connection, of_job(one.number), one.flows, before.stopped, one.who, why)
+        phase = STOPPING if before.phase == PLANNED else before.phase
+        said, now = f"{len(stopped)} flows end their batch in hand", database.now(connection)
+        _set(connection, one.number, phase=phase, said=said, stopped=json.dumps(stopped), failure=None, phase_at=now)
         commands.record(connection, one.who, "rewind", one.table, one.reason, f"begins: to {one.moment}")
 
 

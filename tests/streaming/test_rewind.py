@@ -160,6 +160,10 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
         patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
     [left] = rewinds.begun(house.engine, [gold.name])
+    # The next try dies there, too.
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        house.end(left.number)
     wanted, decision = supervision.show(house.engine, "nobody's", [silver.flow])[silver.flow]
     assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
     with pytest.raises(Broken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
