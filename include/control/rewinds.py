@@ -164,29 +164,28 @@ def note(engine: Engine, one: Rewind, failure: str) -> None:
 
 def give_up(engine: Engine, one: Rewind, why: str) -> None:
     """Nothing was put back, and nothing will be: its flows go on as before."""
-    _end(engine, one, GIVEN_UP, why)
+    _end(engine, one, GIVEN_UP, why, why)
 
 
-def finish(engine: Engine, one: Rewind, said: str) -> None:
+def finish(engine: Engine, one: Rewind, said: str, failure: str | None = None) -> None:
     """All of it is done: its flows go on, in their new generations. What was stale for a backfill that is undone is so
-    no more, and what was left to do of that is not.
+    no more, and what was left to do of that is not. failure: what the ledger found behind it.
     """
     with database.transaction(engine) as connection:
         for table, part in one.cut.items():
             stale.forget(connection, table, part.at)
             backfills.forget(connection, table, part.at, f"rewind {one.number} has undone what it followed")
-    _end(engine, one, DONE, said)
+    _end(engine, one, DONE, said, failure)
 
 
-def _end(engine: Engine, one: Rewind, phase: str, said: str) -> None:
+def _end(engine: Engine, one: Rewind, phase: str, said: str, failure: str | None) -> None:
     with database.transaction(engine) as connection:
         remembered = _read(connection, one.number).stopped
         standstill.let_go(connection, of_job(one.number), remembered, one.who)
         now = database.now(connection)
-        failure = None if phase == DONE else said
         values = {"phase": phase, "said": said, "failure": failure, "stopped": None}
         _set(connection, one.number, phase_at=now, ended_at=now, **values)
-        commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {said}")
+        commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")
 
 
 def _text(cut: Mapping[str, Part]) -> str:

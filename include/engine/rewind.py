@@ -62,7 +62,12 @@ def resume(number: int, tables: Catalog) -> None:
     engine = database.connect(settings().control_url)
     asked = rewinds.get(engine, number)
     if asked.ended_at is not None:
-        print(f"sluice: rewind {number}: nothing done, it is {asked.phase}: {asked.said}", flush=True)
+        # A retry of a task must not go green where its first try did not.
+        if asked.phase == rewinds.GIVEN_UP:
+            raise UsageError(f"rewind {number} was given up, and nothing was put back ({asked.said}): plan another one")
+        if asked.failure:
+            raise Unbalanced(asked.failure)
+        print(f"sluice: rewind {number}: nothing done, it is done: {asked.said}", flush=True)
         return
     with window.worker(engine, tables, f"rewind {asked.table}", list(asked.cut)) as own:
         work(own, number)
@@ -110,9 +115,8 @@ def _do(own: Worker, asked: Rewind) -> None:
         rewinds.say(own.engine, asked.number, rewinds.REFRESHING, ", ".join(asked.views) or "no view is below")
         _refresh(own, asked)
         difference = _difference(tables)
-        rewinds.finish(
-            own.engine, asked, str(difference or f"{len(tables)} tables were put back, every row accounted for")
-        )
+        failure = str(difference) if difference else None
+        rewinds.finish(own.engine, asked, f"{len(tables)} tables were put back", failure)
     if difference:
         raise difference
 
