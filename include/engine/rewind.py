@@ -115,8 +115,8 @@ def _do(own: Worker, asked: Rewind) -> None:
         rewinds.say(own.engine, asked.number, rewinds.REFRESHING, ", ".join(asked.views) or "no view is below")
         _refresh(own, asked)
         difference = _difference(tables)
-        failure = str(difference) if difference else None
-        rewinds.finish(own.engine, asked, f"{len(tables)} tables were put back", failure)
+        why = str(difference) if difference else None
+        rewinds.finish(own.engine, asked, f"{len(tables)} tables were put back", why)
     if difference:
         raise difference
 
