@@ -207,6 +207,15 @@ def test_behind_a_rewind_the_next_one_may_go_further_back_and_not_into_what_was_
     assert two.at(two.clock) == {"silver": 5, "gold": 5}
 
 
+def test_a_reader_that_has_read_what_was_undone_without_it_begins_anew(two):
+    two.rows("silver")
+    two.rows("silver")
+    two.batch("gold", 0, at(3))
+    two.restore("silver", 1)
+    two.rows("silver")
+    assert two.at(two.clock) == {"silver": 4, "gold": 0}
+
+
 def test_a_stream_goes_on_behind_the_rewind_of_its_source_only_from_where_that_went_back_to(two):
     two.rows("silver")
     two.rows("silver")
