@@ -22,6 +22,7 @@ from tests.pipeline import TABLES, wait_until
 from tests.producing import flowing, producing
 
 
+@is_long
 def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver, spark):
     chain.topic.create(2)
     tables = chain.in_slices

@@ -21,7 +21,7 @@ from tests.faults.test_rewinds import wrong
 from tests.flows import rows_of
 from tests.rewinds import Rewinds, moment_of
 
-ROUNDS = 20 if os.environ.get("SLUICE_FAULTS") == "full" else 5
+ROUNDS = 20 if os.environ.get("SLUICE_FAULTS") == "full" else 4
 SEED = int(os.environ.get("SLUICE_SEED", "11"))
 STEPS = ("_planned_anew", "_in_window", "_begin_generations", "_require_right", "_refresh", "_difference")
 
@@ -118,7 +118,7 @@ def _die(*_) -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("seed", [SEED, *([SEED + 1, SEED + 2, SEED + 3] if ROUNDS > 5 else [])])
+@pytest.mark.parametrize("seed", [SEED, *([SEED + 1, SEED + 2, SEED + 3] if ROUNDS > 4 else [])])
 def test_put_back_and_made_again_the_tables_are_as_if_nothing_had_ever_gone_wrong(
     chain, spark, run_once, ask, monkeypatch, seed
 ):
