@@ -162,7 +162,7 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     [left] = rewinds.begun(house.engine, [gold.name])
     # The next try dies there, too.
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, 0))
         house.end(left.number)
     wanted, decision = supervision.show(house.engine, "nobody's", [silver.flow])[silver.flow]
     assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
