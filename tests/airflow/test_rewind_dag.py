@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from include import catalog
 from include.control import rewinds
 from include.control.rewinds import Part
-from include.local import airflow
+from include.local import airflow, environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
 from include.orchestration import rewind, tasks
@@ -93,12 +93,14 @@ def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline):
     assert pipeline.run("--once").returncode == 0
     before = pipeline.count(SILVER)
     where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
-    platform = Platform(pipeline.home)
-    person = OnCall(Airflow(where, platform, pipeline.environment))
+    platform, java_home = Platform(pipeline.home), java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    person = OnCall(Airflow(where, platform, variables))
     person.kit.end_migration(person.kit.begin_migration())
     try:
         person.kit.start(airflow.API)
         person.cli("dags", "reserialize")
+        person.cli("dags", "pause", "supervise")
         person.kit.start(airflow.SCHEDULER)
         person.kit.wait(120, lambda: None)
         run = f"run-{uuid.uuid4().hex[:6]}"
