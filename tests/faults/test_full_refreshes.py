@@ -191,10 +191,10 @@ MOMENTS = {
     "silver-is-replaced": has_commit(1, 0),
     "gold-is-replaced": is_in(backfills.REPLACING, 2),
 }
-SHORT = "the-table-is-replaced"
 
 
-@pytest.mark.parametrize("moment", [pytest.param(one, marks=[] if one == SHORT else is_long) for one in MOMENTS])
+@is_long
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_ever_sees_a_half(
     chain, driver, engine, tmp_path, moment
 ):
