@@ -1,6 +1,6 @@
 """The versions of a table that still count, and where its flows stood at each: from its log, without a JVM."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -47,7 +47,7 @@ class Timeline:
         return next((one for one in reversed(self.versions) if self.commits[one].timestamp <= moment), None)
 
     def before(self, version: int) -> int | None:
-        place = bisect_right(self.versions, version - 1)
+        place = bisect_left(self.versions, version)
         return self.versions[place - 1] if place else None
 
     def stand(self, flow: str, version: int) -> Stand | None:
