@@ -152,7 +152,12 @@ rewinds = Table(
     Column("key", String, nullable=False, comment="by which its commits know it"),
     Column("who", String, nullable=False),
     Column("reason", String, nullable=False),
-    Column("phase", String, nullable=False, comment="planned, stopping, restoring, beginning, refreshing, done or given up"),
+    Column(
+        "phase",
+        String,
+        nullable=False,
+        comment="planned, stopping, restoring, beginning, refreshing, done or given up",
+    ),
     Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
     Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
     Column("stopped", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),

@@ -53,14 +53,13 @@ def plan(flow: Table) -> Rebuild:
     account = Account(flow)
     own = list(account.batches(flow.flow))
     warnings = [fault.sentence for fault in faults.of_checkpoints(account, own)]
-    last = next((one for one in own if one.state in batches.HELD), None)
+    stamp = beginning.last_stamp(flow)
+    after = (int(stamp["generation"]), int(stamp["batch"])) if stamp else None
     try:
         begins = beginning.after_last_commit(flow, accepts_loss=False)
         offset, files = begins.offset, len(begins.files)
-        after = begins.after
     except Unreachable as error:
-        offset, files = last.source_to if last else None, 0
-        after = (last.generation, last.batch) if last else None
+        offset, files = stamp["source_to"] if stamp else None, 0
         warnings.append(f"whether its source is still the same was not asked: {error}")
     newest = newest_generation(settings().checkpoints(flow.flow)) or 0
     commit = next((one for one in own if (one.generation, one.batch) == after and one.version is not None), None)
@@ -72,13 +71,19 @@ def plan(flow: Table) -> Rebuild:
         offset=offset,
         files=files,
         abandons=[one.name for one in own if one.state == batches.PLANNED],
-        warnings=warnings + _warnings(flow, own, last),
+        warnings=warnings + _warnings(flow, own, commit),
     )
 
 
 def _warnings(flow: Table, own: list[Entry], last: Entry | None) -> list[str]:
-    """What the rule does not look at."""
+    """What the rule does not look at. last: the batch behind which it goes on."""
     found = []
+    if last and last.state == batches.UNDONE:
+        found.append(
+            f"LEFT OUT: an overwrite has replaced {last.name} and all before it, and a reset goes on behind it all the "
+            f"same, so what it replaced would not come into the table again: put the table back to version "
+            f"{last.version} first"
+        )
     if missing := [one.name for one in own if one.state == batches.MISSING]:
         found.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
     if last is None and isinstance(flow.source, Kafka):

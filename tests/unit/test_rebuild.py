@@ -55,6 +55,15 @@ def test_what_a_restore_has_undone_would_be_read_again(stored):
     assert not any("LEFT OUT" in warning for warning in found.warnings)
 
 
+def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(stored):
+    stored.append(kafka_rows(0, 1), mode="overwrite")
+    found = rebuild.plan(stored.table)
+    assert (found.after, found.offset) == (f"{stored.table.flow} 1/1", delta(5))
+    [warning] = [one for one in found.warnings if one.startswith("LEFT OUT")]
+    assert f"an overwrite has replaced {stored.table.flow} 1/1 and all before it" in warning
+    assert "put the table back to version 2 first" in warning
+
+
 def test_a_table_without_a_batch_would_be_read_from_the_beginning(stored):
     made = Stored(reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some"))
     made.create(kafka_rows(0, 0))
