@@ -30,7 +30,6 @@ MADE_AGAIN = Table(
     schema="number BIGINT, time TIMESTAMP",
     transform=timed,
     time_column="time",
-    interval_seconds=1,
 )
 BELOW = Table(
     name="gold.sums",
@@ -39,7 +38,6 @@ BELOW = Table(
     schema="minute TIMESTAMP, rows BIGINT, total BIGINT",
     transform=sums,
     write=Upsert(keys=("minute",), recompute=Bucket("minute", of="time", unit="minute")),
-    interval_seconds=1,
 )
 CATALOG = Catalog({table.name: table for table in (MADE_AGAIN, BELOW)})
 

@@ -6,6 +6,7 @@ range; behind a flow that reads the table and has to be drained first.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -40,11 +41,11 @@ SUBMIT = [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "benchma
 
 def feed(ends: threading.Event) -> None:
     """Ten minutes of numbers, over and over."""
-    number = 0
-    while not ends.wait(1):
+    for number in itertools.count(0, 200):
         rows = pa.table({"number": pa.array([(number + n) % 600 for n in range(200)], pa.int64())})
         write_deltalake(str(settings().table_path(SOURCE)), rows, mode="append")
-        number += 200
+        if ends.wait(2):
+            return
 
 
 def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
@@ -99,10 +100,11 @@ def committed_at(engine: Engine) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.in_driver", description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
-    pairs = 1 if parser.parse_args().small else 7
+    pairs = 1 if parser.parse_args().small else 5
     with session(CATALOG) as spark:
         engine, ends = database.connect(settings().control_url), threading.Event()
         threading.Thread(target=feed, args=(ends,), daemon=True).start()
+        time.sleep(2)
         hosted = run_driver(spark, engine)
         while not streams_go():
             time.sleep(0.5)
@@ -111,6 +113,7 @@ def main() -> None:
         for number in range(pairs):
             for name in list(ways)[:: 1 if number % 2 else -1]:
                 took[name].append(ways[name](engine))
+                print(f"  {name}: {took[name][-1]:.1f} s", flush=True)
         ends.set()
         commands.obey(engine, Command(Action.STOP, tuple(CATALOG.tables), "a benchmark", "it is over"))
         hosted.join(60)

@@ -1,6 +1,7 @@
 """A Spark session in a home of a benchmark's own, and what it spends."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ def session(catalog: Catalog) -> Iterator[SparkSession]:
     jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         settings.cache_clear()
+        os.environ.setdefault("SLUICE_VENV", sys.prefix)
         os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "SLUICE_LANDING": "", "TZ": "UTC"})
         os.environ.pop("SLUICE_CONTROL_URL", None)
         os.environ.update(environment.write(settings(), java.home()))

@@ -4,6 +4,8 @@ Each table has one window. In it the range is replaced by one commit; the flows 
 would stop at that commit, have read all before it and go on behind it. Whatever kills the job, the next try ends it.
 """
 
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
-from include.control import backfills, database, windows
+from include.control import backfills, database, lease, windows
 from include.control.backfills import Backfill, Follower
 from include.declaration.slices import Slice
 from include.engine import failure, storage, swap, twin, window
@@ -30,6 +32,9 @@ from include.spec import Delta, Table, Upsert
 
 # A reader that does not stop by then must not make the table's own flow wait for longer.
 DRAIN_SECONDS = 180
+# A reader that runs takes less than this to read what is left, or it is stopped before it has.
+CATCH_UP_SECONDS = 3
+LOOK_SECONDS = 0.2
 
 
 def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, alone: bool = False) -> None:
@@ -211,6 +216,7 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
     if not flows:
         return
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
+    _let_catch_up(own, table, flows)
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
     # One whose file declares what it cannot go on from waits for a full refresh of its own, from the beginning.
     for flow in [flow for flow in flows if twin.can_go_on(own.spark, flow)]:
@@ -223,6 +229,16 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
                 f"{flow.flow}: it has not read {table.name} to its end, and would stop at what a backfill replaces: "
                 f"nothing was replaced; see why it does not read on, and run the backfill again"
             )
+
+
+def _let_catch_up(own: Worker, table: Table, flows: list[Table]) -> None:
+    """Those that run soon read what is left, which is done sooner than stopping them first and starting them again."""
+    with database.transaction(own.engine) as connection:
+        alive = lease.alive(connection)
+    soon = [flow for flow in flows if flow.flow in alive and flow.interval_seconds <= CATCH_UP_SECONDS]
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while any(_unread_files(flow, table) for flow in soon) and time.monotonic() < deadline:
+        threading.Event().wait(LOOK_SECONDS)
 
 
 def _unread_files(flow: Table, table: Table) -> int | None:

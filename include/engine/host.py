@@ -27,6 +27,8 @@ from include.ledger import beginning
 from include.spec import Table
 
 POLL_SECONDS = 1
+# While it does something beside them, which waits for flows to end.
+BUSY_POLL_SECONDS = 0.2
 SIGN_SECONDS = 5
 ALTER_SECONDS = 20
 
@@ -95,7 +97,7 @@ class Host:
             rounds += 1
             if rounds % SIGN_SECONDS == 0:
                 self._show_signs()
-            threading.Event().wait(POLL_SECONDS)
+            threading.Event().wait(BUSY_POLL_SECONDS if is_busy else POLL_SECONDS)
             self._tell()
             self._read_orders(names)
 
@@ -118,12 +120,10 @@ class Host:
             # What happened to it last must be known before it may be tried again.
             may_start = not (leaves or self._untold) and name not in self._orders.failed
             return self._try(name, order) if may_start and order.state != "stopped" else None
-        if not running.query.isActive:
-            return self._end(name)
         self._progress.keep(running)
-        if leaves or order != running.order:
+        if running.query.isActive and (leaves or order != running.order):
             running.end()
-        return None
+        return None if running.query.isActive else self._end(name)
 
     def _try(self, name: str, order: Order) -> SluiceError | None:
         try:

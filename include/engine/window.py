@@ -28,7 +28,7 @@ from include.settings import settings
 from include.spec import Table
 
 NICE = 10
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.2
 
 
 def rehearse(table: Table, tables: Catalog) -> None:
