@@ -38,8 +38,9 @@ JUDGED = replace(FIVE, name="silver.judged", time_column="time")
 
 
 def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
-    """As its flow has: one batch that read all there is."""
+    """As its flow has: one batch that read all there is, in a session of its own, which it tunes."""
     storage.create(rows.sparkSession, table)
+    rows = rows.sparkSession.newSession().read.format("delta").load(str(settings().table_path("bronze.events")))
     begun = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
     batch.write(rows, 0, Life(table, begun, epoch=1))
 

@@ -32,7 +32,7 @@ from include.spec import Append, Delta, Expect, Table, Upsert
 class Made:
     """The rows of a range, kept on disk until its window. stamps: by flow, the commit up to which its source was read.
 
-    Each row carries what the quarantine keeps of a row: flow, generation, batch and place in the source.
+    Where rules may put rows into the quarantine, each carries what that keeps of it: flow, generation, batch and place.
     """
 
     rows: DataFrame
@@ -176,16 +176,15 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 
 
 def _shaped(rows: DataFrame, flow: Table, one: Backfill, stamp: dict[str, Any]) -> DataFrame:
-    """Rows of the range, each with what the quarantine would keep of it."""
-    rows = batch.shaped(batch.stepped(rows, flow), flow)
-    return rows.filter(_condition(flow, one)).withColumns(
-        {
-            "_flow": F.lit(flow.flow),
-            "_generation": F.lit(stamp["generation"]),
-            "_batch": F.lit(stamp["batch"]).cast("bigint"),
-            "_source": F.lit(json.dumps(stamp["source_to"])),
-        }
-    )
+    """Rows of the range, as `Made` has them."""
+    rows = batch.shaped(batch.stepped(rows, flow), flow).filter(_condition(flow, one))
+    kept = {
+        "_flow": F.lit(flow.flow),
+        "_generation": F.lit(stamp["generation"]),
+        "_batch": F.lit(stamp["batch"]).cast("bigint"),
+        "_source": F.lit(json.dumps(stamp["source_to"])),
+    }
+    return rows.withColumns(kept) if flow.expect else rows
 
 
 def _tally(judged: DataFrame, table: Table) -> Tally:

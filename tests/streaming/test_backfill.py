@@ -309,6 +309,17 @@ def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, 
     verification.verify(silver)
 
 
+def test_rows_that_broke_a_rule_that_is_gone_leave_the_quarantine_for_the_table(silver, bring, run_once, spark):
+    silver = replace(silver, expect=(Expect("is_even", "number % 2 = 0"),))
+    bring(60, 61, 121)
+    run_once(silver)
+    today = replace(silver, expect=())
+    Backfills(spark, (today,)).run(today, 60, 120)
+    assert held(today) == [(0, 60), (1, 61)]
+    assert held(today.quarantine) == [(2, 121)]
+    verification.verify(today)
+
+
 def test_a_rule_that_fails_in_the_range_leaves_all_as_it_was(silver, bring, run_once, spark):
     bring(1, 61)
     run_once(silver)
