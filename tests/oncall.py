@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import urllib.request
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ class OnCall:
         """Trigger `control.stream` for `flow=...` or `driver=...`."""
         form = {"action": action, "reason": "a test", **target}
         self.cli("dags", "trigger", CONTROL, "-r", run, "-c", json.dumps(form))
+
+    def trigger(self, dag: str, form: dict) -> str:
+        """Returns the run's name."""
+        run = f"run-{uuid.uuid4().hex[:6]}"
+        self.cli("dags", "trigger", dag, "-r", run, "-c", json.dumps(form))
+        return run
 
     def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
         """The answer of the REST API, for a path below its dags."""

@@ -5,11 +5,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
 from include import catalog
-from include.control import database
+from include.control import backfills, database
 from include.control.schema import audits
 from include.declaration import slices
-from include.orchestration import full_refresh
+from include.orchestration import full_refresh, tasks
+from tests.flows import is_long
+from tests.pipeline import part
 
+GOLD = "gold.heart_rate_by_model"
 SILVER, BRONZE, FILES = "silver.tracker_readings", "bronze.tracker_events", "bronze.bank_transactions"
 FORM = {"reason": "names were wrong", "alone": False, "dry_run": False}
 GRACE = {"id": "1", "name": "grace"}
@@ -70,3 +73,24 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp
     finally:
         monkeypatch.undo()
         settings.cache_clear()
+
+
+@is_long
+def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follow(pipeline, person):
+    pipeline.produce(part(1, count=500))
+    assert pipeline.run("--once").returncode == 0
+    before, dag = pipeline.count(SILVER), f"full_refresh.{SILVER}"
+    run = person.trigger(dag, FORM)
+    person.wait_for_question(run, dag)
+    assert f"{SILVER} as a whole: {before:,} rows are made again" in person.question(run, dag)["body"]
+    assert backfills.newest(pipeline.control) == []
+    person.answer(run, tasks.APPROVE, dag)
+    person.wait(run, "refresh", "success", "failed", timeout_seconds=300, dag=dag)
+    assert person.tasks(run, dag)["refresh"] == "success"
+    done = backfills.newest(pipeline.control)
+    assert [(one.table, one.phase) for one in done] == [(GOLD, "done"), (SILVER, "done")]
+    assert pipeline.count(SILVER) == before
+    pipeline.produce(part(2, count=500))
+    assert pipeline.run("--once").returncode == 0
+    pipeline.assert_nothing_lost_or_doubled()
+    pipeline.assert_the_ledger_agrees()

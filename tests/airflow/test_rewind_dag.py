@@ -1,7 +1,5 @@
 """`rewind`: planned, approved by a person, and done by one spark-submit."""
 
-import json
-import uuid
 from datetime import UTC, datetime
 
 import pytest
@@ -10,16 +8,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from include import catalog
 from include.control import rewinds
 from include.control.rewinds import Part
-from include.local import airflow, environment, java
-from include.local.airflow import Airflow
-from include.local.processes import Platform
 from include.orchestration import rewind, tasks
-from include.settings import from_environment, settings
+from include.settings import settings
 from tests import lake
-from tests.conftest import free_port
 from tests.flows import is_long
-from tests.oncall import OnCall
-from tests.pipeline import part, wait_until
+from tests.pipeline import part
 
 SILVER, GOLD = "silver.tracker_readings", "gold.heart_rate_by_model"
 DAG = "rewind"
@@ -85,35 +78,20 @@ def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answ
 
 
 @is_long
-def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline):
+def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, person):
     pipeline.produce(part(1, count=500))
     assert pipeline.run("--once").returncode == 0
     good = datetime.now(UTC).isoformat()
     pipeline.produce(part(2, count=500))
     assert pipeline.run("--once").returncode == 0
     before = pipeline.count(SILVER)
-    where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
-    platform, java_home = Platform(pipeline.home), java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    person = OnCall(Airflow(where, platform, variables))
-    person.kit.end_migration(person.kit.begin_migration())
-    try:
-        person.kit.start(airflow.API)
-        person.cli("dags", "reserialize")
-        person.cli("dags", "pause", "supervise")
-        person.kit.start(airflow.SCHEDULER)
-        person.kit.wait(120, lambda: None)
-        run = f"run-{uuid.uuid4().hex[:6]}"
-        conf = json.dumps({"table": SILVER, "to": good, "reason": "a test"})
-        person.cli("dags", "trigger", DAG, "-r", run, "-c", conf)
-        person.wait_for_question(run, DAG)
-        assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
-        assert pipeline.count(SILVER) == before
-        person.answer(run, tasks.APPROVE, DAG)
-        wait_until(lambda: person.tasks(run, DAG)["rewind"] in ("success", "failed"), 300)
-        assert person.tasks(run, DAG)["rewind"] == "success"
-    finally:
-        platform.stop(5)
+    run = person.trigger(DAG, {"table": SILVER, "to": good, "reason": "a test"})
+    person.wait_for_question(run, DAG)
+    assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
+    assert pipeline.count(SILVER) == before
+    person.answer(run, tasks.APPROVE, DAG)
+    person.wait(run, "rewind", "success", "failed", timeout_seconds=300, dag=DAG)
+    assert person.tasks(run, DAG)["rewind"] == "success"
     assert 0 < pipeline.count(SILVER) < before
     assert [one.phase for one in rewinds.newest(pipeline.control)] == ["done"]
     assert pipeline.run("--once").returncode == 0
