@@ -33,9 +33,12 @@ class Rewinds:
     def plan(self, table: Table, moment: str) -> Plan:
         return rewinding.plan(self.engine, table, self.tables, moment)
 
-    def run(self, table: Table, moment: str) -> Rewind:
+    def run(self, table: Table, moment: str) -> Rewind | None:
+        """None where nothing is to be undone."""
         found = self.plan(table, moment)
         rewind.require_possible(found)
+        if not found.steps:
+            return None
         asked = rewinds.plan(self.engine, table.name, moment, found.cut, found.views, "a test", "a bug")
         return self.end(asked.number)
 

@@ -1,5 +1,6 @@
 """Where a flow's next generation begins: where the table's last commit of it ended, by its own stamp."""
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,12 +82,12 @@ def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
     return Beginning(offset, after)
 
 
-def behind_replacements(offset: dict[str, Any], source: Delta) -> dict[str, Any]:
+def behind_replacements(offset: dict[str, Any], source: Delta, before: float = math.inf) -> dict[str, Any]:
     """Past the commits of the source that replaced what the stream has read, where they come next: a backfill, at
     which a stream of appends stops, and a rewind to where this stream stands.
 
     What stands in them is not left out: the reader's own range is made anew too, or called stale, and what it held
-    beyond the rewind was taken back as well.
+    beyond the rewind was taken back as well. before: a version; those from there on are left out.
     """
     log = Log(settings().table_path(source.table))
     feed, found = Feed(log, source.changes), offset
@@ -96,7 +97,7 @@ def behind_replacements(offset: dict[str, Any], source: Delta) -> dict[str, Any]
         return offset
     read = version if has_begun else version - 1
     ahead = takewhile(lambda one: one[0].version > read, standing.commits(log))
-    for commit in reversed([commit for commit, stands in ahead if stands]):
+    for commit in reversed([commit for commit, stands in ahead if stands and commit.version < before]):
         if _replaces(commit, log, feed, read, source):
             found = {**offset, "reservoirVersion": commit.version + 1, "index": -1, "isStartingVersion": False}
         elif feed.brings(commit.version):

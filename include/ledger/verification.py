@@ -95,10 +95,12 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
 
 def _is_behind_a_replacement(one: Entry, following: Entry) -> bool:
     said = one.source or {}
-    if "table" not in said or one.source != following.source:
+    if "table" not in said or one.source != following.source or following.source_from is None:
         return False
     source = Delta(said["table"], changes=said.get("changes", False))
-    return spans.difference(behind_replacements(one.source_to, source), following.source_from) is None
+    # What was replaced later, right behind that, was not there yet when it began.
+    begun = behind_replacements(one.source_to, source, before=following.source_from["reservoirVersion"])
+    return spans.difference(begun, following.source_from) is None
 
 
 def _tally(table: Table, entry: Entry) -> None:

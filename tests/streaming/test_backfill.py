@@ -129,6 +129,20 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
     verification.verify(today)
 
 
+def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance(silver, gold, bring, run_once, spark):
+    bring(1, 61, 121)
+    run_once(silver, gold)
+    made = Backfills(spark, (silver, gold))
+    made.run(silver, 60, 120)
+    made.run(silver, 120, 180)
+    verification.verify(gold)
+    bring(62)
+    run_once(silver, gold)
+    assert totals(gold) == {0: (1, 1), 1: (123, 2), 2: (121, 1)}
+    for table in (silver, gold):
+        verification.verify(table)
+
+
 @is_long
 def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gold, bring, run_once, spark):
     # Neither has a column by which ranges of it could be cut.
