@@ -95,8 +95,12 @@ class Pipeline:
     def _command(self, arguments: tuple[str, ...], job: str = "stream.py") -> list[str]:
         return [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "jobs" / job), *arguments]
 
-    def produce(self, events: Iterable[Event]) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
+    def producer(self) -> Producer:
+        return Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
+
+    def produce(self, events: Iterable[Event], by: Producer | None = None) -> None:
+        """by: one that is connected already, where that would take longer than the events."""
+        producer = by or self.producer()
         for event in events:
             producer.produce(TOPIC, key=event.key, value=event.value)
             producer.poll(0)

@@ -66,8 +66,8 @@ def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_
     _, silver, gold = TABLES
     # Time goes on as it does, so that the range fills up while it is made again.
     story = events(seed=7, count=10**9, start=datetime(2026, 3, 1, 12, tzinfo=UTC), per_second=1_000)
-    driver = pipeline.submit()
-    with producing(lambda _: pipeline.produce(islice(story, 250)), 250, 0.25) as sent:
+    driver, producer = pipeline.submit(), pipeline.producer()
+    with producing(lambda _: pipeline.produce(islice(story, 250), producer), 250, 0.25) as sent:
         wait_until(pipeline.gold, 240, pipeline.log.read_text)
         for begin, end in (("2026-03-01T12:00:30", "2026-03-01T12:59"), ("2026-03-01T12:00", "2026-03-01T12:02:30")):
             before, since = pipeline.count(silver), time.monotonic()
