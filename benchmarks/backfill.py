@@ -79,7 +79,7 @@ def cpu_of(work: Callable[[], None]) -> float:
 def compare(own: Worker, table: Table, count: int, rounds: int) -> None:
     spent: dict[str, list[float]] = {"ours": [], "plain": []}
     works = {"ours": lambda: ours(own, table), "plain": lambda: plain(own.spark, table)}
-    warm_up = 2
+    warm_up = 1
     for number in range(rounds + warm_up):
         # Whoever comes second finds the caches warm.
         for name in list(works)[:: 1 if number % 2 else -1]:
@@ -109,7 +109,7 @@ def main() -> None:
         own = Worker(engine, keeper, Host(spark, engine, keeper, "backfill"), spark, tables, lambda reason: os.abort())
         for table in (SIMPLE, JUDGED):
             fill(table, rows, checkpoint)
-            compare(own, table, rows.count(), 1 if small else 7)
+            compare(own, table, rows.count(), 1 if small else 4)
         keeper.stop()
 
 
