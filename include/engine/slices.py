@@ -56,6 +56,8 @@ def _goes_on(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
 
 def make(spark: SparkSession, table: Table, one: Backfill) -> Made:
     """The costly part, done while the streams go on."""
+    # In the job's own session: what is kept once and read once or twice costs more to compress than that saves.
+    spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     found = stamps(table)
     flows = [flow for flow in table.flows if flow.flow in found]
     parts = [_shaped(_taken(spark, flow, found[flow.flow]), flow, one, found[flow.flow]) for flow in flows]
