@@ -46,9 +46,8 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "moment", [one if one == "the-first-is-put-back" else pytest.param(one, marks=is_long) for one in MOMENTS]
-)
+@is_long
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_each_row_is_there_once(
     chain, driver, engine, ask, tmp_path, moment
 ):
