@@ -5,12 +5,16 @@ import subprocess
 import sys
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.local import airflow, environment
+from include.local import airflow, environment, java
 from include.local.airflow import Airflow
+from include.local.processes import Platform
+from include.settings import Settings
 from tests.pipeline import wait_until
 
 CONTROL = "control.stream"
@@ -74,6 +78,24 @@ class OnCall:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=30) as answer:
             return json.load(answer)
+
+
+@contextmanager
+def on_call(where: Settings) -> Iterator[OnCall]:
+    """At a real API server and scheduler of this home's own; `supervise` is paused, so that it starts no driver."""
+    platform, java_home = Platform(where.home), java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    person = OnCall(Airflow(where, platform, variables))
+    person.kit.end_migration(person.kit.begin_migration())
+    try:
+        person.kit.start(airflow.API)
+        person.cli("dags", "reserialize")
+        person.cli("dags", "pause", "supervise")
+        person.kit.start(airflow.SCHEDULER)
+        person.kit.wait(120, lambda: None)
+        yield person
+    finally:
+        platform.stop(5)
 
 
 def _question(run: str, dag: str) -> str:

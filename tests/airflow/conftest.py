@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from include.local import airflow, environment, java
-from include.local.airflow import Airflow
-from include.local.processes import Platform
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
-from tests.oncall import OnCall
+from tests.oncall import OnCall, on_call
 from tests.receiver import Receiver
 
 
@@ -48,18 +45,7 @@ def receiver(monkeypatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def person(pipeline) -> Iterator[OnCall]:
-    """At an Airflow of the pipeline's own, which starts no driver by itself."""
+    """At an Airflow of the pipeline's own."""
     where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
-    platform, java_home = Platform(pipeline.home), java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    made = OnCall(Airflow(where, platform, variables))
-    made.kit.end_migration(made.kit.begin_migration())
-    try:
-        made.kit.start(airflow.API)
-        made.cli("dags", "reserialize")
-        made.cli("dags", "pause", "supervise")
-        made.kit.start(airflow.SCHEDULER)
-        made.kit.wait(120, lambda: None)
-        yield made
-    finally:
-        platform.stop(5)
+    with on_call(where) as found:
+        yield found

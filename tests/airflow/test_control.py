@@ -14,13 +14,11 @@ from sqlalchemy import Engine, select
 
 from include.control import database, orders
 from include.control.schema import audits, releases, resets
-from include.local import airflow, environment, java
-from include.local.airflow import Airflow
-from include.local.processes import Platform
+from include.local import environment
 from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings
 from tests.conftest import free_port
-from tests.oncall import OnCall
+from tests.oncall import OnCall, on_call
 
 FLOW, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
 
@@ -142,7 +140,7 @@ def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_
 
 @dataclass(frozen=True)
 class Running(OnCall):
-    """A real API server and scheduler, with a control database and DAGs of their own; `supervise` is paused."""
+    """With a control database and DAGs of its own."""
 
     @property
     def engine(self) -> Engine:
@@ -153,20 +151,8 @@ class Running(OnCall):
 def running(tmp_path_factory) -> Iterator[Running]:
     home = tmp_path_factory.mktemp("airflow")
     where = from_environment({"SLUICE_HOME": str(home), "SLUICE_AIRFLOW_PORT": str(free_port())})
-    java_home = java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    platform = Platform(home)
-    made = Running(Airflow(where, platform, variables))
-    made.kit.end_migration(made.kit.begin_migration())
-    try:
-        made.kit.start(airflow.API)
-        made.cli("dags", "reserialize")
-        made.cli("dags", "pause", "supervise")
-        made.kit.start(airflow.SCHEDULER)
-        made.kit.wait(120, lambda: None)
-        yield made
-    finally:
-        platform.stop(5)
+    with on_call(where) as person:
+        yield Running(person.kit)
 
 
 def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pasted(running: Running):
