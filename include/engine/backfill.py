@@ -179,7 +179,7 @@ def _finish(own: Worker, table: Table, one: Backfill) -> None:
     assert commit, "its range is replaced"
     said = commit.metadata[BACKFILL]
     swap.settle(own.spark, table, commit)
-    rows = (said["rows_before"], said["rows_after"])
+    rows = (said["rows_before"], commit.rows or 0)
     below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
     alone = said.get("alone", False)
     followers = [Follower(name, that_follows(reader, table, one.range, alone)) for name, reader in below.items()]

@@ -85,15 +85,13 @@ def replace_appends(
             rows = rows.persist()
             kept.callback(rows.unpersist)
         tally = _tally(rows, table)
-        good, after = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table)), tally.kept
+        good = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table))
         if table.write.unique:
-            good = deduplicate.first_of_each(good, table, table.write, others).persist()
-            kept.callback(good.unpersist)
-            after = good.count()
+            good = deduplicate.first_of_each(good, table, table.write, others)
         go()
         if settings().is_stored(table.quarantine):
-            _replace_quarantine(rows, table, one, stamp, tally.quarantined)
-        _replace_table(batch.in_few_files(good, after), after, table, one, stamp, now)
+            _replace_quarantine(rows, table, one, stamp)
+        _replace_table(batch.in_few_files(good, tally.kept), table, one, stamp, now)
 
 
 def replace_aggregate(
@@ -107,9 +105,9 @@ def replace_aggregate(
     source = one.range.condition(bucket.of) if bucket else "true"
     rows = batch.recomputed(spark, table, table.write, version, source).persist(StorageLevel.DISK_ONLY)
     try:
-        after = rows.count()
+        count = rows.count()
         go()
-        _replace_table(batch.in_few_files(rows, after), after, table, one, stamp, now)
+        _replace_table(batch.in_few_files(rows, count), table, one, stamp, now)
     finally:
         rows.unpersist()
 
@@ -207,32 +205,31 @@ def _tally(judged: DataFrame, table: Table) -> Tally:
     return tally
 
 
-def _replace_quarantine(judged: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any], after: int) -> None:
+def _replace_quarantine(judged: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any]) -> None:
     broken = judged.filter(quality.ends_as("quarantine", table.expect))
     broken = broken.withColumn("_replay", F.lit(None).cast("bigint"))
     # What a batch left there that has not happened, its next try counts and writes again.
     before = _inside(judged.sparkSession, table, table.quarantine, one).filter(replay.has_happened(table)).count()
-    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: said(one, before, after)}, {}):
+    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: said(one, before)}, {}):
         _replace(broken.coalesce(1), table, table.quarantine, one)
 
 
 def _replace_table(
-    rows: DataFrame, after: int, table: Table, one: Backfill, stamp: dict[str, Any], now: dict[str, dict[str, Any]]
+    rows: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any], now: dict[str, dict[str, Any]]
 ) -> None:
     """now: as `stamps`."""
     spark = rows.sparkSession
     before = _inside(spark, table, table.name, one).count()
     positions = {flow: found["source_to"] for flow, found in now.items()}
     once = commit.once(txn_app_id(one), 1)
-    with commit.stamped(spark, {**stamp, BACKFILL: {**said(one, before, after), "position": positions}}, once):
+    with commit.stamped(spark, {**stamp, BACKFILL: {**said(one, before), "position": positions}}, once):
         _replace(rows, table, table.name, one)
 
 
-def said(one: Backfill, rows_before: int, rows_after: int) -> dict[str, Any]:
-    """What its commits say of it."""
+def said(one: Backfill, rows_before: int) -> dict[str, Any]:
+    """What its commits say of it. How many rows there are after it, Delta counts while it writes them."""
     range_ = dict(zip(("from", "to"), one.range.texts, strict=True))
-    counts = {"rows_before": rows_before, "rows_after": rows_after}
-    return {"number": one.number, "key": one.key, **range_, "alone": one.alone, **counts}
+    return {"number": one.number, "key": one.key, **range_, "alone": one.alone, "rows_before": rows_before}
 
 
 def _inside(spark: SparkSession, table: Table, name: str, one: Backfill) -> DataFrame:

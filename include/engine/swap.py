@@ -47,10 +47,9 @@ def put_in_place(own: Worker, table: Table, one: Backfill, stamp: dict[str, Any]
     if DeltaTable(str(path)).metadata().configuration.get(APPEND_ONLY) == "true":
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
     rows = _stored(spark, twin.of(table).name)
-    counts = {"rows_before": _stored(spark, table.name).count(), "rows_after": rows.count()}
-    said = {**slices.said(one, **counts), "anew": stamps}
+    said = {**slices.said(one, _stored(spark, table.name).count()), "anew": stamps}
     with commit.stamped(spark, {**stamp, BACKFILL: said}, commit.once(slices.txn_app_id(one), 1)):
-        writer = batch.in_few_files(rows, counts["rows_after"]).write.format("delta").mode("overwrite")
+        writer = batch.in_few_files(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
         writer.option("overwriteSchema", "true").save(str(path))
 

@@ -53,9 +53,11 @@ def more_by_backfill(log: Log, version: int) -> int:
 
     Of those before it that were made anew from the source, no batch is counted any more.
     """
-    said = log.commit(version).metadata.get(BACKFILL) or {}
-    before = 0 if "anew" in said else int(said.get("rows_before", 0))
-    return int(said.get("rows_after", 0)) - before
+    commit = log.commit(version)
+    said = commit.metadata.get(BACKFILL) or {}
+    if "rows_before" not in said:
+        return 0
+    return (commit.rows or 0) - (0 if "anew" in said else int(said["rows_before"]))
 
 
 def _deleted(log: Log, version: int) -> int:

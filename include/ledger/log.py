@@ -17,7 +17,7 @@ COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
-# What an append calls it, an OPTIMIZE, a MERGE, and delta-rs.
+# What an append calls it, an OPTIMIZE, a MERGE, and delta-rs. A replaceWhere counts the rows it copies among them.
 ROWS = ("numOutputRows", "num_added_rows")
 FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
@@ -163,7 +163,7 @@ class Log:
             timestamp=self._timestamp(version, said),
             operation=said.get("operation", "unknown"),
             metadata=_object(said.get("userMetadata")),
-            rows=_first(metrics, ROWS),
+            rows=(rows := _first(metrics, ROWS)) and rows - int(metrics.get("numCopiedRows", 0)),
             files=_first(metrics, FILES),
             bytes=_first(metrics, BYTES),
             parameters=said.get("operationParameters") or {},

@@ -120,7 +120,6 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
         "to": "1970-01-01T00:02:00.000000Z",
         "alone": False,
         "rows_before": 2,
-        "rows_after": 1,
         "position": {silver.flow: position.of(silver.flow).offset},
     }
     verification.verify(today)
