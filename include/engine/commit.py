@@ -132,19 +132,7 @@ def quarantine(
     the generation and batch of the flow's newest commit. Looking for them costs more than the write, so it is done
     only then.
     """
-    writer = (
-        rows.withColumns(
-            {
-                "_flow": F.lit(stamp.flow),
-                "_generation": F.lit(stamp.generation),
-                "_batch": F.lit(stamp.batch).cast("bigint"),
-                "_source": F.lit(json.dumps(stamp.source_to)),
-                "_replay": F.lit(None).cast("bigint"),
-            }
-        )
-        .write.format("delta")
-        .option("userMetadata", json.dumps(asdict(stamp)))
-    )
+    writer = of_batch(rows, asdict(stamp)).write.format("delta").option("userMetadata", json.dumps(asdict(stamp)))
     if may_be_replay:
         number, batch = last_commit or (0, 0)
         later = f"_flow = '{stamp.flow}' AND (_generation > {number} OR _generation = {number} AND _batch > {batch})"
@@ -152,3 +140,15 @@ def quarantine(
     else:
         writer = writer.mode("append")
     writer.save(str(settings().table_path(table.quarantine)))
+
+
+def of_batch(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
+    """Broken rows as the quarantine keeps them of a batch. stamp: as `Stamp`."""
+    columns = {
+        "_flow": F.lit(stamp["flow"]),
+        "_generation": F.lit(stamp["generation"]),
+        "_batch": F.lit(stamp["batch"]).cast("bigint"),
+        "_source": F.lit(json.dumps(stamp["source_to"])),
+        "_replay": F.lit(None).cast("bigint"),
+    }
+    return rows.withColumns(columns)

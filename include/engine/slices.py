@@ -2,7 +2,6 @@
 the place of what it held: the quarantine first, then the table, in one commit each.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from include.spec import Append, Delta, Expect, Table, Upsert
 class Made:
     """The rows of a range, kept on disk until its window. stamps: by flow, the commit up to which its source was read.
 
-    Where rules may put rows into the quarantine, each carries what that keeps of it: flow, generation, batch and place.
+    Where rules may put rows into the quarantine, each carries the flow it came by.
     """
 
     rows: DataFrame
@@ -60,7 +59,7 @@ def make(spark: SparkSession, table: Table, one: Backfill) -> Made:
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     found = stamps(table)
     flows = [flow for flow in table.flows if flow.flow in found]
-    parts = [_shaped(_taken(spark, flow, found[flow.flow]), flow, one, found[flow.flow]) for flow in flows]
+    parts = [_shaped(_taken(spark, flow, found[flow.flow]), flow, one) for flow in flows]
     rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
     with ExitStack() as failed:
         failed.callback(rows.unpersist)
@@ -85,12 +84,14 @@ def replace_appends(
             rows = rows.persist()
             kept.callback(rows.unpersist)
         tally = _tally(rows, table)
-        good = rows.filter(quality.ends_as("warn", table.expect)).select(*_columns(table))
+        good = rows if tally.kept == tally.read else rows.filter(quality.ends_as("warn", table.expect))
+        good = good.select(*_columns(table))
         if table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, others)
         go()
         if settings().is_stored(table.quarantine):
-            _replace_quarantine(rows, table, one, stamp)
+            broken = rows.filter(quality.ends_as("quarantine", table.expect)) if tally.quarantined else rows.limit(0)
+            _replace_quarantine(broken, table, one, stamp, now)
         _replace_table(batch.in_few_files(good, tally.kept), table, one, stamp, now)
 
 
@@ -144,13 +145,13 @@ def _with_newer(
         if stamp is None or (before and before["source_to"] == stamp["source_to"]):
             continue
         if before is None:
-            parts.append(_shaped(_taken(spark, flow, stamp), flow, one, stamp))
+            parts.append(_shaped(_taken(spark, flow, stamp), flow, one))
             continue
         if _has_replaced(flow, before["source_to"], stamp["source_to"]):
             # What was made is of rows that are no more.
             return make(spark, table, one).rows
         newer = _between(spark, flow, before["source_to"], stamp["source_to"])
-        parts += [_shaped(newer, flow, one, stamp)] if newer is not None else []
+        parts += [_shaped(newer, flow, one)] if newer is not None else []
     return reduce(DataFrame.unionByName, parts)
 
 
@@ -175,16 +176,10 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
     return spark.read.schema(schema).option("basePath", str(path)).parquet(*files)
 
 
-def _shaped(rows: DataFrame, flow: Table, one: Backfill, stamp: dict[str, Any]) -> DataFrame:
+def _shaped(rows: DataFrame, flow: Table, one: Backfill) -> DataFrame:
     """Rows of the range, as `Made` has them."""
     rows = batch.shaped(batch.stepped(rows, flow), flow).filter(_condition(flow, one))
-    kept = {
-        "_flow": F.lit(flow.flow),
-        "_generation": F.lit(stamp["generation"]),
-        "_batch": F.lit(stamp["batch"]).cast("bigint"),
-        "_source": F.lit(json.dumps(stamp["source_to"])),
-    }
-    return rows.withColumns(kept) if flow.expect else rows
+    return rows.withColumn("_flow", F.lit(flow.flow)) if flow.expect else rows
 
 
 def _tally(judged: DataFrame, table: Table) -> Tally:
@@ -205,12 +200,16 @@ def _tally(judged: DataFrame, table: Table) -> Tally:
     return tally
 
 
-def _replace_quarantine(judged: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any]) -> None:
-    broken = judged.filter(quality.ends_as("quarantine", table.expect))
-    broken = broken.withColumn("_replay", F.lit(None).cast("bigint"))
+def _replace_quarantine(
+    broken: DataFrame, table: Table, one: Backfill, stamp: dict[str, Any], now: dict[str, dict[str, Any]]
+) -> None:
+    """now: as `stamps`. The rows stand there under the newest batch of their flow."""
+    if table.expect:
+        parts = [commit.of_batch(broken.filter(F.col("_flow") == flow), newest) for flow, newest in now.items()]
+        broken = reduce(DataFrame.unionByName, parts)
     # What a batch left there that has not happened, its next try counts and writes again.
-    before = _inside(judged.sparkSession, table, table.quarantine, one).filter(replay.has_happened(table)).count()
-    with commit.stamped(judged.sparkSession, {**stamp, BACKFILL: said(one, before)}, {}):
+    before = _inside(broken.sparkSession, table, table.quarantine, one).filter(replay.has_happened(table)).count()
+    with commit.stamped(broken.sparkSession, {**stamp, BACKFILL: said(one, before)}, {}):
         _replace(broken.coalesce(1), table, table.quarantine, one)
 
 

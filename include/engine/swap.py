@@ -4,7 +4,6 @@ Each flow's new generation is begun first. It waits for a commit of its own, its
 in between: it would leave rows out, or double them. Whatever kills the job, the commit says what is left to do.
 """
 
-import json
 import shutil
 from contextlib import suppress
 from dataclasses import asdict
@@ -123,7 +122,7 @@ def _add_to_quarantine(spark: SparkSession, table: Table, stamps: dict[str, Any]
     """Beside its old rows, which count until the table is another: in place of what an earlier try has added."""
     rows = _stored(spark, twin.of(table).quarantine)
     flows = {twin.of(flow).flow: stamps[flow.flow] for flow in table.flows}
-    parts = [_as_of(rows.filter(F.col("_flow") == name), found) for name, found in flows.items()]
+    parts = [commit.of_batch(rows.filter(F.col("_flow") == name), found) for name, found in flows.items()]
     writer = reduce(DataFrame.unionByName, parts).coalesce(1).write.format("delta").mode("overwrite")
     kinds = {field.name: field.dataType for field in _stored(spark, table.quarantine).schema}
     if all(kinds.get(field.name, field.dataType) == field.dataType for field in rows.schema):
@@ -133,12 +132,6 @@ def _add_to_quarantine(spark: SparkSession, table: Table, stamps: dict[str, Any]
         writer = writer.option("overwriteSchema", "true")
     with commit.stamped(spark, {**stamp, BACKFILL: {}}, {}):
         writer.save(str(settings().table_path(table.quarantine)))
-
-
-def _as_of(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
-    values = {"_flow": stamp["flow"], "_generation": stamp["generation"], "_source": json.dumps(stamp["source_to"])}
-    columns = {name: F.lit(value) for name, value in values.items()}
-    return rows.withColumns({**columns, "_batch": F.lit(SEED).cast("bigint")})
 
 
 def _of_new_generations(stamps: dict[str, Any]) -> str:
