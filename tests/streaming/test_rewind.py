@@ -152,9 +152,10 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     bring(1, 61, None)
     run_once(silver, gold)
     moment = moment_of(gold)
-    refresh(house, view)
-    bring(2, 2000)
+    bring(7, 2000)
     run_once(replace(silver, transform=wrong), gold)
+    refresh(house, view)
+    assert [row["most"] for row in rows_of(view.name)] == [70]
     where, times = PHASES[phase]
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
@@ -177,8 +178,8 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     assert [row["most"] for row in rows_of(view.name)] == [61]
     bring(62)
     run_once(silver, gold)
-    assert held(silver) == [(0, 1), (1, 61), (3, 2), (5, 62)]
-    assert totals(gold) == {0: (3, 2), 1: (61 + 62, 2)}
+    assert held(silver) == [(0, 1), (1, 61), (3, 7), (5, 62)]
+    assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
     for table in (silver, gold):
         verification.verify(table)
 
