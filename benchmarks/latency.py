@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from include.errors import report
+from include.examples.events import events
+from include.examples.producer import TOPIC
 from include.ledger import kafka
 from include.ledger.checkpoint import read_version
-from include.local.events import events
-from include.local.producer import TOPIC
 from include.settings import settings
 
 WARM_UP_SECONDS = 20

@@ -1,6 +1,7 @@
 """Finds every table file, checks the whole graph, and refuses a wrong one before anything runs."""
 
 import importlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from include.declaration import (
     views,
 )
 from include.errors import DeclarationError, UsageError
+from include.settings import settings
 from include.spec import LAYERS, Delta, References, Table
 
 # What is wrong with a table by itself.
@@ -39,6 +41,8 @@ ALONE = (
     resets.check,
 )
 
+
+TABLES, EXAMPLES = "include.tables", "include.examples"
 
 # While they are read anew, a thread that looks into one finds no module.
 TABLE_FILES = threading.RLock()
@@ -117,10 +121,13 @@ def _named(kind: str, name: str, options: dict[str, Table]) -> Table:
 
 
 @lru_cache
-def load(package: str = "include.tables") -> Catalog:
-    """Every `<package>.<layer>.<name>`, checked. Raises DeclarationError, one sentence that names the file."""
-    found = {}
-    for path in sorted(_files(resources.files(package))):
+def load(*packages: str) -> Catalog:
+    """Every `<package>.<layer>.<name>`, checked; without packages, the tables of this project and its examples.
+
+    Raises DeclarationError, one sentence that names the file.
+    """
+    found: dict[str, Table] = {}
+    for package, path in _table_files(packages or _packages()):
         layer, _, name = path.removesuffix(".py").rpartition("/")
         if layer not in LAYERS:
             place = f"{package.replace('.', '/')}/{path}"
@@ -128,6 +135,10 @@ def load(package: str = "include.tables") -> Catalog:
                 f"{place} lies in no layer, so it would be ignored: move it to one of {', '.join(LAYERS)}"
             )
         table = _import(package, layer, name)
+        if f"{layer}.{name}" in found:
+            raise DeclarationError(
+                f"{package.replace('.', '/')}/{path}: another file declares {layer}.{name}, too: rename one of them"
+            )
         expected = f"{layer}.{name}"
         if table.name != expected:
             raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
@@ -147,10 +158,28 @@ def reload() -> Catalog:
     """The catalog as its files are now, also where they were changed since this process imported them."""
     with TABLE_FILES:
         load.cache_clear()
-        for module in [name for name in sys.modules if name.startswith("include.tables.")]:
+        below = tuple(f"{package}." for package in _packages())
+        for module in [name for name in sys.modules if name.startswith(below)]:
             del sys.modules[module]
         importlib.invalidate_caches()
         return load()
+
+
+def has_examples() -> bool:
+    """Whether the examples are part of this project: `make remove-examples` takes them out, SLUICE_EXAMPLES=off too."""
+    spec = importlib.util.find_spec(EXAMPLES) if settings().examples else None
+    # A directory that is left without files is no package of ours.
+    return spec is not None and spec.origin is not None
+
+
+def _packages() -> tuple[str, ...]:
+    return (TABLES, f"{EXAMPLES}.tables") if has_examples() else (TABLES,)
+
+
+def _table_files(packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for package in packages:
+        for path in sorted(_files(resources.files(package))):
+            yield package, path
 
 
 def _files(directory: Traversable, above: str = "") -> Iterator[str]:

@@ -24,6 +24,7 @@ class Settings:
     airflow_port: where the Airflow UI listens on 127.0.0.1.
     lease_seconds: how long a lease lasts without renewal.
     lineage_url: where an OpenLineage receiver listens; empty: there is none.
+    examples: whether the tables of `include/examples` belong to the platform.
     """
 
     home: Path
@@ -34,6 +35,7 @@ class Settings:
     airflow_port: int
     lease_seconds: float
     lineage_url: str
+    examples: bool
 
     @property
     def lake(self) -> Path:
@@ -89,6 +91,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
         # Its own name, which every other producer of lineage knows.
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
+        examples=_is_on(environment, "SLUICE_EXAMPLES"),
     )
 
 
@@ -108,6 +111,13 @@ def _number(environment: dict[str, str], name: str, default: float) -> float:
             f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}"
         )
     return number
+
+
+def _is_on(environment: dict[str, str], name: str) -> bool:
+    value = environment.get(name) or "on"
+    if value not in ("on", "off"):
+        raise UsageError(f"{name} is {value!r}: set it to on or off")
+    return value == "on"
 
 
 def _port(environment: dict[str, str], name: str, default: int) -> int:

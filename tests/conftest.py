@@ -42,7 +42,8 @@ os.environ.update(
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
 
-from include.local import environment, java, views  # noqa: E402
+from include.examples import views  # noqa: E402
+from include.local import environment, java  # noqa: E402
 from include.local.broker import Broker, create_topic  # noqa: E402
 from include.settings import from_environment, settings  # noqa: E402
 from tests.pipeline import TOPIC, Pipeline  # noqa: E402

@@ -19,10 +19,11 @@ from include.control import commands, database, lease, supervision
 from include.control.commands import Action, Command
 from include.control.process import Holder
 from include.control.schema import drivers, runs
+from include.examples import PRODUCER
 from include.local import environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
-from include.local.up import PRODUCER, SUPERVISOR
+from include.local.up import SUPERVISOR
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
 from tests.oncall import OnCall

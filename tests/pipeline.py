@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from include.control import database, lease
 from include.control.process import Holder
 from include.control.schema import desired
-from include.local.events import Event, events
+from include.examples.events import Event, events
 from tests import expected
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,12 +1,15 @@
-"""Starts all of Sluice on this machine, what runs already excepted, and returns when gold holds rows: `make up`."""
+"""Starts all of Sluice on this machine, what runs already excepted: `make up`.
+
+It returns when every flow runs and, where the examples are fed, gold holds rows.
+"""
 
 import fcntl
-import os
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -20,11 +23,10 @@ from include.local import airflow, artifacts, environment, install, java, stream
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topic
 from include.local.processes import Platform
-from include.local.producer import TOPIC
 from include.settings import Settings, settings
-from include.spec import Kafka
+from include.spec import Files, Kafka
 
-BROKER, PRODUCER, BANK = "kafka-broker", "event-producer", "bank"
+BROKER = "kafka-broker"
 SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
 DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
@@ -74,15 +76,10 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
     for topic in _topics():
         create_topic(broker.address, topic, PARTITIONS)
     _say(f"Kafka broker answers at {broker.address}")
-    if not platform.find(PRODUCER):
-        rate = os.environ.get("SLUICE_EVENTS_PER_SECOND") or "20"
-        command = [str(install.venv() / "bin" / "python"), "-m", "include.local.producer", "--rate", rate]
-        platform.start(PRODUCER, command, kit.variables)
-        _say(f"event producer started, {rate} events a second")
-    if not platform.find(BANK):
-        command = [str(install.venv() / "bin" / "python"), "-m", "include.local.transactions"]
-        platform.start(BANK, command, kit.variables)
-        _say(f"the bank drops its daily files into {where.landing}")
+    for name, module in _feeds().items():
+        if not platform.find(name):
+            platform.start(name, [str(install.venv() / "bin" / "python"), "-m", module], kit.variables)
+            _say(f"the process '{name}' feeds the examples")
 
 
 def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
@@ -91,7 +88,8 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
     before = streams.launched(engine)
 
     def check() -> None:
-        platform.require([BROKER, PRODUCER, BANK, *(name for name in airflow.COMMANDS if name in platform.names())])
+        started = [name for name in airflow.COMMANDS if name in platform.names()]
+        platform.require([BROKER, *_feeds(), *started])
         _require_streams(engine, platform, before)
 
     kit.wait(ANSWER_SECONDS, check)
@@ -102,7 +100,7 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
     _say(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty = list(catalog.load().tables)
     deadline = time.monotonic() + GOLD_SECONDS
-    while streams.missing(engine) or _is_gold_missing(empty):
+    while streams.missing(engine) or (_feeds() and _is_gold_missing(empty)):
         check()
         for table in [table for table in empty if status.rows(table)]:
             empty.remove(table)
@@ -113,7 +111,7 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
                 f"drivers' logs in {where.logs}, and the runs of '{SUPERVISOR}' at {kit.url}"
             )
         time.sleep(0.5)
-    _say("every flow runs, and gold holds rows")
+    _say("every flow runs, and gold holds rows" if _feeds() else "every flow runs")
 
 
 def _require_streams(engine: Engine, platform: Platform, before: dict[str, str]) -> None:
@@ -136,7 +134,12 @@ def _is_gold_missing(empty: list[str]) -> bool:
 
 def _topics() -> set[str]:
     sources = [flow.source for flow in catalog.load().flows.values()]
-    return {TOPIC, *(name for source in sources if isinstance(source, Kafka) for name in source.names)}
+    return {name for source in sources if isinstance(source, Kafka) for name in source.names}
+
+
+def _feeds() -> dict[str, str]:
+    """By process, the module that feeds the examples."""
+    return dict(import_module(catalog.EXAMPLES).FEEDS) if catalog.has_examples() else {}
 
 
 def _kafka_port(where: Settings) -> int:
@@ -195,12 +198,29 @@ def _say(what: str) -> None:
 
 
 def _say_where(where: Settings, kit: Airflow) -> None:
-    print(f"\n{status.summary()}\n")
+    tables = catalog.load().tables
+    print(f"\n{status.summary()}\n" if tables else "")
+    is_empty = not any(status.rows(table) for table in tables)
+    if is_empty:
+        print("the platform is up; no table holds rows yet\n")
     print(f"Airflow  {kit.url}  user {environment.USER}, password {environment.password(where)}")
     print(f"Tables   {where.lake}")
     print(f"Logs     {where.logs}")
     print(f"By hand  source {where.home / 'env.sh'}")
+    if is_empty:
+        print(f"First    {_first_step(where)}")
     print("Next     make status, make down", flush=True)
+
+
+def _first_step(where: Settings) -> str:
+    """What brings the first rows, on a platform that has none."""
+    sources = [flow.source for flow in catalog.load().flows.values()]
+    folders = [where.folder(source.path) for source in sources if isinstance(source, Files)]
+    if topics := sorted(_topics()):
+        return f"send records to topic {' or '.join(topics)} of the broker at {where.kafka}"
+    if folders:
+        return f"put files into {' or '.join(folders)}"
+    return "make new-table NAME=bronze.orders SOURCE=kafka:orders, and docs/first-table.md"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from include.settings import ROOT, settings
 
 ANSWER_SECONDS = 60
 # Only these: a setting that somebody adds may be a secret, and command lines are public.
-HANDED_ON = tuple(f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS"))
+HANDED_ON = tuple(
+    f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES")
+)
 POD_GONE = re.compile(r"phase: (Succeeded|Failed)|Application not found|No applications found")
 YARN_ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 YARN_ID = re.compile(r"application_\d+_\d+")

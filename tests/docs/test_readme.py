@@ -76,7 +76,7 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
 
 def test_the_example_table_is_the_file_it_names():
     [example] = [code for language, code in BLOCKS if language == "python"]
-    assert example == (ROOT / "include" / "tables" / "gold" / "heart_rate_by_model.py").read_text()
+    assert example == (ROOT / "include" / "examples" / "tables" / "gold" / "heart_rate_by_model.py").read_text()
 
 
 def test_every_test_and_document_the_readme_names_exists():

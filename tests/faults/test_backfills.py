@@ -11,8 +11,8 @@ import pytest
 
 from include.control import backfills, stale
 from include.control.backfills import Backfill
+from include.examples.events import events
 from include.ledger.log import Log
-from include.local.events import events
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Backfills

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from include import catalog
-from include.local import transactions
+from include.examples import transactions
 from include.settings import settings
 from include.spec import Delta, Files
 from tests.flows import is_long, rows_of

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from include import catalog
-from include.local.events import Event
-from include.local.views import views
+from include.examples.events import Event
+from include.examples.views import views
 from include.spec import Delta, Kafka, Table
 from tests import expected, expected_views
 from tests.flows import rows_of

@@ -11,8 +11,8 @@ from include import catalog
 from include.engine import registry
 from include.engine.batch import shaped
 from include.engine.quality import judged
-from include.local import views
-from include.local.views import _long, _optional, _text
+from include.examples import views
+from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
 from tests import expected_views
 from tests.expected_views import FIELDS, NOTHING

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.local.events import IMPLAUSIBLE_BPM, LATE_SECONDS, TROUBLES, Event, events
+from include.examples.events import IMPLAUSIBLE_BPM, LATE_SECONDS, TROUBLES, Event, events
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PER_SECOND = 50

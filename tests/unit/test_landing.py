@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from include.errors import Broken, Unreachable
+from include.examples import transactions
 from include.ledger import landing
-from include.local import transactions
 from include.settings import from_environment
 from include.spec import Files
 

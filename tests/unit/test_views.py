@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.local.events import Event
-from include.local.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
+from include.examples.events import Event
+from include.examples.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
 from tests.expected_views import NOTHING, decoded
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -23,6 +23,7 @@ PLAIN = (
     "include.settings",
     "include.errors",
     "include.tables",
+    "include.examples.tables",
 )
 # psutil is no part of the design's table, but telling processes apart needs it.
 CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
@@ -45,7 +46,7 @@ class Zone:
 # `*`: everything that is installed.
 ZONES = {
     "declarations": Zone(
-        ("include/*.py", "include/declaration/*.py", "include/tables/**/*.py"),
+        ("include/*.py", "include/declaration/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"),
         PLAIN,
         ("*",),
     ),

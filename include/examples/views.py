@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from include.local.events import Event
+from include.examples.events import Event
 
 TOPIC = "page-views"
 DOCUMENTS, USERS = 200, 500

@@ -1,10 +1,11 @@
 """Sends events of fitness trackers and page views in real time until SIGTERM.
 
-python -m include.local.producer --rate 20
+python -m include.examples.producer --rate 20
 """
 
 import argparse
 import heapq
+import os
 import signal
 import sys
 import time
@@ -15,8 +16,8 @@ from types import FrameType
 from confluent_kafka import KafkaError, Message, Producer
 
 from include.errors import Unreachable, report
-from include.local import views
-from include.local.events import Event, events
+from include.examples import views
+from include.examples.events import Event, events
 from include.settings import settings
 
 TOPIC = "tracker-events"
@@ -29,7 +30,8 @@ BUFFERED_EVENTS = 20_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=20, help="events a second; of page views, a quarter")
+    rate = os.environ.get("SLUICE_EVENTS_PER_SECOND") or "20"
+    parser.add_argument("--rate", type=float, default=rate, help="events a second; of page views, a quarter")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many events; without it, never")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()

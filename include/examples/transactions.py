@@ -1,4 +1,7 @@
-"""Drops a bank's daily files into the landing folder: `python -m include.local.transactions --days 365 --every 5`."""
+"""Drops a bank's daily files into the landing folder.
+
+python -m include.examples.transactions --days 365 --every 5
+"""
 
 import argparse
 import csv
