@@ -1,14 +1,12 @@
 """All benchmarks: make bench"""
 
-from benchmarks import backfill, in_driver, latency, ledger, progress, quality, sources, status, windows
+from importlib import import_module, util
+
 from include.errors import report
 
-report(latency.main)
-report(windows.main)
-report(quality.main)
-report(sources.main)
-report(progress.main)
-report(status.main)
-report(ledger.main)
-report(backfill.main)
-report(in_driver.main)
+NAMES = ("latency", "windows", "quality", "sources", "progress", "status", "ledger", "backfill", "in_driver")
+
+for name in NAMES:
+    # Those of the examples go with them.
+    if util.find_spec(f"benchmarks.{name}"):
+        report(import_module(f"benchmarks.{name}").main)

@@ -1,5 +1,6 @@
 """The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
 
+import importlib.util
 import logging
 import os
 import socket
@@ -42,13 +43,14 @@ os.environ.update(
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
 
-from include.examples import views  # noqa: E402
 from include.local import environment, java  # noqa: E402
-from include.local.broker import Broker, create_topic  # noqa: E402
-from include.settings import from_environment, settings  # noqa: E402
-from tests.pipeline import TOPIC, Pipeline  # noqa: E402
+from include.local.broker import Broker  # noqa: E402
+from include.settings import settings  # noqa: E402
 
 os.environ.update(environment.write(settings(), java.home()))
+
+# `make remove-examples` takes them out.
+pytest_plugins = [name for name in ("tests.pipeline",) if importlib.util.find_spec(name)]
 
 
 @pytest.fixture(scope="session")
@@ -87,26 +89,3 @@ def spark():
     session = open_session("sluice tests", catalog.load())
     yield session
     session.stop()
-
-
-@pytest.fixture
-def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
-    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
-    address = start_broker(tmp_path / "broker", free_port())
-    create_topic(address, TOPIC, 3)
-    create_topic(address, views.TOPIC, 3)
-    where = from_environment(
-        {
-            "SLUICE_HOME": str(tmp_path),
-            "SLUICE_JARS": os.environ["SLUICE_JARS"],
-            "SLUICE_KAFKA": address,
-            "SLUICE_LEASE_SECONDS": "10",
-            **getattr(request, "param", {}),
-        }
-    )
-    java_home = java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
-    made = Pipeline(tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}, address)
-    yield made
-    made.stop()

@@ -23,8 +23,8 @@ from include.ledger import verification
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.expected import Message
-from tests.pipeline import wait_until
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 is_long = only_in_full_runs = pytest.mark.skipif(
     os.environ.get("SLUICE_FAULTS") != "full", reason="left to make faults, for time"

@@ -27,7 +27,8 @@ from include.local.up import SUPERVISOR
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
 from tests.oncall import OnCall
-from tests.pipeline import Pipeline, wait_until
+from tests.pipeline import Pipeline
+from tests.waiting import wait_until
 
 DRIVER = "main"
 _numbers = count(1)

@@ -15,7 +15,7 @@ from include.local import airflow, environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
 from include.settings import Settings
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 CONTROL = "control.stream"
 

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
+import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -20,20 +20,18 @@ from sqlalchemy import Engine
 from include.control import database, lease
 from include.control.process import Holder
 from include.control.schema import desired
+from include.examples import views
 from include.examples.events import Event, events
+from include.local import environment, java
+from include.local.broker import create_topic
+from include.settings import from_environment
 from tests import expected
+from tests.conftest import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "tracker-events"
 TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model")
-
-
-def wait_until(condition: Callable[[], object], timeout_seconds: float, why: Callable[[], str] = lambda: "") -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"did not come true within {timeout_seconds:.0f} s. {why()}"
-        time.sleep(0.2)
 
 
 def part(number: int, count: int = 3_000) -> list[Event]:
@@ -210,3 +208,26 @@ def _command_line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
+    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
+    address = start_broker(tmp_path / "broker", free_port())
+    create_topic(address, TOPIC, 3)
+    create_topic(address, views.TOPIC, 3)
+    where = from_environment(
+        {
+            "SLUICE_HOME": str(tmp_path),
+            "SLUICE_JARS": os.environ["SLUICE_JARS"],
+            "SLUICE_KAFKA": address,
+            "SLUICE_LEASE_SECONDS": "10",
+            **getattr(request, "param", {}),
+        }
+    )
+    java_home = java.home()
+    variables = environment.of_process(environment.write(where, java_home), java_home)
+    # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
+    made = Pipeline(tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}, address)
+    yield made
+    made.stop()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 class Server:

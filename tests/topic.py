@@ -18,7 +18,7 @@ from include.errors import Unreachable
 from include.ledger import kafka
 from tests import expected
 from tests.expected import Message
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 class Topic:

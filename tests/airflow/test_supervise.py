@@ -17,7 +17,8 @@ from include.ledger import progress
 from include.local.broker import create_topic
 from include.orchestration import reconcile, submit
 from include.settings import settings
-from tests.pipeline import TOPIC, wait_until
+from tests.pipeline import TOPIC
+from tests.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 

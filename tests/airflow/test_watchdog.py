@@ -14,7 +14,7 @@ from include.control import database, supervision
 from include.control.schema import incidents, pulses
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "include.orchestration.watchdog"]
 

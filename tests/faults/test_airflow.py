@@ -20,7 +20,7 @@ from include.ledger.planned import OWNER
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from tests.live import DRIVER, Live, running
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 FULL = os.environ.get("SLUICE_FAULTS") == "full"
 KILLS = 10 if FULL else 1

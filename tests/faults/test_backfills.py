@@ -18,8 +18,9 @@ from include.spec import Table
 from tests.backfills import Backfills
 from tests.flows import Chain, has_rows, is_long, only_in_full_runs
 from tests.jobs import Job
-from tests.pipeline import TABLES, wait_until
+from tests.pipeline import TABLES
 from tests.producing import flowing, producing
+from tests.waiting import wait_until
 
 
 @is_long

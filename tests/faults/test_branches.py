@@ -12,8 +12,8 @@ from include.ledger import policy
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.flows import only_in_full_runs, rows_of, wait_for_rows
-from tests.pipeline import wait_until
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 ROW = "id INT, copy INT"
 

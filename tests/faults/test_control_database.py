@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import free_port
 from tests.flows import only_in_full_runs
 from tests.live import Live, running
-from tests.pipeline import wait_until
 from tests.postgresql import Server
+from tests.waiting import wait_until
 
 LEASE_SECONDS = 15
 AWAY_SECONDS = 120

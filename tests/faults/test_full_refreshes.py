@@ -22,9 +22,9 @@ from include.spec import Kafka, Table
 from tests.backfills import Backfills
 from tests.flows import Chain, has_rows, is_long, rows_of
 from tests.jobs import Job
-from tests.pipeline import wait_until
 from tests.producing import flowing
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 
 def unprotected(chain: Chain) -> tuple[Table, Table, Table]:

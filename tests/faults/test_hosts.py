@@ -14,7 +14,7 @@ from include.control.schema import desired, runs
 from include.engine import flow, host
 from include.spec import Expect
 from tests.flows import is_long, rows_of, wait_for_rows
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 LONG = 180
 

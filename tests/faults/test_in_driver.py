@@ -26,8 +26,9 @@ from include.settings import settings
 from include.spec import Table
 from tests.backfills import Killed
 from tests.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
-from tests.pipeline import part, wait_until
+from tests.pipeline import part
 from tests.producing import flowing
+from tests.waiting import wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
 

@@ -33,7 +33,7 @@ from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.expected import Message
 from tests.flows import Chain, Driver, rows_of
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 INTERLEAVINGS = 200 if os.environ.get("SLUICE_FAULTS") == "full" else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

@@ -14,7 +14,8 @@ from include.ledger.log import Log
 from tests import expected
 from tests.conftest import ROOT
 from tests.flows import is_long
-from tests.pipeline import TOPIC, Pipeline, part, wait_until
+from tests.pipeline import TOPIC, Pipeline, part
+from tests.waiting import wait_until
 
 SILVER, QUARANTINE = "silver.tracker_readings", "quarantine.silver_tracker_readings"
 MENDED_BPM = 70

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.pipeline import TABLES, Pipeline, part, wait_until
+from tests.pipeline import TABLES, Pipeline, part
+from tests.waiting import wait_until
 
 KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.flows import only_in_full_runs
-from tests.pipeline import Pipeline, part, wait_until
+from tests.pipeline import Pipeline, part
+from tests.waiting import wait_until
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from include.control.supervision import Outlook
 from include.ledger import sources
 from include.orchestration import outlook
 from include.settings import settings
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(

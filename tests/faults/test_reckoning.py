@@ -20,8 +20,8 @@ from include.ledger.verification import verify
 from include.settings import settings
 from include.spec import Table
 from tests.flows import Chain, only_in_full_runs
-from tests.pipeline import wait_until
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 Place = tuple[int, int]
 

@@ -29,8 +29,8 @@ from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.flows import only_in_full_runs, rows_of
-from tests.pipeline import wait_until
 from tests.refresh_job import views
+from tests.waiting import wait_until
 
 
 @pytest.fixture

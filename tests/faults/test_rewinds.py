@@ -11,9 +11,9 @@ from include.ledger.standing import REWIND
 from include.settings import settings
 from tests.flows import has_rows, is_long, numbers, rows_of
 from tests.jobs import Job
-from tests.pipeline import wait_until
 from tests.producing import flowing
 from tests.rewinds import moment_of
+from tests.waiting import wait_until
 
 
 def wrong(rows):

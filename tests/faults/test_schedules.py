@@ -9,7 +9,7 @@ from include.control.decide import State
 from include.control.schema import ticks
 from include.orchestration.timetable import next_tick
 from tests.flows import wait_for_rows
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 HOURLY = "0 * * * *"
 

@@ -17,7 +17,8 @@ from include.orchestration.launch import launcher
 from tests import expected
 from tests.conftest import ROOT, free_port
 from tests.flows import is_long
-from tests.pipeline import TOPIC, Pipeline, part, wait_until
+from tests.pipeline import TOPIC, Pipeline, part
+from tests.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -8,7 +8,8 @@ import subprocess
 import psutil
 
 from tests.flows import only_in_full_runs
-from tests.pipeline import Pipeline, part, wait_until
+from tests.pipeline import Pipeline, part
+from tests.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
 # The short form of this is tests/unit/test_lease.py and test_fence.py.

@@ -29,7 +29,8 @@ from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
 from tests.flows import Chain, is_long, numbers, rows_of, wait_for_rows
-from tests.pipeline import Pipeline, part, wait_until
+from tests.pipeline import Pipeline, part
+from tests.waiting import wait_until
 
 SILVER = "silver.tracker_readings"
 

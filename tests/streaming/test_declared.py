@@ -14,7 +14,7 @@ from include.ledger.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Maintenance, Table
 from tests.flows import is_long, rows_of
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.05)
 

@@ -21,7 +21,7 @@ from include.settings import settings
 from include.spec import Append, Cast, Delta, Table
 from tests.flows import Driver, is_long, rows_of
 from tests.landing import Landing
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 OLD = datetime(1990, 1, 1, tzinfo=UTC)
 

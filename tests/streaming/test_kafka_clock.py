@@ -17,7 +17,7 @@ from include.ledger.retention import Lost
 from include.local import broker as local_broker
 from tests import topic as topics
 from tests.conftest import free_port
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 HOUR, DAY = 3600, 86400
 # Segments that nobody fills, and a check that finds what is due at once.

@@ -13,7 +13,7 @@ from include.ledger.gather import gather
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 from tests.flows import Driver, rows_of
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

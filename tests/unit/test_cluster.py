@@ -13,7 +13,7 @@ from include.errors import Unreachable, UsageError
 from include.orchestration import cluster, submit
 from include.orchestration.cluster import Kubernetes, Yarn
 from include.settings import settings
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 URL = "postgresql+psycopg://sluice@db.example/control"
 MASTER = "k8s://https://k8s.example:6443"

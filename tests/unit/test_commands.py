@@ -11,7 +11,7 @@ from include.control.decide import Failure, State
 from include.control.lease import Lease
 from include.control.process import Holder
 from include.control.schema import audits, desired, drivers, releases, resets, runs
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 FLOW = "silver.a"
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)

@@ -13,7 +13,7 @@ from include.control.lease import Lease
 from include.control.process import Holder
 from include.control.schema import leases
 from include.errors import LeaseHeld, SluiceError, Unreachable
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 def held_by(engine: Engine) -> dict[str, tuple[int, Holder]]:

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 
 from include.control import database, incidents
 from include.control.incidents import Incident
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 FLOW = "silver.a"
 

@@ -25,7 +25,7 @@ from include.control.process import Holder
 from include.control.schema import desired, leases, metadata, runs
 from include.errors import LeaseHeld, LeaseLost, SluiceError, Unreachable
 from tests.conftest import ROOT
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 FLOW = "silver.readings"
 # The renewing thread ends with LeaseLost where the halt comes back, which the real one never does.

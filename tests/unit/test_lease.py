@@ -18,7 +18,7 @@ from include.control.process import Holder, Process
 from include.control.schema import leases
 from include.errors import LeaseHeld, LeaseLost
 from tests.conftest import ROOT
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 FLOW = "silver.readings"
 

@@ -12,7 +12,7 @@ from include.orchestration import submit
 from include.orchestration.local import Local
 from include.settings import settings
 from tests.conftest import ROOT
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from include.control import database, lease, lock, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 TABLE = "silver.readings"
 WINDOW = Entry(lease.of_window(TABLE), TABLE, alone=True)

@@ -18,7 +18,7 @@ from include.spec import Delta, Expect, Kafka, Table
 from tests import lake
 from tests.conftest import ROOT, free_port
 from tests.lake import checkpoint, delta_offset
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
 SILVER = Table(

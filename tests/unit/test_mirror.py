@@ -11,8 +11,8 @@ from include.ledger import mirror
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.lake import checkpoint, delta_offset
-from tests.pipeline import wait_until
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -11,7 +11,7 @@ from include.control import supervision
 from include.control.process import Process
 from include.local import streams
 from include.local.processes import Platform
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 # It has a child.
 COMMAND = ["sh", "-c", "sleep 600; true"]

@@ -22,8 +22,8 @@ from include.control.process import Holder
 from include.control.schema import leases
 from include.errors import LeaseHeld, Unreachable, UsageError
 from tests.conftest import ROOT
-from tests.pipeline import wait_until
 from tests.postgresql import Server
+from tests.waiting import wait_until
 
 FLOW = "silver.readings"
 # What the processors of a busy machine may add.

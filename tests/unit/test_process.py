@@ -12,7 +12,7 @@ import pytest
 
 from include.control.process import Holder, Process
 from tests.conftest import ROOT
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 
 def status(pid: int) -> str:

@@ -34,7 +34,7 @@ from include.control.schema import audits, drivers, leases, runs
 from include.control.supervision import Outlook, Settlement
 from include.declaration.slices import Slice
 from include.errors import Broken
-from tests.pipeline import wait_until
+from tests.waiting import wait_until
 
 A, B = FLOWS = ["bronze.a", "silver.a"]
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
