@@ -8,12 +8,12 @@ export SLUICE_HOME SLUICE_VENV
 IN_VENV := $(SLUICE_VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup s3 venv up down status check test lint lock bench faults clean
+.PHONY: help setup s3 venv up down status new-table remove-examples check test lint lock bench faults clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: venv ## start everything that does not run yet; return when gold holds rows
+up: venv ## start everything that does not run yet; return when the streams run
 	@$(IN_VENV) -m include.local.up
 
 down: ## stop everything that `make up` started, and nothing else
@@ -21,6 +21,12 @@ down: ## stop everything that `make up` started, and nothing else
 
 status: venv ## what runs, and how far behind it is
 	@$(IN_VENV) -m include.local.status
+
+new-table: venv ## write the first file of a table: NAME=silver.orders SOURCE=bronze.orders COLUMNS="..."
+	@$(IN_VENV) -m include.local.new_table "$(NAME)" --source "$(SOURCE)" --columns "$(COLUMNS)" --keys "$(KEYS)"
+
+remove-examples: venv ## take the shipped examples out of this checkout
+	@$(IN_VENV) -m include.local.remove_examples
 
 check: setup ## refuse a wrong table file, with one Spark session
 	@$(IN_VENV) -m include.engine.check

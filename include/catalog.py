@@ -10,6 +10,7 @@ from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from include import declaration
 from include.declaration import (
@@ -163,6 +164,16 @@ def reload() -> Catalog:
             del sys.modules[module]
         importlib.invalidate_caches()
         return load()
+
+
+def versions() -> frozenset[tuple[str, int]]:
+    """Each table file and when it was changed, in nanoseconds: by this a process that runs on notices a new one."""
+    return frozenset(
+        (f"{package}/{path}", file.stat().st_mtime_ns)
+        for package, path in _table_files(_packages())
+        # In the zip that cluster workers get, nothing changes.
+        if isinstance(file := resources.files(package) / path, Path) and file.exists()
+    )
 
 
 def has_examples() -> bool:

@@ -39,3 +39,28 @@ def columns(ddl: str) -> list[str]:
 
 def _name(token: str) -> str:
     return token[1:-1].replace("``", "`") if token.startswith("`") else token
+
+
+def definitions(ddl: str) -> dict[str, str]:
+    """By column, its type as it is written, without comment and constraints."""
+    parts: list[list[str]] = [[]]
+    depth, is_type = 0, True
+    for token in filter(None, TOKEN.findall(ddl)):
+        depth += (token in ("<", "(")) - (token in (">", ")"))
+        if token == "," and depth == 0:
+            parts.append([])
+            is_type = True
+        elif token != ":" or depth:
+            # A word after the whole type begins what else is said of the column.
+            is_type = is_type and (len(parts[-1]) < 2 or depth > 0 or token in (">", ")"))
+            parts[-1] += [token] if is_type else []
+    return {_name(column[0]): _joined(column[1:]) for column in parts if len(column) > 1}
+
+
+def _joined(tokens: list[str]) -> str:
+    """Two words have a blank between them, and so has what follows a comma or colon."""
+    text = ""
+    for token in tokens:
+        is_apart = text[-1:] in (",", ":") or (text[-1:] not in ("", "<", "(") and token not in "<(>),:")
+        text += f" {token}" if is_apart else token
+    return text

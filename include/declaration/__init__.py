@@ -224,4 +224,4 @@ def mistake(table: Table, sentence: str, path: str | None = None) -> Declaration
 def suggest(wrong: str, options: list[str]) -> str:
     """What was perhaps meant."""
     close = get_close_matches(wrong, options, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(options)}"
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(options) or 'none'}"

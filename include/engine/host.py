@@ -54,6 +54,7 @@ class Host:
         self._progress = Progress(driver)
         self._flows: dict[str, Flow] = {}
         self._orders = Orders({}, frozenset(), 0)
+        self._table_files = catalog.versions()
         # What the control database was not there to be told.
         self._untold: list[Callable[[], None]] = []
 
@@ -99,6 +100,8 @@ class Host:
                 self._show_signs()
             threading.Event().wait(BUSY_POLL_SECONDS if is_busy else POLL_SECONDS)
             self._tell()
+            if is_supervised:
+                names += self._new_flows(names)
             self._read_orders(names)
 
     def stop(self) -> None:
@@ -112,6 +115,21 @@ class Host:
             one.query.stop()
             self._progress.end(one)
         self._progress.finish()
+
+    def _new_flows(self, names: list[str]) -> list[str]:
+        """The flows of this driver that its table files have besides these; looked for when a file has changed."""
+        if (files := catalog.versions()) == self._table_files:
+            return []
+        self._table_files = files
+        try:
+            declared = catalog.reload().drivers().get(self._driver, [])
+        except SluiceError as error:
+            print(f"sluice: driver '{self._driver}' takes no new flow in: {error}", file=sys.stderr, flush=True)
+            return []
+        new = [table.flow for table in declared if table.flow not in names]
+        with suppress(Unreachable):
+            orders.begin(self._engine, new, by_hand=False)
+        return new
 
     def _tend(self, name: str, leaves: bool) -> SluiceError | None:
         """Start, end or leave alone; returns what ended the flow, if something did."""

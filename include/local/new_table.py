@@ -1,0 +1,169 @@
+"""Writes the first file of a table, one that `make check` accepts.
+
+make new-table NAME=bronze.orders SOURCE=kafka:orders
+make new-table NAME=bronze.bills SOURCE=csv:bills
+make new-table NAME=silver.orders SOURCE=bronze.orders COLUMNS="order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
+make new-table NAME=gold.orders_by_customer SOURCE=silver.orders KEYS=customer
+
+What is left out is asked for, at a terminal.
+"""
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from include import catalog, ddl
+from include.declaration import suggest
+from include.errors import DeclarationError, UsageError, report
+from include.settings import ROOT
+from include.spec import FORMATS, LAYERS, Files, Table
+
+NAME = re.compile(f"({'|'.join(LAYERS)})[.][a-z][a-z0-9_]*")
+SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in FORMATS)} or the name of a table"
+COLUMNS = "Spark DDL, such as order_id STRING, time TIMESTAMP; or set KEYS, to count the rows by these columns"
+ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'fields that could not be typed'"
+# By a column of its source, the columns that tell where a row came from.
+ORIGINS = {
+    "offset": ("topic STRING COMMENT 'where the message came from'", "partition INT", "offset BIGINT"),
+    "_filename": ("_filename STRING COMMENT 'where it came from'", "_index BIGINT COMMENT 'its place in that file'"),
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a file says: its imports from `include.spec`, the functions before the table, and the table's arguments."""
+
+    imports: set[str]
+    arguments: dict[str, str]
+    functions: str = ""
+
+    def text(self, name: str, comment: str) -> str:
+        arguments = {"name": f'"{name}"', "comment": json.dumps(comment, ensure_ascii=False), **self.arguments}
+        lines = "\n".join(f"    {key}={value}," for key, value in arguments.items())
+        imports = ", ".join(sorted({*self.imports, "Table"}, key=str.lower))
+        return f'"""{comment}."""\n\nfrom include.spec import {imports}\n{self.functions}\nTABLE = Table(\n{lines}\n)\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="new_table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", default="", help="<layer>.<name>")
+    parser.add_argument("--source", default="", help=SOURCES)
+    parser.add_argument("--columns", default="", help="of a table that types its source's rows, as Spark DDL")
+    parser.add_argument("--keys", default="", help="of a table that counts its source's rows: columns, with commas")
+    parser.add_argument("--comment", default="", help="what one row is")
+    arguments = parser.parse_args()
+    name = arguments.name or _ask("NAME", "the table, as <layer>.<name>")
+    path = _path(name)
+    source = arguments.source or _ask("SOURCE", SOURCES)
+    draft, row = _draft(source, arguments.columns, arguments.keys, path.stem)
+    path.write_text(draft.text(name, arguments.comment or row))
+    try:
+        catalog.reload()
+    except DeclarationError:
+        path.unlink()
+        raise
+    print(f"wrote {path.relative_to(ROOT)}: edit it, then `make check`, then `make up`")
+
+
+def _path(name: str) -> Path:
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"NAME is '{name}': write <layer>.<name> in small letters, digits and _; the layers are {', '.join(LAYERS)}"
+        )
+    path = ROOT / "include" / "tables" / f"{name.replace('.', '/')}.py"
+    if path.exists():
+        raise UsageError(f"NAME is '{name}', and {path.relative_to(ROOT)} exists: choose another name")
+    return path
+
+
+def _ask(setting: str, meaning: str) -> str:
+    if not sys.stdin.isatty():
+        raise UsageError(f"{setting} is missing: set it to {meaning}")
+    return input(f"{setting}, {meaning}: ").strip()
+
+
+def _draft(source: str, columns: str, keys: str, name: str) -> tuple[Draft, str]:
+    """The file, and in words what one row is."""
+    kind, colon, place = source.partition(":")
+    if colon and kind == "kafka":
+        topic = place or name
+        return Draft({"Kafka"}, {"source": f'Kafka("{topic}")'}), f"Every message of topic {topic}, as it came"
+    if colon and kind in FORMATS:
+        folder = place or name
+        files = f'Files("{folder}", format="{kind}")'
+        return Draft({"Files"}, {"source": files}), f"Every row of the files in {folder}, as it came"
+    if colon:
+        raise UsageError(f"SOURCE is '{source}': {suggest(kind, ['kafka', *FORMATS])}")
+    above = catalog.load().table(source)
+    if keys:
+        return _counted(above, [key.strip() for key in keys.split(",")]), f"Rows of {source} by {keys}"
+    return _typed(above, columns or _ask("COLUMNS", COLUMNS)), f"One row of {source}, typed"
+
+
+def _typed(above: Table, columns: str) -> Draft:
+    """Its source's rows with types: out of JSON for messages, out of text for files, else columns by their names."""
+    definitions = ddl.definitions(columns)
+    if len(definitions) < len(ddl.columns(columns)):
+        raise UsageError(f"COLUMNS is '{columns}', in which a column has no type: write {COLUMNS}")
+    known = ddl.columns(above.schema)
+    lines = [f"{name} {kind}" for name, kind in definitions.items()]
+    imports, arguments = {"Delta", "Expect"}, {"source": f'Delta("{above.name}")'}
+    into = [name for name, kind in definitions.items() if kind.upper() != "STRING"]
+    if "value" in known:
+        imports |= {"Json"}
+        arguments["parse"] = f'Json("value", into={_tuple(list(definitions))})'
+    elif isinstance(above.source, Files) and into:
+        imports |= {"Cast"}
+        arguments["parse"] = f"Cast(into={_tuple(into)})"
+    for column, origin in ORIGINS.items():
+        lines += origin if column in known else ()
+    lines += [ERRORS] if "parse" in arguments else []
+    arguments["schema"] = _schema(lines)
+    times = [name for name, kind in definitions.items() if kind.upper() in ("TIMESTAMP", "DATE")]
+    if times:
+        arguments["time_column"] = f'"{times[0]}"'
+    first = next(iter(definitions))
+    arguments["expect"] = f'(Expect("{first} is given", "{first} IS NOT NULL"),)'
+    return Draft(imports, arguments)
+
+
+def _counted(above: Table, keys: list[str]) -> Draft:
+    """How many rows of its source there are by key, and by hour where the source has a time."""
+    definitions = ddl.definitions(above.schema)
+    for key in keys:
+        if key not in definitions:
+            raise UsageError(f"KEYS names '{key}', no column of {above.name}: {suggest(key, list(definitions))}")
+    time = next((name for name, kind in definitions.items() if kind.upper() == "TIMESTAMP"), None)
+    lines = [f"{key} {definitions[key]}" for key in keys]
+    arguments = {"source": f'Delta("{above.name}")'}
+    if time:
+        lines.append("hour TIMESTAMP COMMENT 'start of the hour, UTC'")
+    by = [*keys, "hour"] if time else keys
+    arguments["schema"] = _schema([*lines, "rows BIGINT COMMENT 'how many'"])
+    arguments["transform"] = "transform"
+    bucket = f', recompute=Bucket("hour", of="{time}", unit="hour")' if time else ""
+    arguments["write"] = f"Upsert(keys={_tuple(by)}{bucket})"
+    listed = ", ".join(f'"{name}"' for name in by)
+    functions = (
+        "\n\ndef transform(rows):\n    from pyspark.sql import functions as F\n\n"
+        f'    return rows.groupBy({listed}).agg(F.count("*").alias("rows"))\n\n'
+    )
+    return Draft({"Delta", "Upsert", *(["Bucket"] if time else [])}, arguments, functions)
+
+
+def _schema(lines: list[str]) -> str:
+    inside = ",\n".join(f"        {line}" for line in lines)
+    return f'"""\n{inside}\n    """'
+
+
+def _tuple(names: list[str]) -> str:
+    return "(" + ", ".join(f'"{name}"' for name in names) + (",)" if len(names) == 1 else ")")
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,102 @@
+"""docs/first-table.md is followed to the letter, in a fresh clone without the examples."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tests.conftest import ROOT, free_port
+from tests.waiting import wait_until
+
+PAGE = (ROOT / "docs" / "first-table.md").read_text()
+BLOCKS = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [code for language, code in BLOCKS if language == "sh"]
+LOOK = next(code for code in COMMANDS if "duckdb" in code)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """What is committed, or is about to be."""
+    into = tmp_path_factory.mktemp("clone") / "sluice"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).exists():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, into / name)
+    return into
+
+
+@pytest.fixture(scope="module")
+def run(clone: Path):
+    """Runs a command of the page there; what it started ends with the module."""
+    ports = {"SLUICE_KAFKA": f"127.0.0.1:{free_port()}", "SLUICE_AIRFLOW_PORT": str(free_port())}
+    kept = {name: os.environ[name] for name in ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE") if name in os.environ}
+    # Nor what `make test` tells its children.
+    foreign = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "SPARK_CONF_DIR")
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {**outer, **ports, **kept, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+
+    def command(text: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", text], cwd=clone, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    yield command
+    command("make down")
+
+
+def rows(clone: Path, table: str) -> int:
+    try:
+        return DeltaTable(str(clone / "var" / "lake" / table)).count()
+    except TableNotFoundError:
+        return 0
+
+
+def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
+    begin, *steps = COMMANDS[: COMMANDS.index(LOOK)]
+    printed = run(begin)
+    assert "the platform is up; no table holds rows yet" in printed
+    assert "make new-table" in printed
+    assert not (clone / "include" / "examples").exists()
+    for step in steps:
+        run(step)
+    wait_until(lambda: rows(clone, "gold/orders_by_customer") == 2, 120)
+    [shown] = [code for language, code in BLOCKS if language == "text"]
+    assert run(LOOK) == shown
+    assert rows(clone, "quarantine/silver_orders") == 2
+    look_further, stop = COMMANDS[COMMANDS.index(LOOK) + 1 :]
+    assert "order_id is given" in run(look_further)
+    states = {
+        flow["flow"]: flow["state"]
+        for flow in json.loads(run("source var/env.sh; python -m include.ledger status --json"))
+    }
+    assert states == {
+        "bronze.orders": "HEALTHY",
+        "silver.orders": "HEALTHY",
+        "gold.orders_by_customer": "HEALTHY",
+    }
+    imports = run("source var/env.sh; airflow dags list-import-errors -o json")
+    assert imports.splitlines()[-1] in ("[]", "No data found")
+    assert run(stop).splitlines()[-1].startswith("stopped ")
+
+
+def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
+    """Runs behind the other one, or by itself on a clone that still has its examples."""
+    if (clone / "include" / "examples").exists():
+        run("make remove-examples")
+    python = "$SLUICE_VENV/bin/python"
+    assert "error" not in run(f"{python} -m pytest --collect-only -q tests | tail -1")
+    run("$SLUICE_VENV/bin/ruff check . && $SLUICE_VENV/bin/ruff format --check . && $SLUICE_VENV/bin/mypy")
