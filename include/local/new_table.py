@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include import catalog, ddl
+from include.catalog import Catalog
 from include.declaration import suggest
 from include.errors import DeclarationError, UsageError, report
 from include.settings import ROOT
@@ -60,7 +61,8 @@ def main() -> None:
     name = arguments.name or _ask("NAME", "the table, as <layer>.<name>")
     path = _path(name)
     source = arguments.source or _ask("SOURCE", SOURCES)
-    draft, row = _draft(source, arguments.columns, arguments.keys, path.stem)
+    tables = catalog.load()
+    draft, row = begin(tables, path.stem, source, arguments.columns, arguments.keys)
     path.write_text(draft.text(name, arguments.comment or row))
     try:
         catalog.reload()
@@ -87,8 +89,8 @@ def _ask(setting: str, meaning: str) -> str:
     return input(f"{setting}, {meaning}: ").strip()
 
 
-def _draft(source: str, columns: str, keys: str, name: str) -> tuple[Draft, str]:
-    """The file, and in words what one row is."""
+def begin(tables: Catalog, name: str, source: str, columns: str = "", keys: str = "") -> tuple[Draft, str]:
+    """What a table of this name says at first, and in words what its rows are. Raises UsageError."""
     kind, colon, place = source.partition(":")
     if colon and kind == "kafka":
         topic = place or name
@@ -99,7 +101,7 @@ def _draft(source: str, columns: str, keys: str, name: str) -> tuple[Draft, str]
         return Draft({"Files"}, {"source": files}), f"Every row of the files in {folder}, as it came"
     if colon:
         raise UsageError(f"SOURCE is '{source}': {suggest(kind, ['kafka', *FORMATS])}")
-    above = catalog.load().table(source)
+    above = tables.table(source)
     if keys:
         return _counted(above, [key.strip() for key in keys.split(",")]), f"Rows of {source} by {keys}"
     return _typed(above, columns or _ask("COLUMNS", COLUMNS)), f"One row of {source}, typed"

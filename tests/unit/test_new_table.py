@@ -1,0 +1,84 @@
+"""`make new-table` writes a file that the catalog accepts, or says what is missing."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from include.catalog import Catalog
+from include.errors import UsageError
+from include.local.new_table import begin
+from include.spec import Bucket, Cast, Delta, Files, Json, Kafka, Table, Upsert
+from tests.conftest import ROOT
+
+COLUMNS = "order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
+
+
+def written(tables: dict[str, Table], name: str, *answers: str) -> Table:
+    """The table that the file declares; it stands among `tables` from then on."""
+    draft, rows = begin(Catalog(tables), name.partition(".")[2], *answers)
+    module: dict = {}
+    exec(draft.text(name, rows), module)
+    tables[name] = module["TABLE"]
+    return tables[name]
+
+
+def test_messages_are_typed_out_of_json_and_keep_their_place_in_the_topic():
+    tables: dict[str, Table] = {}
+    assert written(tables, "bronze.orders", "kafka:").source == Kafka("orders")
+    silver = written(tables, "silver.orders", "bronze.orders", COLUMNS)
+    assert silver.source == Delta("bronze.orders")
+    assert silver.parse == Json("value", into=("order_id", "time", "amount"))
+    assert "amount DECIMAL(10, 2)" in silver.schema
+    assert "offset BIGINT" in silver.schema
+    assert silver.time_column == "time"
+
+
+def test_rows_of_files_are_cast_where_they_are_no_text():
+    tables: dict[str, Table] = {}
+    assert written(tables, "bronze.bills", "csv:bills-in").source == Files("bills-in", format="csv")
+    silver = written(tables, "silver.bills", "bronze.bills", "day DATE, text STRING")
+    assert silver.parse == Cast(into=("day",))
+    assert "_filename STRING" in silver.schema
+
+
+def test_rows_are_counted_by_keys_and_by_hour_where_they_have_a_time():
+    tables: dict[str, Table] = {}
+    written(tables, "bronze.orders", "kafka:orders")
+    written(tables, "silver.orders", "bronze.orders", f"{COLUMNS}, shop MAP<STRING, INT>")
+    gold = written(tables, "gold.orders", "silver.orders", "", "order_id")
+    assert gold.write == Upsert(keys=("order_id", "hour"), recompute=Bucket("hour", of="time", unit="hour"))
+    written(tables, "bronze.bills", "csv:bills")
+    written(tables, "silver.bills", "bronze.bills", "text STRING")
+    assert written(tables, "gold.bills", "silver.bills", "", "text").write == Upsert(keys=("text",))
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        (("kafak:x",), "SOURCE is 'kafak:x': did you mean 'kafka'?"),
+        (("bronze.order",), "there is no table 'bronze.order': did you mean 'bronze.orders'?"),
+        (
+            ("bronze.orders", "order_id"),
+            "COLUMNS is 'order_id', in which a column has no type: write Spark DDL",
+        ),
+        (("bronze.orders", "", "kye"), "KEYS names 'kye', no column of bronze.orders: did you mean 'key'?"),
+        (("bronze.orders",), "COLUMNS is missing: set it to Spark DDL, such as order_id STRING, time TIMESTAMP"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(answers: tuple[str, ...], sentence: str, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    tables: dict[str, Table] = {}
+    written(tables, "bronze.orders", "kafka:orders")
+    with pytest.raises(UsageError) as refused:
+        written(tables, "silver.orders", *answers)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["silver.A", "orders", "platinum.orders", "silver.my-orders"])
+def test_a_name_that_is_no_table_writes_nothing(name: str):
+    command = [sys.executable, "-m", "include.local.new_table", name, "--source", "kafka:x"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"sluice: NAME is '{name}': write <layer>.<name> in small letters")
