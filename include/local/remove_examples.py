@@ -40,10 +40,10 @@ def main() -> None:
 
 
 def names(tables: dict[str, Table]) -> set[str]:
-    """By which a test or benchmark may call an example: its table, quarantine or topic."""
+    """By which a test or benchmark may call an example: its table, quarantine or topic; and what tests their removal."""
     sources = [flow.source for table in tables.values() for flow in table.flows]
     topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
-    return {*tables, *(table.quarantine for table in tables.values()), *topics}
+    return {*tables, *(table.quarantine for table in tables.values()), *topics, "make remove-examples"}
 
 
 def written(where: Settings, tables: dict[str, Table]) -> list[Path]:
