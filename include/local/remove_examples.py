@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def names(tables: dict[str, Table]) -> set[str]:
-    """By which a test or benchmark may call an example: its table, quarantine or topic; and what tests their removal."""
+    """By which a test or benchmark calls an example: its table, quarantine or topic; and what tests the removal."""
     sources = [flow.source for table in tables.values() for flow in table.flows]
     topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
     return {*tables, *(table.quarantine for table in tables.values()), *topics, "make remove-examples"}
