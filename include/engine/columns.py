@@ -98,7 +98,8 @@ def is_storable(kind: T.DataType) -> bool:
 
 def _can_be_column(one: Found) -> bool:
     name = one.name.lower()
-    return name not in OWN and bool(name) and not REFUSED.search(name) and is_storable(one.kind)
+    is_name = bool(name) and name.isprintable() and "\N{REPLACEMENT CHARACTER}" not in name
+    return is_name and name not in OWN and not REFUSED.search(name) and is_storable(one.kind)
 
 
 def _refused(table: Table, one: Found, known: T.StructField | None) -> Broken:

@@ -22,13 +22,13 @@ from include.engine import commit, peek, records, storage
 from include.engine.checkpoint import Checkpoint
 from include.engine.columns import Found, settle
 from include.engine.commit import Stamp
-from include.engine.peek import Head
+from include.engine.peek import UNREADABLE, VANISHED, Head
 from include.ledger import landing
 from include.ledger.landing import Landed, Taken
 from include.settings import settings
 from include.spec import Files, Table
 
-UNREADABLE, VANISHED, CHANGED = "unreadable", "vanished", "changed"
+CHANGED = "changed"
 # A file of a table takes about as much as so many bytes of text.
 BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
@@ -62,8 +62,7 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
     good = []
     for head in peek.heads(table, [one.path for one in batch]):
         if head.problem:
-            rule = VANISHED if head.is_gone else UNREADABLE
-            troubles.append(Trouble(head.path, rule, head.problem, lying.get(head.path)))
+            troubles.append(Trouble(head.path, head.rule, head.problem, lying.get(head.path)))
         else:
             good.append(head)
     while True:

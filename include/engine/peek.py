@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow
+from deltalake import DeltaTable
 from pyarrow import fs, parquet
 
 from include import ddl
+from include.engine import header
 from include.errors import Unreachable
 from include.ledger.landing import file_system
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table
 
+UNREADABLE, VANISHED, EMPTY = "unreadable", "vanished", "empty"
 THREADS = 16
 HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
@@ -36,14 +39,14 @@ MARKS = (
 @dataclass(frozen=True)
 class Head:
     """kind: what files have to share to be read together. names: of a CSV's columns. encoding: what a byte-order
-    mark says, else empty. problem: why it cannot be read."""
+    mark says, else empty. problem: why it is not read; rule: by which name the quarantine knows that."""
 
     path: str
     kind: Hashable = None
     names: tuple[str, ...] = ()
     encoding: str = ""
     problem: str = ""
-    is_gone: bool = False
+    rule: str = UNREADABLE
 
 
 def heads(table: Table, paths: Iterable[str]) -> list[Head]:
@@ -57,13 +60,34 @@ def heads(table: Table, paths: Iterable[str]) -> list[Head]:
         try:
             return _look(system, path, source, declared)
         except FileNotFoundError:
-            return Head(path, problem="it was gone before it was read", is_gone=True)
+            return Head(path, problem="it was gone before it was read", rule=VANISHED)
         except (OSError, pyarrow.ArrowException, csv.Error) as error:
             require_bytes(system, path)
             return Head(path, problem=str(error).partition("\n")[0])
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(look, paths))
+        found = list(pool.map(look, paths))
+    return _without_strangers(table, found) if source.format == "csv" and source.header else found
+
+
+def _without_strangers(table: Table, heads: list[Head]) -> list[Head]:
+    """The same, where a header that has nothing to do with the table is a problem of its file."""
+    columns = _columns(table)
+    good = [head for head in heads if not head.problem]
+    strange = [good[place].path for place in header.strangers([head.names for head in good], columns)]
+    return [
+        Head(head.path, problem=header.stranger(head.names, columns)) if head.path in strange else head
+        for head in heads
+    ]
+
+
+def _columns(table: Table) -> list[str]:
+    """Of the table as it is declared, and as it is stored, without those that every table of files has."""
+    names = ddl.columns(table.schema)
+    if settings().is_stored(table.name):
+        names += [field.name for field in DeltaTable(str(settings().table_path(table.name))).schema().fields]
+    of_all = ["", *ddl.columns(FILES_SCHEMA)]
+    return [name for name in dict.fromkeys(names) if name not in of_all]
 
 
 def require_bytes(system: fs.FileSystem, path: str) -> None:
@@ -86,15 +110,22 @@ def _look(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, 
         return Head(path, schema.to_string())
     with system.open_input_stream(path) as stream:
         if source.format == "json":
-            stream.read(1)
-            return Head(path)
-        record, encoding = _first_record(stream)
+            return Head(path) if stream.read(1) else _empty(path)
+        record, encoding, is_decoded = _first_record(stream)
     if record is None:
-        return Head(path)
+        return _empty(path)
+    if source.header and not is_decoded:
+        raise csv.Error("its header is not UTF-8")
+    if source.header:
+        header.require_names(record)
     given = record if source.header else list(declared)
     given += [""] * (len(record) - len(given))
     names = _apart([name.strip() or f"_c{place}" for place, name in enumerate(given)])
     return Head(path, (names, encoding), names, encoding)
+
+
+def _empty(path: str) -> Head:
+    return Head(path, problem="it is empty", rule=EMPTY)
 
 
 def _apart(names: list[str]) -> tuple[str, ...]:
@@ -107,25 +138,36 @@ def _apart(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str]:
-    """None where there is none. And what a byte-order mark says of the file."""
+def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bool]:
+    """None where there is none; what a byte-order mark says of the file; whether the record is in that encoding."""
     data = b""
     while len(data) < LONGEST_HEADER_BYTES:
         more = stream.read(HEAD_BYTES)
         data += more
         encoding = next((name for mark, name in MARKS if data.startswith(mark)), "")
-        text = io.StringIO(_text(data, encoding), newline="")
-        record = next((record for record in csv.reader(text) if record), None)
-        end = text.tell()
-        if not more or (record is not None and 0 < end < len(text.getvalue())):
-            return record, encoding
+        text, is_decoded = _text(data, encoding)
+        lines = io.StringIO(text, newline="")
+        record = next((record for record in csv.reader(lines) if record), None)
+        end = lines.tell()
+        if not more or (record is not None and 0 < end < len(text)):
+            if record is not None and not is_decoded:
+                record, is_decoded = _decoded(record)
+            return record, encoding, is_decoded
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
 
 
-def _text(data: bytes, encoding: str) -> str:
+def _text(data: bytes, encoding: str) -> tuple[str, bool]:
+    """And whether that is its encoding; if it is not, each byte stands for a character."""
+    name = "utf-8-sig" if encoding in ("", "UTF-8") else encoding
     try:
-        return codecs.getincrementaldecoder("utf-8-sig" if encoding in ("", "UTF-8") else encoding)("strict").decode(
-            data
-        )
+        return codecs.getincrementaldecoder(name)("strict").decode(data), True
     except UnicodeDecodeError:
-        return data.decode("latin-1")
+        return data.decode("latin-1"), False
+
+
+def _decoded(record: list[str]) -> tuple[list[str], bool]:
+    """A record of bytes as text, where it is UTF-8 although something behind it is not."""
+    try:
+        return [cell.encode("latin-1").decode("utf-8-sig") for cell in record], True
+    except UnicodeDecodeError:
+        return record, False

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from include.control import commands, database
 from include.control.commands import Action, Command
 from include.engine import commit, files
 from include.errors import Broken, FlowFailed
-from include.ledger import status
+from include.ledger import status, verification
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Table
 from tests.flows import Driver, is_long, rows_of
@@ -83,7 +84,6 @@ ODD: dict[str, tuple[bytes, list[dict]]] = {
         f'{HEADER}2019-08-04,"1\n{LINE}'.encode(),
         [{"date": "2019-08-04", "amount": f"1\n{LINE}", "rescued": {"_record": f'2019-08-04,"1\n{LINE}'.rstrip()}}],
     ),
-    "empty.csv": (b"", []),
     "header.csv": (HEADER.encode(), []),
     "blank lines.csv": (f"\n\n{HEADER}\n{LINE}\n\n".encode(), [DAY]),
     "latin.csv": (
@@ -120,6 +120,41 @@ def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, 
     )
     assert landing.rows() == {file: rows for file, (_, rows) in ODD.items() if rows}
     assert landing.troubles() == []
+
+
+def test_a_csv_file_that_is_no_table_costs_neither_a_column_nor_a_row_and_is_named(landing, run_once, fails):
+    noise = random.Random(7).randbytes(2_000)
+    plain = landing.table()
+    landing.drop("a.csv", HEADER + LINE)
+    landing.drop("b noise.csv", noise)
+    fails(run_once, plain)
+    run_once(plain)
+    landing.drop("c.csv", HEADER.replace("description", "text") + LINE)
+    landing.drop("d noise.csv", noise)
+    landing.drop("e semicolons.csv", "date;amount\n2019-08-04;1\n")
+    landing.drop("f empty.csv", "")
+    fails(run_once, plain)
+    run_once(plain)
+    landing.drop("g noise.csv", noise)
+    landing.drop("h.csv", HEADER)
+    run_once(plain)
+    assert landing.rows() == {"a.csv": [DAY], "c.csv": [{"date": "2019-08-04", "amount": "500.00", "text": "Pay"}]}
+    stored = [name for name in rows_of(plain.name)[0] if not name.startswith("_")]
+    assert sorted(stored) == ["amount", "date", "description", "text"]
+    assert landing.troubles() == [
+        ("b noise.csv", "unreadable"),
+        ("d noise.csv", "unreadable"),
+        ("e semicolons.csv", "unreadable"),
+        ("f empty.csv", "empty"),
+        ("g noise.csv", "unreadable"),
+    ]
+    verification.verify(plain)
+
+
+def test_a_json_key_that_nobody_can_read_becomes_no_column(landing, run_once):
+    landing.drop("a.json", json.dumps({"a": "x", "\1\2": "y", "\ufffd": "z"}))
+    run_once(landing.table(format="json"))
+    assert landing.rows() == {"a.json": [{"a": "x", "rescued": {"\1\2": "y", "\ufffd": "z"}}]}
 
 
 def test_a_csv_file_without_a_header_has_the_declared_columns_in_order(landing, run_once):
