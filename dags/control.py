@@ -11,9 +11,11 @@
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
 | release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
+| acknowledge | takes its alarm on for `hours` (24): no red task and no message until then, or until it is another |
 
-Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. The last three actions wait for an
-approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but `supervise` is paused: nobody starts it.
+Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. Accept data loss, reset checkpoint
+and release wait for an approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but `supervise` is
+paused: nobody starts it.
 """
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator

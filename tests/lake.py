@@ -31,11 +31,13 @@ def data(name: str, rows: int, at: float, size: int = 100, **more: Any) -> dict[
     return added(name, size, modificationTime=int(at * 1000), stats=json.dumps({"numRecords": rows}), **more)
 
 
-def write(table: str, at: float, *actions: dict[str, Any], **stamp: Any) -> int:
-    """The table's next version, committed at this moment; returns its number."""
+def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **stamp: Any) -> int:
+    """The table's next version, committed at this moment; returns its number. written: rows, by Delta's own metrics."""
     path = settings().table_path(table)
     version = len(list((path / "_delta_log").glob("*.json")))
-    info = {"userMetadata": json.dumps(stamp)} if stamp else {}
+    info: dict[str, Any] = {"userMetadata": json.dumps(stamp)} if stamp else {}
+    if written is not None:
+        info["operationMetrics"] = {"numOutputRows": str(written)}
     commit(path, version, said(at, **info), *(() if version else BEGINNING), *actions)
     return version
 

@@ -5,11 +5,12 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import database, holds, incidents, lease, orders, supervision
+from include.control import acknowledgements, database, holds, incidents, lease, orders, supervision
 from include.control.schema import audits, desired, drivers, resets, runs, ticks
 
 # Whoever pastes a command again within this time means the same restart.
 REPEAT_SECONDS = 60
+ACKNOWLEDGED_HOURS = 24
 
 
 class Action(StrEnum):
@@ -18,6 +19,7 @@ class Action(StrEnum):
     up: the same for a flow that is stopped.
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
     the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
+    acknowledge: take its alarm on for some hours, in which nobody is told of it again.
     """
 
     RESTART = "restart"
@@ -28,6 +30,7 @@ class Action(StrEnum):
     ACCEPT_DATA_LOSS = "accept data loss"
     RESET_CHECKPOINT = "reset checkpoint"
     RELEASE = "release"
+    ACKNOWLEDGE = "acknowledge"
 
 
 # These need the approval of a person.
@@ -36,13 +39,17 @@ DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Actio
 
 @dataclass(frozen=True)
 class Command:
-    """driver: restarts the process as a whole; the other actions are meant for each of its `flows`."""
+    """driver: restarts the process as a whole; the other actions are meant for each of its `flows`.
+
+    hours: for which an alarm is acknowledged.
+    """
 
     action: Action
     flows: tuple[str, ...]
     who: str
     reason: str
     driver: str | None = None
+    hours: float = ACKNOWLEDGED_HOURS
 
 
 def obey(engine: Engine, command: Command) -> list[str]:
@@ -99,6 +106,9 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.RELEASE:
             holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"
+        case Action.ACKNOWLEDGE:
+            taken = acknowledgements.acknowledge(connection, flow, command.who, command.reason, command.hours)
+            return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"
         case _:
             return _reset(connection, command, flow)
 

@@ -17,7 +17,8 @@ FORCE_SECONDS = 90
 
 class State(StrEnum):
     """HEALTHY: it works, or has nothing to do. STARTING: it was just started. WAITING: it has a reason to hold still.
-    LAGGING: it works, and falls behind. STUCK: it lives without progress. BACKING OFF: it failed and will be started
+    LAGGING: it works, and falls behind. REJECTING: it works, and suddenly none of its rows reach the table. NOT FRESH:
+    its table does not keep its promise. STUCK: it lives without progress. BACKING OFF: it failed and will be started
     again by itself. STOPPED: nobody wants it to run. BROKEN: it failed, and only a person can cure that.
     """
 
@@ -25,13 +26,17 @@ class State(StrEnum):
     STARTING = "STARTING"
     WAITING = "WAITING"
     LAGGING = "LAGGING"
+    REJECTING = "REJECTING"
+    NOT_FRESH = "NOT FRESH"
     STUCK = "STUCK"
     BACKING_OFF = "BACKING OFF"
     STOPPED = "STOPPED"
     BROKEN = "BROKEN"
 
 
-SICK = frozenset({State.LAGGING, State.STUCK, State.BACKING_OFF, State.BROKEN})
+# In which a flow does its work; what is wrong is the outcome.
+OF_RUNNING_FLOWS = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
+SICK = OF_RUNNING_FLOWS | {State.STUCK, State.BACKING_OFF, State.BROKEN}
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Seen:
     waits_for: what of its source is away, in words.
     backlog: how it falls behind, in words; None while it keeps up.
     expires: what of its source is about to be deleted unread, in words.
+    rejects: how its rows end elsewhere than in the table, in words; None while they pass.
+    not_fresh: how the table's promise is broken, in words; None while it is kept.
     restart_seconds_ago: since a restart of its driver was asked for that the driver has not followed yet.
     abandoned: the job that stopped it for a while has died.
     """
@@ -87,6 +94,8 @@ class Seen:
     waits_for: str | None = None
     backlog: str | None = None
     expires: str | None = None
+    rejects: str | None = None
+    not_fresh: str | None = None
     restart_seconds_ago: float | None = None
     abandoned: Failure | None = None
 
@@ -149,6 +158,8 @@ def _stopped(seen: Seen) -> Decision:
     reason = f"{ends}: {seen.wanted_why or 'nobody wants it to run'}"
     if seen.expires:
         return Decision(State.LAGGING, f"{reason}. {seen.expires}", "action catch up, or action start")
+    if seen.not_fresh:
+        return Decision(State.NOT_FRESH, f"{reason}. {seen.not_fresh}", "action catch up, or action start")
     return Decision(State.STOPPED, reason, "action start")
 
 
@@ -165,10 +176,24 @@ def _at_work(seen: Seen) -> Decision:
         return Decision(State.STARTING, f"started {silent_seconds:.0f} s ago")
     if seen.waits_for:
         return Decision(State.WAITING, seen.waits_for)
-    if seen.expires or seen.backlog:
+    return _outcome(seen) or Decision(
+        State.HEALTHY, "at work" if seen.wanted == "running" else "reads to the end, then stops"
+    )
+
+
+def _outcome(seen: Seen) -> Decision | None:
+    """What is wrong with a flow that works; the first is the most urgent."""
+    if seen.expires:
         words = ". ".join(filter(None, (seen.expires, seen.backlog)))
         return Decision(State.LAGGING, words, "see what takes its time: make status and its driver's log")
-    return Decision(State.HEALTHY, "at work" if seen.wanted == "running" else "reads to the end, then stops")
+    if seen.rejects:
+        return Decision(State.REJECTING, seen.rejects, "docs/runbooks/rejecting.md")
+    if seen.not_fresh:
+        words = ". ".join(filter(None, (seen.not_fresh, seen.backlog)))
+        return Decision(State.NOT_FRESH, words, "docs/runbooks/not-fresh.md")
+    if seen.backlog:
+        return Decision(State.LAGGING, seen.backlog, "see what takes its time: make status and its driver's log")
+    return None
 
 
 def _coming_up(seen: Seen) -> Decision:

@@ -10,7 +10,7 @@ from include.control.decide import State
 from include.control.schema import incidents
 
 # What is worth being told although something else was wrong before.
-NEWS = frozenset({State.BROKEN, State.LAGGING})
+NEWS = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
     with database.transaction(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
     return (_incident(row), row.told_at is not None) if row else None
+
+
+def of_state(connection: Connection, state: str) -> frozenset[str]:
+    """The targets whose open alarm is in this state."""
+    is_open = (incidents.c.state == state) & incidents.c.ended_at.is_(None)
+    return frozenset(connection.execute(select(incidents.c.target).where(is_open)).scalars())
 
 
 def untold(engine: Engine) -> list[Incident]:

@@ -222,6 +222,15 @@ incidents = Table(
     Index("one_open_incident", "target", unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
 )
 
+acknowledgements = Table(
+    "acknowledgement",
+    metadata,
+    Column("incident", Integer, primary_key=True, comment="the alarm that a person has taken on"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("ends_at", Float, nullable=False, comment="until when it makes no noise"),
+)
+
 audits = Table(
     "audit",
     metadata,

@@ -5,8 +5,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import abandoned, database, incidents, lease, orders
-from include.control.decide import HEALTHY_SECONDS, START_SECONDS, Decision, Failure, Seen, State, decide
+from include.control import abandoned, acknowledgements, database, incidents, lease, orders
+from include.control.decide import (
+    HEALTHY_SECONDS,
+    OF_RUNNING_FLOWS,
+    START_SECONDS,
+    Decision,
+    Failure,
+    Seen,
+    State,
+    decide,
+)
 from include.control.process import Holder
 from include.control.schema import desired, drivers, leases, pulses, runs
 from include.spec import table_of
@@ -16,22 +25,27 @@ NAME = "supervise"
 
 @dataclass(frozen=True)
 class Outlook:
-    """A flow's source, in words. waits_for: what of it is away. backlog: how the flow falls behind. expires: what is
-    about to be deleted unread.
+    """A flow's source and rows, in words. waits_for: what of the source is away. backlog: how the flow falls behind.
+    expires: what is about to be deleted unread. rejects: how its rows end elsewhere than in the table. not_fresh: how
+    the table's promise is broken.
     """
 
     waits_for: str | None = None
     backlog: str | None = None
     expires: str | None = None
+    rejects: str | None = None
+    not_fresh: str | None = None
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """decisions: one for each flow. launch_since: start the driver, by an intent of this moment. kill: end it now;
+    """decisions: one for each flow. acknowledged: of flows whose alarm a person has taken on, by whom and until when.
+    launch_since: start the driver, by an intent of this moment. kill: end it now;
     holder: who it is, where it holds its lease.
     """
 
     decisions: dict[str, Decision]
+    acknowledged: dict[str, str]
     launch_since: float | None
     kill: bool
     holder: Holder | None
@@ -83,8 +97,14 @@ def settle(
             if decision.start or (launch_since and decision.state is State.BACKING_OFF):
                 _intend(connection, flow)
             _remember(connection, flow, seen[flow], decision)
+        known = acknowledgements.current(connection)
+    acknowledged = {
+        flow: str(known[flow])
+        for flow, decision in decisions.items()
+        if decision.is_sick and flow in known and known[flow].covers(decision)
+    }
     kill = any(decision.kill for decision in decisions.values())
-    return Settlement(decisions, launch_since, kill, seen_driver.held.get(lease.of_driver(driver)))
+    return Settlement(decisions, acknowledged, launch_since, kill, seen_driver.held.get(lease.of_driver(driver)))
 
 
 def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
@@ -163,6 +183,8 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         waits_for=outlook.waits_for or _window(connection, table_of(run.flow), now),
         backlog=outlook.backlog,
         expires=outlook.expires,
+        rejects=outlook.rejects,
+        not_fresh=outlook.not_fresh,
         restart_seconds_ago=driver.restart_seconds_ago,
         abandoned=driver.abandoned.get(run.flow),
     )
@@ -183,7 +205,7 @@ def _intend(connection: Connection, flow: str) -> None:
 
 
 def _remember(connection: Connection, flow: str, seen: Seen, decision: Decision) -> None:
-    works = decision.state in (State.HEALTHY, State.WAITING, State.LAGGING)
+    works = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
     lasts = works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
     if lasts and seen.attempts:
         connection.execute(update(runs).where(runs.c.flow == flow).values(attempts=0))

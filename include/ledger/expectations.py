@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -57,11 +58,16 @@ class Rule:
 
 def batches(table: Table, limit: int) -> list[Batch]:
     """The newest ones whose commits are still in the log, newest first. Raises Unreachable and Broken."""
-    log = Log(settings().table_path(table.name))
+    return list(islice(counted(table, Log(settings().table_path(table.name))), limit))
+
+
+def counted(table: Table, log: Log) -> Iterator[Batch]:
+    """The batches that counted their rows, newest first, each read from the log when it is asked for."""
     flows = {flow.flow for flow in table.flows}
-    counted = (one for one in log.commits() if one.metadata.get("rows"))
-    own = (one for one in counted if one.metadata.get("flow") in flows or RUN in one.metadata)
-    return [_batch(table, commit) for commit in islice(own, limit)]
+    for commit in log.commits():
+        is_batch = commit.metadata.get("flow") in flows or RUN in commit.metadata
+        if is_batch and commit.metadata.get("rows"):
+            yield _batch(table, commit)
 
 
 def rules(table: Table, found: list[Batch]) -> list[Rule]:

@@ -15,7 +15,7 @@ from include.ledger.sources import TIMEOUT_SECONDS
 from include.ledger.status import Standing
 from include.ledger.trend import Verdict
 
-WORKS = ("HEALTHY", "LAGGING", "WAITING")
+WORKS = ("HEALTHY", "LAGGING", "REJECTING", "NOT FRESH", "WAITING")
 FLOW, TABLE = ("flow",), ("table",)
 
 

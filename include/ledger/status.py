@@ -14,7 +14,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import database, supervision
 from include.errors import SluiceError
-from include.ledger import backfills, freshness, position, trend
+from include.ledger import alarms, backfills, freshness, position, trend
 from include.ledger import lag as lags
 from include.ledger.freshness import Freshness
 from include.ledger.lag import Lag
@@ -33,7 +33,8 @@ class Standing:
     `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
     view, has a state of its own.
 
-    in_flight: its batch that is planned and not committed. stale: why its table is, and since when.
+    in_flight: its batch that is planned and not committed. stale: why its table is, and since when. alarm: the open
+    one of the flow or table, and who has taken it on.
     """
 
     flow: str
@@ -46,6 +47,7 @@ class Standing:
     freshness: Freshness
     in_flight: int | None
     stale: tuple[str, ...] = ()
+    alarm: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -61,7 +63,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
     seen = _seen(tables)
     found = lags.of_all(flows, sources)
     fresh = freshness.look(tables, found)
-    stale = backfills.stale_or_nothing()
+    stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
     return [
         Standing(
             flow.flow,
@@ -72,6 +74,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
             fresh[flow.name],
             _in_flight(flow.flow),
             tuple(backfills.words(one) for one in stale if one.table == flow.name),
+            open_alarms.get(flow.flow) or open_alarms.get(flow.name),
         )
         for flow in flows
     ]
@@ -161,6 +164,8 @@ def _behind(lag: Lag) -> str:
 
 def _notes(one: Standing) -> list[str]:
     notes = list(one.stale)
+    if one.alarm:
+        notes.append(f"{one.flow}: {one.alarm}")
     if one.state is None:
         notes.append(one.reason)
     elif one.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):

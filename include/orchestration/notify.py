@@ -26,6 +26,7 @@ from include.control.incidents import Incident
 from include.errors import SluiceError, Unreachable, UsageError
 from include.orchestration.diagnose import DATABASE
 from include.settings import settings
+from include.spec import table_of
 
 CONNECTION = "sluice_alerts"
 TIMEOUT_SECONDS = 5
@@ -119,6 +120,10 @@ def command(incident: Incident) -> str:
         return REMEDIES.get(incident.state, "make up")
     if incident.state == State.LAGGING:
         return "make status"
+    if incident.state == State.NOT_FRESH:
+        return "python -m include.ledger status"
+    if incident.state == State.REJECTING:
+        return f"python -m include.ledger expectations {table_of(incident.target)}"
     kind, _, table = incident.target.partition(" ")
     if table and kind in WINDOW_COMMANDS:
         return f"{WINDOW_COMMANDS[kind]}{table}"

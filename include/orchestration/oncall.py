@@ -8,18 +8,26 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.control import commands, database
-from include.control.commands import DESTRUCTIVE, Action, Command
+from include.control.acknowledgements import LONGEST_HOURS
+from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.ledger import beginning, checkpoint
 from include.orchestration.tasks import APPROVE
 from include.settings import settings
 from include.spec import Delta, Kafka
 
-FLOWS, DRIVERS = list(catalog.load().flows), list(catalog.load().drivers())
+FLOWS, DRIVERS, VIEWS = list(catalog.load().flows), list(catalog.load().drivers()), list(catalog.load().views)
 FORM = {
-    "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS], description="a flow, or else a driver"),
+    "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS, *VIEWS], description="a flow, or else a driver"),
     "driver": Param(None, type=["null", "string"], enum=[None, *DRIVERS], description="all flows of one Spark process"),
     "action": Param(type="string", enum=[str(action) for action in Action]),
     "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+    "hours": Param(
+        ACKNOWLEDGED_HOURS,
+        type="number",
+        exclusiveMinimum=0,
+        maximum=LONGEST_HOURS,
+        description="how long an alarm is acknowledged",
+    ),
 }
 
 
@@ -30,6 +38,10 @@ def command(form: dict[str, Any], who: str | None) -> Command:
         raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")
     if driver and action in DESTRUCTIVE:
         raise AirflowFailException(f"driver is '{driver}', and action {action} is for one flow: name the flow instead")
+    if flow in VIEWS and action is not Action.ACKNOWLEDGE:
+        raise AirflowFailException(
+            f"flow is '{flow}', a materialized view, which has no stream for action {action}: trigger refresh.{flow}"
+        )
     if action is Action.ACCEPT_DATA_LOSS and not isinstance(catalog.load().flow(flow).source, Kafka):
         raise AirflowFailException(
             f"flow is '{flow}', which reads no Kafka topic, so none of its records can have expired: "
@@ -40,7 +52,7 @@ def command(form: dict[str, Any], who: str | None) -> Command:
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
     flows = (flow,) if flow else tuple(table.flow for table in catalog.load().drivers()[driver])
-    return Command(action, flows, who or "unknown", form["reason"], driver)
+    return Command(action, flows, who or "unknown", form["reason"], driver, form["hours"])
 
 
 def generation(flow: str) -> int:

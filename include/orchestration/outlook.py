@@ -1,10 +1,18 @@
-"""What is known of the sources of flows: whether they answer, how far behind the flows are, what is about to expire."""
+"""What is known of flows from outside: whether their sources answer, how far they are behind, what is about to expire,
+whether their rows reach the table, and whether it keeps its promise.
+"""
 
+from contextlib import suppress
+
+from deltalake.exceptions import DeltaError
 from sqlalchemy import Engine
 
-from include.control import backlog
+from include.catalog import Catalog
+from include.control import backlog, database, incidents
+from include.control.decide import State
 from include.control.supervision import Outlook
-from include.ledger import kafka, lag
+from include.errors import SluiceError
+from include.ledger import freshness, kafka, lag, rejection
 from include.ledger.lag import Lag
 from include.spec import Table
 
@@ -13,21 +21,46 @@ ALARM_SHARE = 0.5
 ALARM_SECONDS = 86_400
 
 
-def look(engine: Engine, tables: list[Table]) -> dict[str, Outlook]:
-    """By flow. Writes down how far each is behind. Raises Unreachable for the control database only."""
-    found = {flow: one for flow, one in lag.look(tables, kafka.TIMEOUT_SECONDS).items() if one.has_begun}
+def look(engine: Engine, tables: Catalog) -> dict[str, Outlook]:
+    """By flow, and by table where one without a flow of its own breaks its promise.
+
+    Writes down how far each flow is behind. Raises Unreachable for the control database only.
+    """
+    promises = any(table.fresh_minutes is not None for table in tables.tables.values())
+    lags = lag.look((tables.readers if promises else tables.flows).values(), kafka.TIMEOUT_SECONDS)
+    found = {flow: one for flow, one in lags.items() if one.has_begun and flow in tables.flows}
     for flow, one in found.items():
         if one.unknown and not _waits(one):
             # Its start will name it: the checkpoint or the source table is damaged.
             print(f"{flow}: how far it is behind cannot be told: {one.unknown}")
     backlog.remember(engine, {flow: one.count for flow, one in found.items() if one.count is not None})
-    growing = backlog.growing(engine)
-    return {
-        table.flow: Outlook(
-            _waits(found.get(table.flow)), _grows(growing.get(table.flow)), _expires(found.get(table.flow))
+    growing, broken = backlog.growing(engine), _broken_promises(tables, lags) if promises else {}
+    with database.transaction(engine) as connection:
+        now, known = database.now(connection), incidents.of_state(connection, State.REJECTING)
+    outlooks = {
+        flow: Outlook(
+            _waits(found.get(flow)),
+            _grows(growing.get(flow)),
+            _expires(found.get(flow)),
+            _rejects(table, now, flow in known),
+            broken.pop(table.name, None),
         )
-        for table in tables
+        for flow, table in tables.flows.items()
     }
+    return outlooks | {table: Outlook(not_fresh=words) for table, words in broken.items()}
+
+
+def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:
+    """By table."""
+    look = freshness.look(tables, lags)
+    return {name: f"what it lacks is {found.words}" for name, found in look.items() if found.is_kept is False}
+
+
+def _rejects(flow: Table, now: float, is_known: bool) -> str | None:
+    """What cannot be read is named by the start of the flow."""
+    with suppress(SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
+        return rejection.of(flow, now, is_known)
+    return None
 
 
 def _waits(found: Lag | None) -> str | None:

@@ -3,7 +3,9 @@
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import database, schedule, supervision
+from include.catalog import Catalog
+from include.control import acknowledgements, database, incidents, schedule, supervision
+from include.control.decide import State
 from include.control.supervision import Outlook
 from include.errors import SluiceError
 from include.ledger import gather
@@ -25,8 +27,8 @@ def reconcile_all() -> list[dict[str, str]]:
     for flow, asked in schedule.follow(engine, schedules, timetable.next_tick).items():
         print(f"{flow}: by its schedule, it {asked}")
     place = launch.launcher()
-    outlooks = outlook.look(engine, list(tables.flows.values()))
-    sick = []
+    outlooks = outlook.look(engine, tables)
+    sick = _settle_promises(engine, tables, outlooks)
     for driver, flows in tables.drivers().items():
         try:
             sick += _settle(engine, place, driver, flows, outlooks)
@@ -45,6 +47,27 @@ def _gather() -> None:
         print(f"query progress: {gather.gather() or 0} reports gathered")
     except Exception as error:
         print(f"query progress is not gathered for now: {error}")
+
+
+def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outlook]) -> list[dict[str, str]]:
+    """The alarms of tables that no supervised flow writes, such as views."""
+    supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
+    promising = [table.name for table in tables.tables.values() if table.fresh_minutes and table.name not in supervised]
+    broken = {table: words for table in promising if (words := outlooks.get(table, Outlook()).not_fresh)}
+    with database.transaction(engine) as connection:
+        for table in promising:
+            if table in broken:
+                incidents.begin(connection, table, State.NOT_FRESH, broken[table])
+            else:
+                incidents.end(connection, table)
+        acknowledged = acknowledgements.current(connection)
+    for table, words in broken.items():
+        print(f"{table}: {State.NOT_FRESH}: {words}. {acknowledged.get(table, '')}")
+    return [
+        {"flow": table, "reason": f"{State.NOT_FRESH}: {words}. Next: docs/runbooks/not-fresh.md"}
+        for table, words in broken.items()
+        if table not in acknowledged
+    ]
 
 
 def _settle(
@@ -66,7 +89,9 @@ def _settle(
     sick = []
     for flow, decision in settled.decisions.items():
         print(f"{flow}: {decision.state}: {decision.reason}")
-        if decision.is_sick:
+        if flow in settled.acknowledged:
+            print(f"{flow}: {settled.acknowledged[flow]}")
+        elif decision.is_sick:
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
             sick.append({"flow": flow, "reason": reason})
     return sick

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from include.catalog import Catalog
 from include.control import backlog
 from include.control.supervision import Outlook
 from include.ledger import sources
@@ -30,13 +31,13 @@ def test_a_flow_falls_behind_when_its_backlog_grows_and_does_not_come_back(behin
 def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, topic, run_once, engine):
     topic.create(retention_ms="3600000").send(1, 2)
     run_once(chain.bronze)
-    assert outlook.look(engine, [chain.bronze]) == {chain.bronze.name: Outlook()}
+    assert outlook.look(engine, Catalog({chain.bronze.name: chain.bronze})) == {chain.bronze.name: Outlook()}
     topic.send(3)
-    assert outlook.look(engine, [chain.bronze])[chain.bronze.name].expires is None
+    assert outlook.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires is None
     topic.configure(retention_ms="1000")
 
     def expires() -> str:
-        return outlook.look(engine, [chain.bronze])[chain.bronze.name].expires or ""
+        return outlook.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires or ""
 
     where = f"topic '{topic.name}', partition 0,"
     wait_until(lambda: expires().startswith(f"Kafka deletes unread records of {where} in 0.0 h: "), 30)
@@ -47,7 +48,7 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
     run_once(chain.bronze, chain.silver)
     away = replace(settings(), kafka="127.0.0.1:1")
     monkeypatch.setattr(sources, "settings", lambda: away)
-    seen = outlook.look(engine, [chain.bronze, chain.silver])
+    seen = outlook.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
     assert seen[chain.silver.name] == Outlook()
 
@@ -57,5 +58,5 @@ def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_
     run_once(chain.bronze)
     [newest] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
     newest.write_bytes(b"")
-    seen = outlook.look(engine, [chain.bronze, chain.silver])
+    seen = outlook.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert set(seen.values()) == {Outlook()}

@@ -41,6 +41,7 @@ CASES = {
     **{(action, state): (state, 1, RESET) for action in RESETS for state in ("running", "draining", "stopped")},
     (Action.RELEASE, "running"): ("running", 0, RUNS),
     (Action.RELEASE, "draining"): ("draining", 0, RUNS),
+    **{(Action.ACKNOWLEDGE, state): (state, 0, "nothing done, it has no alarm") for state in ("running", "stopped")},
     (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
 

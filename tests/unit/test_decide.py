@@ -50,6 +50,7 @@ def asked(seconds_ago: float, **other) -> Seen:
     return Seen(is_driver_alive=True, restart_seconds_ago=seconds_ago, **other)
 
 
+REPEATED, OLD = "of the newest 100 rows 0 were written: 100 repeated", "what it lacks is 12 min old"
 CASES = {
     "all is well": (held(), Decision(State.HEALTHY, "at work")),
     "it drains": (held(wanted="draining"), Decision(State.HEALTHY, "reads to the end, then stops")),
@@ -84,6 +85,22 @@ CASES = {
     "what matters more comes first": (
         held(expires=EXPIRES, backlog=BEHIND),
         Decision(State.LAGGING, f"{EXPIRES}. {BEHIND}", SLOW),
+    ),
+    "its rows end elsewhere than in the table": (
+        held(rejects=REPEATED, not_fresh=OLD),
+        Decision(State.REJECTING, REPEATED, "docs/runbooks/rejecting.md"),
+    ),
+    "its table is older than it promises, and why": (
+        held(not_fresh=OLD, backlog=BEHIND),
+        Decision(State.NOT_FRESH, f"{OLD}. {BEHIND}", "docs/runbooks/not-fresh.md"),
+    ),
+    "records that are soon deleted come before a promise": (
+        held(not_fresh=OLD, expires=EXPIRES),
+        Decision(State.LAGGING, EXPIRES, SLOW),
+    ),
+    "stopped, and its table promises otherwise": (
+        Seen(wanted="stopped", wanted_why="moving", not_fresh=OLD),
+        Decision(State.NOT_FRESH, f"stopped: moving. {OLD}", "action catch up, or action start"),
     ),
     "no progress is worse than too little": (
         held(sign_seconds_ago=200.0, backlog=BEHIND),
@@ -234,7 +251,7 @@ def test_each_state_has_a_case():
 
 
 def test_only_what_needs_a_person_or_time_is_sick():
-    assert sorted(SICK) == ["BACKING OFF", "BROKEN", "LAGGING", "STUCK"]
+    assert sorted(SICK) == ["BACKING OFF", "BROKEN", "LAGGING", "NOT FRESH", "REJECTING", "STUCK"]
     assert [state for state in State if Decision(state, "").is_sick] == [state for state in State if state in SICK]
 
 

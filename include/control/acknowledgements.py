@@ -1,0 +1,59 @@
+"""Alarms that a person has taken on: until when, and by whom. Until then they make no noise."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, select, update
+
+from include.control import database
+from include.control.decide import Decision
+from include.control.incidents import NEWS
+from include.control.schema import acknowledgements, incidents
+
+LONGEST_HOURS = 168
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """state, error: of the alarm when it was acknowledged. ends_at: in seconds since 1970."""
+
+    state: str
+    error: str
+    who: str
+    reason: str
+    ends_at: float
+
+    def covers(self, decision: Decision) -> bool:
+        """Not what is news to a person: another trouble that needs one, or another error."""
+        is_same = (decision.state, decision.error) == (self.state, self.error)
+        return is_same or (decision.state not in NEWS and self.state not in NEWS)
+
+    def __str__(self) -> str:
+        until = datetime.fromtimestamp(self.ends_at, UTC)
+        return f"acknowledged by {self.who} until {until:%Y-%m-%d %H:%M}Z: {self.reason}"
+
+
+def acknowledge(connection: Connection, target: str, who: str, reason: str, hours: float) -> Acknowledgement | None:
+    """Take on the target's open alarm, which nobody is notified of any more; None where none is open."""
+    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    incident = connection.execute(select(incidents).where(is_open)).one_or_none()
+    if incident is None:
+        return None
+    now = database.now(connection)
+    values = {"incident": incident.number, "who": who, "reason": reason, "ends_at": now + hours * 3600}
+    statement = database.insert(connection, acknowledgements).values(values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["incident"], set_=values))
+    untold = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
+    connection.execute(update(incidents).where(untold).values(told_at=now))
+    return Acknowledgement(incident.state, incident.error, who, reason, values["ends_at"])
+
+
+def current(connection: Connection) -> dict[str, Acknowledgement]:
+    """By target, of the alarms that are open."""
+    holds = incidents.c.ended_at.is_(None) & (acknowledgements.c.ends_at > database.now(connection))
+    rows = connection.execute(
+        select(incidents.c.target, incidents.c.state, incidents.c.error, acknowledgements)
+        .join(acknowledgements, acknowledgements.c.incident == incidents.c.number)
+        .where(holds)
+    )
+    return {row.target: Acknowledgement(row.state, row.error, row.who, row.reason, row.ends_at) for row in rows}
