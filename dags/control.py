@@ -11,6 +11,7 @@
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
 | release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
+| keep old rows | rows that an earlier definition of its table made stay as they are; `status` says no more of them |
 | acknowledge | takes its alarm on for `hours` (24): no red task and no message until then, or until it is another |
 
 Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. Accept data loss, reset checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, stale, standstill
+from include.control import commands, database, lease, outdated, stale, standstill
 from include.control.schema import backfills, requests, resets
 from include.declaration.slices import Slice, stored
 from include.spec import table_of
@@ -160,6 +160,7 @@ def finish(
         for follower in followers:
             _follow(connection, one, follower)
         stale.end(connection, one.table, one.range)
+        outdated.end(connection, one.table, one.range)
         _supersede(connection, one)
         now = database.now(connection)
         said = f"{before:,} rows before, {after:,} after"

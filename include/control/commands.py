@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, database, holds, incidents, lease, orders, supervision
+from include.control import acknowledgements, database, holds, incidents, lease, orders, outdated, supervision
 from include.control.schema import audits, desired, drivers, resets, runs, ticks
 
 # Whoever pastes a command again within this time means the same restart.
@@ -19,6 +19,7 @@ class Action(StrEnum):
     up: the same for a flow that is stopped.
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
     the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
+    keep old rows: rows that an earlier definition of the table made stay as they are.
     acknowledge: take its alarm on for some hours, in which nobody is told of it again.
     """
 
@@ -31,6 +32,7 @@ class Action(StrEnum):
     RESET_CHECKPOINT = "reset checkpoint"
     RELEASE = "release"
     ACKNOWLEDGE = "acknowledge"
+    KEEP_OLD_ROWS = "keep old rows"
 
 
 # These need the approval of a person.
@@ -106,6 +108,10 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.RELEASE:
             holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"
+        case Action.KEEP_OLD_ROWS if outdated.forget(connection, flow):
+            return "its older rows stay as they are"
+        case Action.KEEP_OLD_ROWS:
+            return "nothing done, all its rows are of the definition that it has now"
         case Action.ACKNOWLEDGE:
             taken = acknowledgements.acknowledge(connection, flow, command.who, command.reason, command.hours)
             return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"

@@ -141,6 +141,19 @@ stale = Table(
     Column("since", Float, nullable=False),
 )
 
+outdated = Table(
+    "outdated",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False, comment="that wrote rows by an earlier definition than today's"),
+    Column("target", String, nullable=False, comment="its table"),
+    Column("generation", Integer, nullable=False),
+    Column("batch", BigInteger, nullable=False, comment="the first of today's definition"),
+    Column("begins", String, comment="which range of the table, in UTC; NULL: all of it"),
+    Column("ends", String),
+    Column("since", Float, nullable=False),
+)
+
 rewinds = Table(
     "rewind",
     metadata,

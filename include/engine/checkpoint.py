@@ -1,9 +1,6 @@
 """A flow's checkpoint directory: whose it is, and whether it fits the table."""
 
-import hashlib
-import inspect
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +8,8 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from include import catalog
 from include.control.resets import Reset
-from include.engine import generation, siblings
+from include.engine import definition, generation, siblings
 from include.engine.commit import txn_app_id
 from include.errors import Broken, FlowFailed, LeaseHeld
 from include.ledger import checkpoint as ledger
@@ -32,6 +28,8 @@ class Checkpoint:
     committed: the last batch Spark knows to be done. written: the last batch the table holds, at most one more.
     Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, None before the first.
     source: which topic or table it reads. deployed_from: the first batch made by today's definition, where that is new.
+    has_older_rows: the batches before were made by one that makes other rows. is_as_before: no batch was made by the
+    definition that was in between.
     lost: what of its topic this start skipped for good.
     """
 
@@ -42,6 +40,8 @@ class Checkpoint:
     last_commit: tuple[int, int] | None
     source: dict[str, Any]
     deployed_from: int | None = None
+    has_older_rows: bool = False
+    is_as_before: bool = False
     lost: tuple[Lost, ...] = ()
 
 
@@ -208,12 +208,24 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
 
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    definitions, today = planned.owner(found.path)["definitions"], fingerprint(table)
-    if definitions and definitions[-1]["sha256"] == today:
+    definitions, first = planned.owner(found.path)["definitions"], found.written + 1
+    today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
+    if definitions and definitions[-1]["sha256"] == today["sha256"]:
+        if "rows" not in definitions[-1]:
+            # It was written down by a build that did not tell what makes the rows.
+            _write_owner(found.path, definitions=[*definitions[:-1], {**definitions[-1], **today}])
         return found
+    before = _before(definitions, first)
     # What is planned and not written is made by today's code too.
-    _write_owner(found.path, definitions=[*definitions, {"sha256": today, "from_batch": found.written + 1}])
-    return replace(found, deployed_from=found.written + 1)
+    _write_owner(found.path, definitions=[*definitions, {**today, "from_batch": first}])
+    is_other = before is not None and before.get("rows") not in (None, today["rows"])
+    is_as_before = before is not None and before.get("rows") == today["rows"] and definitions[-1] is not before
+    return replace(found, deployed_from=first, has_older_rows=is_other, is_as_before=is_as_before)
+
+
+def _before(definitions: list[dict[str, Any]], first: int) -> dict[str, Any] | None:
+    """The definition that made the batch before this one; None where there is none of this generation."""
+    return next((one for one in reversed(definitions) if one["from_batch"] < first), None)
 
 
 def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:
@@ -231,16 +243,3 @@ def _write_owner(path: Path, **changed: Any) -> None:
     # A rename, so that a kill leaves it whole.
     (path / f"{OWNER}.new").write_text(json.dumps({**planned.owner(path), **changed}))
     (path / f"{OWNER}.new").rename(path / OWNER)
-
-
-def fingerprint(table: Table) -> str:
-    """SHA-256 of what the declaration says, and of the files its transform and those of its steps stand in."""
-    said = [f"{replace(one, transform=None, steps=())!r}\n{_code(one.transform)}" for one in (*table.steps, table)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()
-
-
-def _code(transform: Callable[[Any], Any] | str | None) -> str:
-    if transform is None or isinstance(transform, str):
-        return transform or ""
-    with catalog.TABLE_FILES:
-        return inspect.getsource(inspect.getmodule(transform) or transform)

@@ -13,13 +13,12 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database, holds, lease, orders, resets, rewinds
+from include.control import holds, lease, orders, resets, rewinds
 from include.control.decide import Failure
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order, Orders
-from include.engine import checkpoint, failure, flow, storage
-from include.engine.checkpoint import Checkpoint
+from include.engine import checkpoint, deployment, failure, flow, storage
 from include.engine.flow import Flow
 from include.engine.progress import Progress
 from include.errors import LeaseHeld, SluiceError, Unreachable
@@ -174,7 +173,7 @@ class Host:
         claimed = checkpoint.claim(self._spark, table, reset)
         if reset:
             resets.done(self._engine, reset, claimed.generation, claimed.lost)
-        self._record_deployment(table, claimed)
+        self._untold.append(partial(deployment.record, self._engine, self._driver, table, claimed))
         self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
 
     def _alter(self, table: Table, statement: str) -> None:
@@ -189,18 +188,6 @@ class Host:
             self._spark.sql(statement)
         finally:
             self._keeper.leave(table.flow)
-
-    def _record_deployment(self, table: Table, claimed: Checkpoint) -> None:
-        if claimed.deployed_from is None:
-            return
-        result = f"holds from batch {claimed.deployed_from} of generation {claimed.generation} on"
-
-        def record() -> None:
-            who = f"driver {self._driver}"
-            with database.transaction(self._engine) as connection:
-                commands.record(connection, who, "deploy", table.flow, "its definition is new", result)
-
-        self._untold.append(record)
 
     def _end(self, name: str) -> SluiceError | None:
         """Close the books on a query that has ended."""

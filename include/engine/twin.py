@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from include.engine import checkpoint, storage
+from include.engine import definition, storage
 from include.engine.window import Worker
 from include.errors import Broken, UsageError
 from include.ledger import beginning, planned, position
@@ -114,7 +114,7 @@ def _is_of_today(flow: Table) -> bool:
     newest = ledger.newest_generation(home)
     if newest is None:
         return False
-    return {one["sha256"] for one in planned.owner(home / str(newest))["definitions"]} == {checkpoint.fingerprint(flow)}
+    return {one["sha256"] for one in planned.owner(home / str(newest))["definitions"]} == {definition.fingerprint(flow)}
 
 
 def drop(spark: SparkSession, table: Table) -> None:

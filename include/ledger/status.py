@@ -14,7 +14,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import database, supervision
 from include.errors import SluiceError
-from include.ledger import alarms, backfills, freshness, position, trend
+from include.ledger import alarms, backfills, freshness, outdated, position, trend
 from include.ledger import lag as lags
 from include.ledger.freshness import Freshness
 from include.ledger.lag import Lag
@@ -33,7 +33,8 @@ class Standing:
     `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
     view, has a state of its own.
 
-    in_flight: its batch that is planned and not committed. stale: why its table is, and since when. alarm: the open
+    in_flight: its batch that is planned and not committed. stale: why its table, or some of its
+    rows, should be made again, and since when. alarm: the open
     one of the flow or table, and who has taken it on.
     """
 
@@ -64,6 +65,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
     found = lags.of_all(flows, sources)
     fresh = freshness.look(tables, found)
     stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
+    older_rows = outdated.by_table(tables)
     return [
         Standing(
             flow.flow,
@@ -73,7 +75,10 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
             trend.of(flow, found[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
-            tuple(backfills.words(one) for one in stale if one.table == flow.name),
+            (
+                *(backfills.words(one) for one in stale if one.table == flow.name),
+                *older_rows.get(flow.name, ()),
+            ),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
         )
         for flow in flows

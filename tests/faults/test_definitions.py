@@ -6,15 +6,23 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from include.control import database
+from include.catalog import Catalog
+from include.control import database, outdated
 from include.control.commands import Action
 from include.control.schema import audits
+from include.declaration import slices
 from include.engine import commit
 from include.errors import Broken, FlowFailed
+from include.ledger import outdated as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
 from tests.flows import only_in_full_runs, rows_of
 from tests.topic import Topic
+
+
+def older(table) -> tuple[str, ...]:
+    """What `status` says of rows that an earlier definition made."""
+    return outdated_words.by_table(Catalog({table.name: table})).get(table.name, ())
 
 
 def owner(table) -> dict:
@@ -177,3 +185,36 @@ def test_a_reset_does_not_let_other_keys_into_the_table(chain, topic, run_once, 
     topic.send(2)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
+
+
+def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_kept(chain, topic, run_once, engine, ask):
+    bronze, silver, _ = chain.in_slices
+    topic.create().send(1, 2)
+    run_once(bronze, silver)
+    assert older(silver) == ()
+    run_once(bronze, replace(silver, comment="other words"))
+    assert older(silver) == ()
+    changed = replace(silver, transform=doubled)
+    topic.send(3)
+    run_once(bronze, changed)
+    [said] = older(changed)
+    assert "holds from batch 1/1 on" in said
+    assert f"""backfill.{silver.name} -c '{{"from": "1970-01-01", "to": "1970-01-02"}}'""" in said
+    with database.transaction(engine) as connection:
+        outdated.end(connection, silver.name, slices.of(changed, "1970-01-01", "1970-01-02"))
+    assert older(changed) == ()
+    topic.send(4)
+    run_once(bronze, silver)
+    assert len(older(silver)) == 1
+    assert ask(Action.KEEP_OLD_ROWS, silver) == f"{silver.flow}: its older rows stay as they are"
+    assert older(silver) == ()
+
+
+def test_a_change_that_is_taken_back_before_it_made_a_row_leaves_none_of_an_earlier_definition(chain, topic, run_once):
+    bronze, silver, _ = chain.in_slices
+    topic.create().send(1, 2)
+    run_once(bronze, silver)
+    run_once(replace(silver, transform=doubled))
+    assert len(older(silver)) == 1
+    run_once(silver)
+    assert older(silver) == ()

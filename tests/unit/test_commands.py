@@ -42,6 +42,11 @@ CASES = {
     (Action.RELEASE, "running"): ("running", 0, RUNS),
     (Action.RELEASE, "draining"): ("draining", 0, RUNS),
     **{(Action.ACKNOWLEDGE, state): (state, 0, "nothing done, it has no alarm") for state in ("running", "stopped")},
+    (Action.KEEP_OLD_ROWS, "running"): (
+        "running",
+        0,
+        "nothing done, all its rows are of the definition that it has now",
+    ),
     (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.declaration.reading import FEED, resolved
-from include.engine.checkpoint import fingerprint
+from include.engine.definition import fingerprint
 from include.errors import Broken, Unreachable, UsageError
 from include.ledger import guard, since
 from include.settings import settings

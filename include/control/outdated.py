@@ -1,0 +1,65 @@
+"""Rows that an earlier definition of their table made, until they are made again or a person keeps them as they are."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, delete, insert, select, update
+
+from include.control import database
+from include.control.schema import outdated
+from include.declaration.slices import Slice, stored
+from include.spec import table_of
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """batch: of the generation of the flow's checkpoint, the first that today's definition made. range: of the older
+    rows, by the table's time column; as a whole where nobody can tell. since: in seconds since 1970.
+    """
+
+    flow: str
+    generation: int
+    batch: int
+    range: Slice
+    since: float
+
+    @property
+    def table(self) -> str:
+        return table_of(self.flow)
+
+
+def every(engine: Engine) -> list[Outdated]:
+    """Oldest first. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        rows = connection.execute(select(outdated).order_by(outdated.c.number)).all()
+        return [Outdated(row.flow, row.generation, row.batch, stored(row.begins, row.ends), row.since) for row in rows]
+
+
+def mark(connection: Connection, flow: str, generation: int, batch: int, rows: Slice) -> None:
+    """All rows that the flow has written are of earlier definitions, also those that were before."""
+    forget(connection, flow)
+    begins, ends = rows.texts
+    values = {"flow": flow, "target": table_of(flow), "generation": generation, "batch": batch}
+    connection.execute(insert(outdated).values(**values, begins=begins, ends=ends, since=database.now(connection)))
+
+
+def forget(connection: Connection, flow: str) -> bool:
+    """Its older rows stay as they are; whether there were any."""
+    return connection.execute(delete(outdated).where(outdated.c.flow == flow)).rowcount > 0
+
+
+def end(connection: Connection, table: str, made: Slice) -> None:
+    """The rows of this range were made again: what is left is outdated still."""
+    mine = outdated.c.target == table
+    begins, ends = made.texts
+    if begins is None or ends is None:
+        connection.execute(delete(outdated).where(mine))
+        return
+    connection.execute(delete(outdated).where(mine, outdated.c.begins >= begins, outdated.c.ends <= ends))
+    overlaps = mine & (outdated.c.begins < ends) & (outdated.c.ends > begins)
+    for row in connection.execute(select(outdated).where(overlaps)).all():
+        same = outdated.c.number == row.number
+        if row.begins < begins and row.ends > ends:
+            rest = {name: value for name, value in row._mapping.items() if name not in ("number", "begins")}
+            connection.execute(insert(outdated).values(**rest, begins=ends))
+        kept = {"ends": begins} if row.begins < begins else {"begins": ends}
+        connection.execute(update(outdated).where(same).values(kept))

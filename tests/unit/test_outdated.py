@@ -1,0 +1,119 @@
+"""Rows of an earlier definition are named until they are made again, or kept as they are."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from sqlalchemy import Engine
+
+from include.control import database, outdated
+from include.declaration.slices import Slice
+from include.engine.definition import fingerprint, rows_fingerprint
+from include.ledger.outdated import range_of, words
+from include.settings import settings
+from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+
+FLOW = "silver.orders"
+SCHEMA = "time TIMESTAMP COMMENT 'when', amount INT"
+TABLE = Table(name=FLOW, comment="", source=Delta("bronze.orders"), schema=SCHEMA, time_column="time")
+
+
+def days(first: int, last: int) -> Slice:
+    return Slice(datetime(2026, 3, first, tzinfo=UTC), datetime(2026, 3, last, tzinfo=UTC))
+
+
+def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
+    with database.transaction(engine) as connection:
+        outdated.mark(connection, FLOW, 1, 7, marked)
+        for part in made:
+            outdated.end(connection, FLOW, part)
+    return [mark.range for mark in outdated.every(engine)]
+
+
+@pytest.mark.parametrize(
+    ("marked", "made", "rest"),
+    [
+        (days(1, 9), [days(1, 9)], []),
+        (days(2, 8), [days(1, 9)], []),
+        (days(1, 9), [Slice()], []),
+        (Slice(), [days(1, 9)], [Slice()]),
+        (Slice(), [Slice()], []),
+        (days(1, 9), [days(1, 3)], [days(3, 9)]),
+        (days(1, 9), [days(7, 12)], [days(1, 7)]),
+        (days(1, 9), [days(4, 5)], [days(1, 4), days(5, 9)]),
+        (days(1, 9), [days(4, 5), days(1, 4), days(5, 9)], []),
+        (days(1, 9), [days(10, 12)], [days(1, 9)]),
+    ],
+)
+def test_what_was_made_again_is_outdated_no_more_and_the_rest_is(engine: Engine, marked, made, rest):
+    assert left(engine, marked, *made) == rest
+
+
+def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
+    left(engine, days(1, 9))
+    left(engine, days(1, 12))
+    [mark] = outdated.every(engine)
+    assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 7, days(1, 12))
+
+
+def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
+    left(engine, days(1, 9))
+    [mark] = outdated.every(engine)
+    said = words(mark, TABLE)
+    assert f"{FLOW}: its definition of 20" in said
+    assert (
+        "holds from batch 1/7 on, and rows from 2026-03-01T00:00:00Z to 2026-03-09T00:00:00Z are of an earlier one"
+        in said
+    )
+    assert """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in said
+    whole = replace(mark, range=Slice())
+    assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in words(whole, TABLE)
+    kafka = Table(name="bronze.orders", comment="", source=Kafka("orders"))
+    assert "no backfill can make them again" in words(replace(whole, flow="bronze.orders"), kafka)
+
+
+def test_the_range_is_the_days_of_the_rows_that_are_stored(home):
+    moments = [datetime(2026, 3, 2, 10, tzinfo=UTC), datetime(2026, 3, 5, 23, 59, 59, tzinfo=UTC), None]
+    rows = pa.table({"time": pa.array(moments, pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(settings().table_path(FLOW)), rows)
+    assert range_of(TABLE) == days(2, 6)
+    assert range_of(replace(TABLE, time_column=None)) == Slice()
+
+
+def doubled(rows):
+    return rows.selectExpr("time", "2 * amount AS amount")
+
+
+ROWS_CHANGE = {
+    "a transform": {"transform": doubled},
+    "SQL": {"transform": "SELECT * FROM source"},
+    "a type": {"schema": SCHEMA.replace("INT", "BIGINT")},
+    "a rule": {"expect": (Expect("positive", "amount > 0"),)},
+    "what becomes of a row": {"expect": (Expect("positive", "amount > 0", otherwise="drop"),)},
+    "a parse": {"parse": Json("value", into=("amount",))},
+    "an identity": {"write": Append(unique=("time",))},
+    "an aggregate": {"write": Upsert(keys=("time",), recompute=Bucket("time", of="time", unit="day"))},
+    "another source": {"source": Delta("bronze.clicks")},
+}
+ROWS_STAY = {
+    "a comment": {"comment": "other words", "schema": SCHEMA.replace("when", "the time")},
+    "how often": {"interval_seconds": 60.0, "driver": "side", "schedule": None},
+    "smaller batches": {"source": Delta("bronze.orders", max_files=3)},
+    "its care": {"maintain": Maintenance(schedule=None), "owner": "team", "fresh_minutes": 5.0},
+}
+
+
+@pytest.mark.parametrize("case", ROWS_CHANGE)
+def test_what_makes_other_rows_is_another_definition_of_rows(case: str):
+    changed = replace(TABLE, **ROWS_CHANGE[case])
+    assert rows_fingerprint(changed) != rows_fingerprint(TABLE)
+    assert fingerprint(changed) != fingerprint(TABLE)
+
+
+@pytest.mark.parametrize("case", ROWS_STAY)
+def test_what_makes_the_same_rows_is_none(case: str):
+    changed = replace(TABLE, **ROWS_STAY[case])
+    assert rows_fingerprint(changed) == rows_fingerprint(TABLE)
+    assert fingerprint(changed) != fingerprint(TABLE)
