@@ -4,44 +4,16 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from include import declaration
-from include.declaration import (
-    avro,
-    expectations,
-    files,
-    layout,
-    mistake,
-    reading,
-    resets,
-    slices,
-    sources,
-    suggest,
-    views,
-)
+from include.declaration import examination, reading, suggest, table_files
+from include.declaration.examination import Examination
 from include.errors import DeclarationError, UsageError
 from include.settings import settings
-from include.spec import LAYERS, Delta, References, Table
-
-# What is wrong with a table by itself.
-ALONE = (
-    declaration.check_alone,
-    views.check,
-    layout.check,
-    sources.check,
-    avro.check,
-    reading.check_alone,
-    slices.check,
-    resets.check,
-)
-
+from include.spec import Table
 
 TABLES, EXAMPLES = "include.tables", "include.examples"
 
@@ -79,7 +51,7 @@ class Catalog:
         """What is made of it, each after those it reads. Raises UsageError for a table nobody declared."""
         found: list[Table] = []
         for table in self.tables.values():
-            if {self.table(name).name, *(one.name for one in found)} & set(_reads(table)):
+            if {self.table(name).name, *(one.name for one in found)} & set(examination.reads(table)):
                 found.append(table)
         return found
 
@@ -125,34 +97,18 @@ def _named(kind: str, name: str, options: dict[str, Table]) -> Table:
 def load(*packages: str) -> Catalog:
     """Every `<package>.<layer>.<name>`, checked; without packages, the tables of this project and its examples.
 
-    Raises DeclarationError, one sentence that names the file.
+    Raises DeclarationError with all sentences that `examine` has found.
     """
-    found: dict[str, Table] = {}
-    for package, path in _table_files(packages or _packages()):
-        layer, _, name = path.removesuffix(".py").rpartition("/")
-        if layer not in LAYERS:
-            place = f"{package.replace('.', '/')}/{path}"
-            raise DeclarationError(
-                f"{place} lies in no layer, so it would be ignored: move it to one of {', '.join(LAYERS)}"
-            )
-        table = _import(package, layer, name)
-        if f"{layer}.{name}" in found:
-            raise DeclarationError(
-                f"{package.replace('.', '/')}/{path}: another file declares {layer}.{name}, too: rename one of them"
-            )
-        expected = f"{layer}.{name}"
-        if table.name != expected:
-            raise mistake(table, f"name is '{table.name}', which is not its path: call it '{expected}'", expected)
-        for alone in ALONE:
-            alone(table)
-        found[expected] = table
-    for table in found.values():
-        for among in (declaration.check_among, expectations.check, files.check):
-            among(table, found)
-    ordered = {name: found[name] for name in _in_graph_order(found)}
-    for table in ordered.values():
-        reading.check_among(table, ordered)
-    return Catalog(*reading.resolved(ordered))
+    catalog, found = examine(*packages)
+    if found.broken:
+        raise DeclarationError(*found.sentences)
+    return catalog
+
+
+def examine(*packages: str) -> tuple[Catalog, Examination]:
+    """The tables that are right and read only such, and what was found out about all of them."""
+    found = examination.examine(table_files.find(packages or _packages()))
+    return Catalog(*reading.resolved(found.tables)), found
 
 
 def reload() -> Catalog:
@@ -169,10 +125,10 @@ def reload() -> Catalog:
 def versions() -> frozenset[tuple[str, int]]:
     """Each table file and when it was changed, in nanoseconds: by this a process that runs on notices a new one."""
     return frozenset(
-        (f"{package}/{path}", file.stat().st_mtime_ns)
-        for package, path in _table_files(_packages())
+        (one.place, file.stat().st_mtime_ns)
+        for one in table_files.find(_packages())
         # In the zip that cluster workers get, nothing changes.
-        if isinstance(file := resources.files(package) / path, Path) and file.exists()
+        if isinstance(file := resources.files(one.package) / one.path, Path) and file.exists()
     )
 
 
@@ -185,56 +141,3 @@ def has_examples() -> bool:
 
 def _packages() -> tuple[str, ...]:
     return (TABLES, f"{EXAMPLES}.tables") if has_examples() else (TABLES,)
-
-
-def _table_files(packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for package in packages:
-        for path in sorted(_files(resources.files(package))):
-            yield package, path
-
-
-def _files(directory: Traversable, above: str = "") -> Iterator[str]:
-    """Paths of all modules below, except those whose name begins with `_` or `.`.
-
-    Not by Path.glob, which finds nothing inside the zip that cluster workers get.
-    """
-    for entry in directory.iterdir():
-        if entry.name.startswith(("_", ".")):
-            continue
-        if entry.is_dir():
-            yield from _files(entry, f"{above}{entry.name}/")
-        elif entry.name.endswith(".py"):
-            yield above + entry.name
-
-
-def _import(package: str, layer: str, name: str) -> Table:
-    module_name, path = f"{package}.{layer}", f"{package}.{layer}".replace(".", "/")
-    try:
-        # First, so that what goes wrong there is not said of the table.
-        place = f"{path}/__init__.py"
-        importlib.import_module(module_name)
-        place = f"{path}/{name}.py"
-        module = importlib.import_module(f"{module_name}.{name}")
-    except Exception as error:
-        raise DeclarationError(
-            f"{place} cannot be imported ({type(error).__name__}: {error}): mend that line; "
-            f"pyspark is imported inside `transform` only"
-        ) from error
-    table = getattr(module, "TABLE", None)
-    if not isinstance(table, Table):
-        raise DeclarationError(f"{place} has no `TABLE = Table(...)`: add it, or move the file out of the tables")
-    return table
-
-
-def _in_graph_order(tables: dict[str, Table]) -> list[str]:
-    reads = {name: _reads(table) for name, table in tables.items()}
-    try:
-        return list(TopologicalSorter(reads).static_order())
-    except CycleError as error:
-        path = error.args[1]
-        raise mistake(tables[path[0]], f"reads itself in a cycle ({' <- '.join(path)}): cut one of these") from error
-
-
-def _reads(table: Table) -> list[str]:
-    source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
-    return source + [rule.table for rule in table.expect if isinstance(rule, References)]

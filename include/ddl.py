@@ -12,29 +12,52 @@ TOKEN = re.compile(
 )
 
 
+# What may stand between a column's type and the next comma.
+AFTER_TYPE = {"NOT", "NULL", "COMMENT", "COLLATE", "DEFAULT", "GENERATED"}
+OF_LONG_TYPES = {"WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "TO", "YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"}
+
+
 def types(ddl: str) -> dict[str, str]:
     """By column, the word its type begins with, in capitals."""
-    found: list[list[str]] = [[]]
-    depth = 0
-    for token in filter(None, TOKEN.findall(ddl)):
-        depth += (token in ("<", "(")) - (token in (">", ")"))
-        if token == "," and depth == 0:
-            found.append([])
-        elif token != ":":
-            found[-1].append(token)
-    return {_name(column[0]): column[1].upper() for column in found if len(column) > 1}
+    return {_name(column[0]): column[1].upper() for column in _columns(ddl) if len(column) > 1}
 
 
 def columns(ddl: str) -> list[str]:
     """Column names of a schema, "" where a comma has no column before or after it."""
-    names, depth = [""], 0
+    return [_name(column[0]) if column else "" for column in _columns(ddl)]
+
+
+def unquoted(ddl: str) -> list[str]:
+    """The names that stand there without backquotes."""
+    return [column[0] for column in _columns(ddl) if column and not column[0].startswith("`")]
+
+
+def without_comma(ddl: str) -> list[tuple[str, str]]:
+    """Two columns each, between which a comma is missing."""
+    found = []
+    for column in _columns(ddl):
+        for position, word in enumerate(column[:-1]):
+            is_name = position > 1 and word[0] not in "'\"" and column[position - 1].upper() != "COLLATE"
+            if is_name and word.upper() not in AFTER_TYPE | OF_LONG_TYPES:
+                found.append((_name(column[0]), _name(word)))
+                break
+            if word.upper() in ("DEFAULT", "GENERATED"):
+                break
+    return found
+
+
+def _columns(ddl: str) -> list[list[str]]:
+    """The words of each column, without what stands in brackets."""
+    found: list[list[str]] = [[]]
+    depth = 0
     for token in filter(None, TOKEN.findall(ddl)):
-        depth += (token in ("<", "(")) - (token in (">", ")"))
+        depth -= token in (">", ")")
         if token == "," and depth == 0:
-            names.append("")
-        elif not names[-1]:
-            names[-1] = _name(token)
-    return names
+            found.append([])
+        elif depth == 0 and token not in (":", "<", "(", ">", ")"):
+            found[-1].append(token)
+        depth += token in ("<", "(")
+    return found
 
 
 def _name(token: str) -> str:

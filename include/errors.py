@@ -23,10 +23,18 @@ class UsageError(SluiceError):
 
 
 class DeclarationError(SluiceError):
-    """The author of a table file has to change it."""
+    """The author of a table file has to change it.
+
+    sentences: one for each mistake, a line of its own in the message. table: the one whose file it is, where it is one.
+    """
 
     exit_code = 3
     needs_person = True
+
+    def __init__(self, *sentences: str, table: str | None = None) -> None:
+        super().__init__("\n".join(sentences))
+        self.sentences = sentences
+        self.table = table
 
 
 class Unreachable(SluiceError):
@@ -84,6 +92,9 @@ def report(main: Callable[[], None]) -> None:
     """Run an entry point; a `SluiceError` becomes its sentence on stderr and its exit code."""
     try:
         main()
+    except DeclarationError as error:
+        print(*(f"sluice: {sentence}" for sentence in error.sentences), sep="\n", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
     except SluiceError as error:
         print(f"sluice: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

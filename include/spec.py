@@ -159,6 +159,7 @@ class Table:
     properties: Delta table properties, over Sluice's own.
     branch: of one of several flows; the catalog sets it.
     steps: the temporary steps between `source` and this table, in their order; the catalog fills them in.
+    file: where it is declared, from the root of the repository; the catalog sets it.
     """
 
     name: str
@@ -183,6 +184,8 @@ class Table:
     properties: dict[str, str] = field(default_factory=dict)
     branch: str | None = None
     steps: tuple["Table", ...] = ()
+    # Where a table is declared is no part of what it declares.
+    file: str = field(default="", repr=False, compare=False)
 
     @property
     def flow(self) -> str:
@@ -206,7 +209,7 @@ class Table:
         return isinstance(self.write, Replace)
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, Files) and FILES_SCHEMA not in self.schema:
+        if isinstance(self.source, Files) and isinstance(self.schema, str) and FILES_SCHEMA not in self.schema:
             declared = "" if self.schema == KAFKA_SCHEMA else f"{self.schema},"
             object.__setattr__(self, "schema", f"{declared}{FILES_SCHEMA}")
 

@@ -1,7 +1,6 @@
 """What a table file may say of Avro, as far as it can be known without an Avro library."""
 
 import json
-from collections.abc import Mapping
 
 from include.declaration import mistake, suggest
 from include.spec import Avro, Table
@@ -11,13 +10,11 @@ def check(table: Table) -> None:
     """Raises DeclarationError for what is wrong with the schemas of a table that is right otherwise."""
     if not isinstance(table.parse, Avro):
         return
-    if not isinstance(table.parse.schemas, Mapping):
-        raise mistake(table, f"schemas is {table.parse.schemas!r}: write schemas={{id: schema}}")
     if bool(table.parse.schemas) == (table.parse.schema is not None):
         both = "both schemas and a schema" if table.parse.schemas else "neither schemas nor a schema"
         raise mistake(table, f"Avro has {both}: name schemas by id where values have a header, else the one schema")
     for number in table.parse.schemas:
-        if not isinstance(number, int) or not 0 <= number < 2**31:
+        if not 0 <= number < 2**31:
             raise mistake(table, f"schema id {number!r} is none that a registry gives: it is a whole number from 0 on")
     known = sorted({name for _, text in texts(table.parse) for name in _fields(table, text)})
     for name in table.parse.into:

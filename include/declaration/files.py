@@ -1,8 +1,21 @@
-"""What a table file may say of files, of columns of text, and of a table that is recomputed whole."""
+"""What a table file may say of files, and of the columns that are typed."""
 
 from include import ddl
 from include.declaration import mistake, suggest
-from include.spec import FILES_SCHEMA, FORMATS, NEW_COLUMNS, Append, Cast, Delta, Files, Table
+from include.spec import (
+    CHANGE_SCHEMA,
+    FILES_SCHEMA,
+    FORMATS,
+    NEW_COLUMNS,
+    Append,
+    Avro,
+    Cast,
+    Delta,
+    Files,
+    Json,
+    Kafka,
+    Table,
+)
 
 GLOB = "*?[]{}"
 
@@ -13,8 +26,8 @@ def check(table: Table, tables: dict[str, Table]) -> None:
         _check_source(table, table.source)
         _check_place(table)
         _check_columns(table, table.source)
-    if isinstance(table.parse, Cast):
-        _check_cast(table, table.parse, tables)
+    if table.parse:
+        _check_parse(table, table.parse, tables)
 
 
 def _check_source(table: Table, source: Files) -> None:
@@ -24,20 +37,14 @@ def _check_source(table: Table, source: Files) -> None:
     ):
         if value not in options:
             raise mistake(table, f"{name} is {value!r}: {suggest(str(value), list(options))}")
-    if not isinstance(source.path, str) or not source.path.strip("/"):
+    if not source.path.strip("/"):
         raise mistake(table, f"path is {source.path!r}: name the folder in which the files land")
     if set(source.path) & set(GLOB):
         raise mistake(table, f"path '{source.path}' is a pattern: name one folder, and say pattern= for its files")
-    if not isinstance(source.pattern, str) or not source.pattern or "/" in source.pattern:
+    if not source.pattern or "/" in source.pattern:
         raise mistake(table, f"pattern is {source.pattern!r}: it has to match names of files, such as '*.csv'")
     if set(source.pattern) & set(GLOB) - set("*?"):
         raise mistake(table, f"pattern is {source.pattern!r}: use * and ? alone")
-    for name, count in (("max_files", source.max_files), ("max_bytes", source.max_bytes)):
-        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if not is_count and not (name == "max_bytes" and count is None):
-            raise mistake(table, f"{name} is {count!r}: set it to a whole number above 0")
-    if not isinstance(source.header, bool):
-        raise mistake(table, f"header is {source.header!r}: it has to be bool")
     if not source.header and source.format != "csv":
         raise mistake(table, f"header=False, and {source.format} has no header: leave it out")
 
@@ -74,12 +81,19 @@ def _check_columns(table: Table, source: Files) -> None:
             )
 
 
-def _check_cast(table: Table, parse: Cast, tables: dict[str, Table]) -> None:
-    above = tables.get(table.source.table) if isinstance(table.source, Delta) else None
-    # Files may bring columns that nobody declared.
-    if above is None or isinstance(above.source, Files):
-        return
-    options = ddl.columns(above.schema)
-    for name in parse.into:
-        if name not in options:
-            raise mistake(table, f"Cast of '{name}', which its source has not: {suggest(name, options)}")
+def _check_parse(table: Table, parse: Json | Avro | Cast, tables: dict[str, Table]) -> None:
+    for reader in table.readers:
+        options = _delivered(reader.source, tables)
+        for name in parse.into if isinstance(parse, Cast) else (parse.column,):
+            if options and name not in options:
+                what = type(parse).__name__
+                raise mistake(table, f"{what} of '{name}', which its source has not: {suggest(name, options)}")
+
+
+def _delivered(source: object, tables: dict[str, Table]) -> list[str]:
+    """The columns of a source; none where they are not known, as files may bring columns that nobody declared."""
+    if isinstance(source, Kafka):
+        return ddl.columns(source.schema)
+    if not isinstance(source, Delta) or isinstance(tables[source.table].source, Files):
+        return []
+    return ddl.columns(tables[source.table].schema) + (ddl.columns(CHANGE_SCHEMA) if source.changes else [])

@@ -1,10 +1,13 @@
 """What a table says of how it is stored: its owner, its clustering or partitioning, its Delta properties."""
 
 from include import ddl
-from include.declaration import check_list, mistake, suggest
+from include.declaration import mistake, suggest
 from include.spec import Table
 
 MOST_CLUSTERING_COLUMNS = 4
+# Delta lays files out by what it keeps the least and the greatest value of.
+UNCLUSTERED = ("ARRAY", "BINARY", "BOOLEAN", "MAP", "STRUCT", "VARIANT")
+UNPARTITIONED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 TIME_TRAVEL = "say maintain=Maintenance(time_travel_hours=...) instead"
 # What a table file may not set, and why.
 KEPT = {
@@ -20,8 +23,8 @@ KEPT = {
 
 def check(table: Table) -> None:
     """Raises DeclarationError, one sentence that names the file."""
-    _check_columns(table, "cluster_by", table.cluster_by)
-    _check_columns(table, "partition_by", table.partition_by)
+    _check_columns(table, "cluster_by", table.cluster_by, UNCLUSTERED)
+    _check_columns(table, "partition_by", table.partition_by, UNPARTITIONED)
     if table.cluster_by and table.partition_by:
         raise mistake(table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by")
     if len(table.cluster_by) > MOST_CLUSTERING_COLUMNS:
@@ -32,27 +35,25 @@ def check(table: Table) -> None:
         )
     if set(table.partition_by) >= set(ddl.columns(table.schema)):
         raise mistake(table, "partition_by names every column, and none is left for the files: take one out")
-    if table.owner is not None and not (isinstance(table.owner, str) and table.owner.strip()):
+    if table.owner is not None and not table.owner.strip():
         raise mistake(table, f"owner is {table.owner!r}: write the name of a team or a person")
     _check_properties(table)
 
 
-def _check_columns(table: Table, what: str, names: tuple[str, ...]) -> None:
-    check_list(table, what, names, str)
-    columns = ddl.columns(table.schema)
+def _check_columns(table: Table, what: str, names: tuple[str, ...], refused: tuple[str, ...]) -> None:
+    types = ddl.types(table.schema)
     for name in names:
-        if name not in columns:
-            raise mistake(table, f"{what} names '{name}', no column of its schema: {suggest(name, columns)}")
+        if name not in types:
+            raise mistake(table, f"{what} names '{name}', no column of its schema: {suggest(name, list(types))}")
         if list(names).count(name) > 1:
             raise mistake(table, f"{what} names '{name}' twice: take one out")
+        if types[name] in refused:
+            raise mistake(table, f"{what} names '{name}', and Delta takes no {types[name]} there: name another column")
 
 
 def _check_properties(table: Table) -> None:
-    said = table.properties
-    if not isinstance(said, dict) or not all(isinstance(one, str) for pair in said.items() for one in pair):
-        raise mistake(table, f"properties is {said!r}: it has to be a dict of texts, such as {{'delta.x': 'true'}}")
     # Delta takes its own in any case.
     kept = {name.lower(): why for name, why in KEPT.items()}
-    for name in said:
+    for name in table.properties:
         if name.lower() in kept:
             raise mistake(table, f"properties set '{name}': {kept[name.lower()]}")

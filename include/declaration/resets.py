@@ -1,13 +1,6 @@
 """Which tables a full refresh may make anew, and what is said of the others."""
 
-from include.declaration import mistake
 from include.spec import Delta, Kafka, Table
-
-
-def check(table: Table) -> None:
-    """Raises DeclarationError."""
-    if table.reset_allowed is not None and not isinstance(table.reset_allowed, bool):
-        raise mistake(table, f"reset_allowed is {table.reset_allowed!r}: it has to be True or False")
 
 
 def why_not(table: Table) -> str | None:

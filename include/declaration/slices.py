@@ -62,8 +62,7 @@ def check(table: Table) -> None:
     if table.time_column not in types:
         raise mistake(
             table,
-            f"time_column is {table.time_column!r}, no column of its schema: "
-            f"{suggest(str(table.time_column), list(types))}",
+            f"time_column is {table.time_column!r}, no column of its schema: {suggest(table.time_column, list(types))}",
         )
     if types[table.time_column] not in KINDS:
         raise mistake(

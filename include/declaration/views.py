@@ -49,7 +49,7 @@ def _check_names(table: Table, names: list[str]) -> None:
     if not names:
         raise mistake(table, "source is empty: name the tables that the view reads")
     for name in names:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise mistake(table, f"source has the name {name!r}, no plain word: use small letters, digits and _")
     if table.transform is None:
         raise mistake(

@@ -7,7 +7,10 @@ import pytest
 
 from include import catalog, ddl
 from include.catalog import Catalog
-from include.errors import UsageError
+from include.declaration import examination, table_files
+from include.declaration.examination import Examination
+from include.declaration.table_files import TableFile
+from include.errors import DeclarationError, UsageError
 from include.ledger import guard
 from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table, table_of
 
@@ -36,7 +39,7 @@ def test_the_graph_order_does_not_depend_on_the_order_of_the_files():
         table("bronze.q"),
     ]
     for files in itertools.permutations(chain):
-        order = catalog._in_graph_order({one.name: one for one in files})
+        order = examination.in_graph_order({one.name: one for one in files})
         assert order == ["bronze.q", "silver.m", "silver.z", "gold.a"]
 
 
@@ -56,7 +59,11 @@ def test_each_branch_of_a_table_is_a_flow_of_its_own_in_the_driver_of_the_table(
     names = ["bronze.z", "bronze.a", "bronze.a.eu", "bronze.a.copies", "silver.a"]
     assert list(found.flows) == [flow.flow for flow in found.drivers()["main"]] == names
     assert found.flow("bronze.a.eu") == replace(table("bronze.a"), source=Kafka("b"), branch="eu")
-    assert catalog._in_graph_order({one.name: one for one in reversed(tables)}) == ["bronze.z", "bronze.a", "silver.a"]
+    assert examination.in_graph_order({one.name: one for one in reversed(tables)}) == [
+        "bronze.z",
+        "bronze.a",
+        "silver.a",
+    ]
     assert {table_of(name) for name in names} == {"bronze.z", "bronze.a", "silver.a"}
     assert guard.readers(found, "bronze.z") == ["bronze.a.copies"]
 
@@ -111,3 +118,41 @@ def test_the_columns_of_a_schema_are_read_as_spark_reads_them(schema: str, colum
 def test_a_quarantine_is_named_after_its_table():
     assert table("silver.tracker_readings").quarantine == "quarantine.silver_tracker_readings"
     assert table("silver.tracker_readings").layer == "silver"
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (
+            TableFile("include.tables", "silver/flights.py"),
+            "here/silver/Flights.py: silver.Flights and silver.flights differ in capital letters alone, and SQL and "
+            "some disks take them for one: rename one of them",
+        ),
+        (
+            TableFile("include.tables", "silver/Flights.py"),
+            "here/silver/Flights.py: include/tables/silver/Flights.py declares silver.Flights, too: rename one of them",
+        ),
+    ],
+)
+def test_two_files_that_sql_takes_for_one_table_are_refused(other: TableFile, sentence: str):
+    file = TableFile("here", "silver/Flights.py")
+    with pytest.raises(DeclarationError) as refusal:
+        table_files.declared(file, [file, other])
+    assert str(refusal.value) == sentence
+
+
+def test_right_tables_are_told_from_wrong_ones_and_from_those_that_read_wrong_ones():
+    right, found = catalog.examine("tests.mistakes.several_files_are_wrong")
+    assert list(right.tables) == ["bronze.events", "silver.right"]
+    assert set(found.broken) == {"silver.others", "silver.readings"}
+    assert found.unjudged == {"gold.waiting": "silver.readings", "gold.below": "gold.waiting"}
+
+
+def test_a_check_that_fails_itself_is_a_sentence_about_the_file():
+    found = Examination()
+    with found.noting("silver.a", "include/tables/silver/a.py"):
+        raise AttributeError("no such thing")
+    assert found.sentences == [
+        "include/tables/silver/a.py: no check understands its values (AttributeError: no such thing): see "
+        "docs/add-a-table.md"
+    ]

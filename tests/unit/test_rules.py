@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.catalog import _in_graph_order
+from include.declaration.examination import in_graph_order
 from include.rules import Expect, not_null, one_of, references, unique
 from include.spec import Kafka, Table
 
@@ -41,4 +41,4 @@ def test_a_table_comes_after_the_one_that_a_rule_of_its_looks_into():
         return Table(name=name, comment="", source=Kafka("events"), expect=rules)
 
     tables = [table("silver.a", references("key", "silver.b", "key")), table("silver.b")]
-    assert _in_graph_order({one.name: one for one in tables}) == ["silver.b", "silver.a"]
+    assert in_graph_order({one.name: one for one in tables}) == ["silver.b", "silver.a"]

@@ -7,6 +7,6 @@ TABLE = Table(
     comment="readings",
     source=Delta("bronze.events"),
     schema="key BINARY, offset BIGINT",
-    cluster_by=("key",),
+    cluster_by=("offset",),
     partition_by=("offset",),
 )

@@ -6,5 +6,5 @@ TABLE = Table(
     name="bronze.bills",
     comment="bills",
     source=Files("bills", format="csv"),
-    schema="day STRING, `what it cost` DECIMAL(10,2)",
+    schema="day STRING, what_it_cost DECIMAL(10,2)",
 )
