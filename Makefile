@@ -28,8 +28,8 @@ new-table: venv ## write the first file of a table: NAME=silver.orders SOURCE=br
 remove-examples: venv ## take the shipped examples out of this checkout
 	@$(IN_VENV) -m include.local.remove_examples
 
-check: setup ## refuse a wrong table file, with one Spark session
-	@$(IN_VENV) -m include.engine.check
+check: setup ## refuse wrong table files, all in one run
+	@$(IN_VENV) -m include.local.check
 
 test: setup s3 ## the tests
 	@$(IN_VENV) -m pytest

@@ -14,6 +14,7 @@ TOKEN = re.compile(
 
 # What may stand between a column's type and the next comma.
 AFTER_TYPE = {"NOT", "NULL", "COMMENT", "COLLATE", "DEFAULT", "GENERATED"}
+LONG_TYPES = ("INTERVAL", "TIME", "TIMESTAMP")
 OF_LONG_TYPES = {"WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "TO", "YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"}
 
 
@@ -38,7 +39,8 @@ def without_comma(ddl: str) -> list[tuple[str, str]]:
     for column in _columns(ddl):
         for position, word in enumerate(column[:-1]):
             is_name = position > 1 and word[0] not in "'\"" and column[position - 1].upper() != "COLLATE"
-            if is_name and word.upper() not in AFTER_TYPE | OF_LONG_TYPES:
+            of_type = OF_LONG_TYPES if column[1].upper() in LONG_TYPES else set()
+            if is_name and word.upper() not in AFTER_TYPE | of_type:
                 found.append((_name(column[0]), _name(word)))
                 break
             if word.upper() in ("DEFAULT", "GENERATED"):

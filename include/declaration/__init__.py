@@ -159,10 +159,10 @@ def _is_cron_part(part: str, least: int, most: int) -> bool:
     return least <= low <= high <= most and step != 0
 
 
-def mistake(table: Table, sentence: str) -> DeclarationError:
-    """What is wrong with the file of a table."""
+def mistake(table: Table, sentence: str, line: int | None = None) -> DeclarationError:
+    """What is wrong with the file of a table, in a line of it."""
     file = table.file or f"include/tables/{table.name.replace('.', '/')}.py"
-    return DeclarationError(f"{file}: {sentence}", table=table.name)
+    return DeclarationError(f"{file}:{line}: {sentence}" if line else f"{file}: {sentence}", table=table.name)
 
 
 def suggest(wrong: object, options: list[str], or_else: str | None = None) -> str:

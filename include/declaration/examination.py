@@ -21,7 +21,7 @@ from include.declaration import (
     views,
 )
 from include.declaration.table_files import TableFile
-from include.errors import DeclarationError
+from include.errors import DeclarationError, SluiceError
 from include.spec import Delta, References, Table
 
 Alone = Callable[[Table], None]
@@ -69,6 +69,8 @@ class Examination:
             yield
         except DeclarationError as error:
             self.broken.setdefault(error.table or name, []).extend(error.sentences)
+        except SluiceError:
+            raise
         except Exception as error:
             if name not in self.broken:
                 what = f"{type(error).__name__}: {error}"

@@ -3,51 +3,70 @@
 The catalog has already refused what can be known without Spark.
 """
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import catalog
 from include.catalog import Catalog
 from include.declaration import mistake
-from include.engine import prune, quality
-from include.engine.batch import shaped
-from include.engine.plans import Plan
+from include.declaration.examination import Examination
+from include.engine import checked_rows, prune
+from include.engine.analysis_errors import sentence
+from include.engine.checked_schema import empty, parsed, schema_of
 from include.engine.session import open_session
-from include.engine.transform import SOURCE, joined, tables_read, transformed
-from include.errors import DeclarationError, report
+from include.engine.transform import SOURCE, joined, tables_read
+from include.errors import DeclarationError, SetupError, report
 from include.settings import settings
-from include.spec import (
-    CHANGE_SCHEMA,
-    FILES_SCHEMA,
-    Append,
-    Bucket,
-    Delta,
-    Expect,
-    Files,
-    References,
-    Table,
-    Unique,
-    Upsert,
-)
+from include.spec import CHANGE_SCHEMA, FILES_SCHEMA, Append, Bucket, Delta, Files, Table, Upsert
+
+# PySpark logs each error of an analysis as one line of JSON, which the sentence says better.
+LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
-    """Raises DeclarationError for the first table whose rows would not be what it declares."""
+    """Raises DeclarationError, with all sentences, where the rows of a table would not be what it declares."""
+    if sentences := examine(spark, tables).sentences:
+        raise DeclarationError(*sentences)
+
+
+def examine(spark: SparkSession, tables: Catalog) -> Examination:
+    """Every table is analysed, whatever is wrong with the others, save those that read columns which nobody knows."""
+    found, unknown = Examination(), set()
+    for table in (*tables.steps.values(), *tables.tables.values()):
+        with found.noting(table.name, table.file):
+            unknown.add(table.name)
+            schema_of(table)
+            unknown.discard(table.name)
+            checked_rows.check_properties(spark, table)
     # A temporary step first, so that what is wrong with it is not said of its readers.
-    for table in (*tables.steps.values(), *tables.flows.values()):
-        if isinstance(table.source, Files):
-            _check_schema(table)
-        elif not _is_unknown(table, tables):
+    for table in (*tables.steps.values(), *tables.flows.values(), *tables.views.values()):
+        if hidden := [name for name in _sources(table) if name in unknown]:
+            found.unjudged[table.name] = hidden[0]
+        elif table.name not in unknown:
+            with found.noting(table.name, table.file):
+                _check_table(spark, table, tables)
+    return found
+
+
+def _check_table(spark: SparkSession, table: Table, tables: Catalog) -> None:
+    try:
+        if table.is_view:
+            if not any(_is_unknown(reader, tables) for reader in table.readers):
+                _check_view(spark, table, tables)
+        elif not isinstance(table.source, Files) and not _is_unknown(table, tables):
             _check_flow(spark, table, tables)
-    for view in tables.views.values():
-        if not any(_is_unknown(reader, tables) for reader in view.readers):
-            _check_view(spark, view, tables)
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SetupError(f"Spark ended while it analysed {table.name}: see {_log()}") from error
 
 
 def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
@@ -55,17 +74,11 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     _check_sources(spark, table, {SOURCE})
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
-    rows = _shaped(source, table)
-    _check_types(table, rows)
-    _check_plan(table, rows, (source,), "its transform", "write it as a recomputed Upsert")
+    rows = checked_rows.shaped_as_declared(source, table)
+    checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert")
     if table.watermark:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
-    for rule in table.expect:
-        if not isinstance(rule, Expect):
-            _check_reference(table, rows, rule, tables)
-            continue
-        judged = _judged(rows, table, rule)
-        _check_plan(table, judged, (source,), f"rule '{rule.name}'", "let it speak of one row")
+    checked_rows.check_rules(table, rows, (source,), tables)
 
 
 def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
@@ -75,12 +88,15 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
     flat = view
     if isinstance(view.source, Mapping) and (transform := view.transform):
         flat = replace(view, transform=lambda _: joined(frames, transform))
-    rows = _shaped(sources[0], flat)
-    _check_types(view, rows)
-    _check_plan(view, rows, sources, "its transform", "")
-    for rule in view.expect:
-        if isinstance(rule, Expect):
-            _check_plan(view, _judged(rows, view, rule), sources, f"rule '{rule.name}'", "")
+    rows = checked_rows.shaped_as_declared(sources[0], flat)
+    checked_rows.check(view, rows, sources, "")
+    checked_rows.check_rules(view, rows, sources, tables)
+
+
+def _sources(table: Table) -> list[str]:
+    """The tables, and temporary steps, whose columns have to be known."""
+    read = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
+    return [*read, *(step.name for step in table.steps)]
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
@@ -91,28 +107,21 @@ def _is_unknown(table: Table, tables: Catalog) -> bool:
     return above.schema == FILES_SCHEMA and not settings().is_stored(above.name)
 
 
-def _check_schema(table: Table) -> None:
-    try:
-        StructType.fromDDL(table.schema)
-    except PySparkException as error:
-        raise mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema") from error
-
-
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
     source = table.source
     if table.steps:
-        return spark.createDataFrame([], StructType.fromDDL(table.steps[-1].schema))
+        return empty(spark, schema_of(table.steps[-1]))
     if not isinstance(source, Delta):
-        return spark.createDataFrame([], StructType.fromDDL(source.schema))
+        return empty(spark, parsed(source.schema))
     above = tables.tables[source.table]
-    declared = StructType.fromDDL(above.schema)
+    declared = schema_of(above)
     if isinstance(above.source, Files) and settings().is_stored(above.name):
         stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     # What is recomputed is computed from rows.
     if source.changes and isinstance(table.write, Append):
-        declared = StructType([*declared, *StructType.fromDDL(CHANGE_SCHEMA)])
-    return spark.createDataFrame([], declared)
+        declared = StructType([*declared, *parsed(CHANGE_SCHEMA)])
+    return empty(spark, declared)
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
@@ -122,28 +131,12 @@ def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
     try:
         read = tables_read(spark, table.transform)
     except PySparkException as error:
-        raise mistake(
-            table, f"its SQL does not parse ({_first_line(error)}): mend it, it has to be one SELECT"
-        ) from error
+        raise mistake(table, sentence(error, "its SQL", "mend it, it has to be one SELECT")) from error
     if others := sorted(read - names):
-        raise _hidden_source(table, f"its SQL reads '{others[0]}'")
+        raise checked_rows.hidden_source(table, f"its SQL reads '{others[0]}'")
     if unread := sorted(names - read):
         what = "a source of the view" if table.is_view else "the rows of its batch"
         raise mistake(table, f"its SQL never reads `{unread[0]}`, {what}: select from it")
-
-
-def _hidden_source(table: Table, what: str) -> DeclarationError:
-    if table.is_view:
-        return mistake(
-            table,
-            f"{what} besides its sources, at a version that nobody fixes: name that table in source, and read it "
-            f"by that name",
-        )
-    return mistake(
-        table,
-        f"{what} besides its source, which a replayed batch would find changed: "
-        f"read `{SOURCE}` alone, or give the other rows a table of their own",
-    )
 
 
 def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:
@@ -159,90 +152,40 @@ def _check_timestamp(table: Table, rows: DataFrame, what: str, column: str) -> N
         raise mistake(table, f"{what} of '{column}', which is {kind}{where}: name a TIMESTAMP")
 
 
-def _check_reference(table: Table, rows: DataFrame, rule: Unique | References, tables: Catalog) -> None:
-    """Spark would cast one of two types silently, and find nothing."""
-    if isinstance(rule, References):
-        keys = StructType.fromDDL(tables.tables[rule.table].schema)
-        mine, theirs = (one[name].dataType for one, name in ((rows.schema, rule.column), (keys, rule.key)))
-        if mine != theirs:
-            raise mistake(
-                table,
-                f"rule '{rule.name}' compares {rule.column}, which is {mine.simpleString().upper()}, with {rule.key}, "
-                f"which is {theirs.simpleString().upper()}: give them one type",
-            )
-
-
-def _shaped(source: DataFrame, table: Table) -> DataFrame:
-    def transform(rows: DataFrame) -> DataFrame:
-        assert table.transform
-        try:
-            made = transformed(rows, table.transform)
-        except PySparkException:
-            raise
-        except Exception as error:
-            raise mistake(
-                table, f"its transform fails ({type(error).__name__}: {_first_line(error)}): mend it"
-            ) from error
-        if not isinstance(made, DataFrame):
-            raise mistake(table, f"its transform returns {type(made).__name__} and no DataFrame: return its rows")
-        return made
-
+@contextmanager
+def _stderr_in_log() -> Iterator[None]:
+    """What the JVM writes while it starts, and later, goes to a file of its own."""
+    terminal = os.dup(2)
+    _log().parent.mkdir(parents=True, exist_ok=True)
     try:
-        return shaped(source, replace(table, transform=transform) if table.transform else table)
-    except PySparkException as error:
-        raise mistake(table, f"Spark cannot analyse it ({_first_line(error)}): mend its schema or transform") from error
-    except Py4JJavaError as error:
-        why = error.java_exception.getMessage()
-        raise mistake(table, f"its parse or transform cannot be analysed ({why}): mend it") from error
+        with _log().open("wb") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
-def _check_types(table: Table, rows: DataFrame) -> None:
-    for want, got in zip(StructType.fromDDL(table.schema).fields, rows.schema.fields, strict=True):
-        if want.dataType.simpleString() != got.dataType.simpleString():
-            raise mistake(
-                table,
-                f"column '{want.name}' is declared {want.dataType.simpleString().upper()}, its transform makes "
-                f"{got.dataType.simpleString().upper()}: change one of them",
-            )
-
-
-def _judged(rows: DataFrame, table: Table, rule: Expect) -> DataFrame:
-    try:
-        kind = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
-        if kind != "BOOLEAN":
-            raise mistake(table, f"rule '{rule.name}' is a {kind} and not a condition: compare it with something")
-        return quality.judged(rows, (rule,))
-    except PySparkException as error:
-        raise mistake(table, f"rule '{rule.name}' does not parse ({_first_line(error)}): mend its condition") from error
-
-
-def _check_plan(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], what: str, instead: str) -> None:
-    """Refuses what would not come out the same from the same rows, or would from other batches of them."""
-    plan = Plan(rows, *sources)
-    if plan.runs_python:
-        raise mistake(
-            table, f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
-        )
-    if plan.clock or not plan.is_deterministic:
-        culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
-        again = "a run that is begun again" if table.is_view else "a replayed batch"
-        raise mistake(table, f"{what} {culprit}, so {again} would come out different: use source columns")
-    if not isinstance(table.write, Append):
-        if plan.reads_stored_rows:
-            raise _hidden_source(table, f"{what} reads a stored table")
-    elif name := plan.needs_other_rows:
-        raise mistake(table, f"{what} needs rows of other batches ({name}): {instead}")
-
-
-def _first_line(error: Exception) -> str:
-    # A syntax error's text begins with an empty line.
-    return next(iter(str(error).strip().splitlines()), "")[:200]
+def _log() -> Path:
+    return settings().logs / "check.log"
 
 
 def main() -> None:
-    tables = catalog.load()
-    check(open_session("sluice check", tables), tables)
-    print(f"{len(tables.tables)} tables are as they declare")
+    tables, found = catalog.examine(*sys.argv[1:])
+    for logger in LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
+    try:
+        with _stderr_in_log():
+            spark = open_session("sluice check", tables)
+    except (PySparkException, Py4JJavaError) as error:
+        raise SetupError(f"Spark did not start: see {_log()}") from error
+    analysed = examine(spark, tables)
+    spark.stop()
+    sentences = sorted([*found.sentences, *analysed.sentences], key=lambda sentence: sentence.partition(":")[0])
+    unjudged = (found.unjudged | analysed.unjudged).items()
+    if sentences:
+        raise DeclarationError(*sentences, *(f"{name} is not judged, as it reads {other}" for name, other in unjudged))
+    print(f"{len(tables.tables) + len(tables.steps)} tables are as they declare")
 
 
 if __name__ == "__main__":

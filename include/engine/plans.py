@@ -15,6 +15,8 @@ CLOCKS = {
     "Now": "now",
 }
 PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
+# What Spark marks trees with that call a clock, a Python function, or a function that makes rows, of Python perhaps.
+PATTERNS = ("CURRENT_LIKE", "PYTHON_UDF", "GENERATOR")
 # Steps of a plan that look at one row at a time; what is not known to be one is refused.
 ROW_WISE = {
     "CTERelationDef",
@@ -41,8 +43,12 @@ class Plan:
     def __init__(self, rows: DataFrame, *sources: DataFrame) -> None:
         plan, self._origins = _plan(rows), [_plan(source) for source in sources]
         self._subqueries = items(plan.subqueriesAll())
-        self._nodes = [node for root in (plan, *self._subqueries) for node in _tree(root)]
-        expressions = [root for node in self._nodes for root in items(node.expressions())]
+        roots = (plan, *self._subqueries)
+        self._nodes = [node for root in roots for node in _tree(root)]
+        # To ask for each expression takes most of the time of a check, so only where Spark knows of such a one.
+        patterns = rows.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        has_some = any(root.containsPattern(patterns.withName(name)) for root in roots for name in PATTERNS)
+        expressions = [root for node in self._nodes for root in items(node.expressions())] if has_some else []
         self._calls = {call.nodeName() for root in expressions for call in _tree(root)}
 
     @property

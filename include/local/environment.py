@@ -49,19 +49,26 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %m%
 
 def write(where: Settings, java_home: Path) -> dict[str, str]:
     """Write the configuration below `home`, secrets only where there are none. Returns the variables of `env.sh`."""
+    for directory in (where.home / "airflow", where.logs):
+        directory.mkdir(parents=True, exist_ok=True)
+    _write_secrets(where)
+    variables = write_spark(where, java_home) | _airflow(where)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    path = ":".join(shlex.quote(str(part)) for part in _path(java_home))
+    (where.home / "env.sh").write_text("\n".join([*lines, f'export PATH={path}:"$PATH"', ""]))
+    return variables
+
+
+def write_spark(where: Settings, java_home: Path) -> dict[str, str]:
+    """Write what the JVM must know at its start. Returns the variables of a process that opens a Spark session."""
     spark = where.home / "conf" / "spark"
-    for directory in (spark, where.home / "tmp", where.home / "airflow", where.logs):
+    for directory in (spark, where.home / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
     values = {"jars": where.spark_class_path, "temporary": where.home / "tmp"}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))
-    _write_secrets(where)
-    variables = _variables(where, java_home) | _airflow(where)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    path = ":".join(shlex.quote(str(part)) for part in _path(java_home))
-    (where.home / "env.sh").write_text("\n".join([*lines, f'export PATH={path}:"$PATH"', ""]))
-    return variables
+    return _variables(where, java_home)
 
 
 def of_process(variables: dict[str, str], java_home: Path) -> dict[str, str]:

@@ -106,6 +106,7 @@ def test_a_flow_like_no_other_is_answered_with_all_names():
         ("a: INT, b: INT", ["a", "b"]),
         ("a INT, -- one, two\n /* b INT, */ c INT", ["a", "c"]),
         ("`a``, b` INT, c INT", ["a`, b", "c"]),
+        ("a TIMESTAMP WITHOUT TIME ZONE, b INTERVAL DAY TO SECOND, c STRING COLLATE UNICODE NOT NULL", ["a", "b", "c"]),
     ],
 )
 def test_the_columns_of_a_schema_are_read_as_spark_reads_them(schema: str, columns: list[str], spark):
@@ -113,6 +114,7 @@ def test_the_columns_of_a_schema_are_read_as_spark_reads_them(schema: str, colum
 
     assert StructType.fromDDL(schema).fieldNames() == columns
     assert ddl.columns(schema) == columns
+    assert ddl.without_comma(schema) == []
 
 
 def test_a_quarantine_is_named_after_its_table():

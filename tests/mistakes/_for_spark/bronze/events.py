@@ -1,0 +1,9 @@
+"""Right."""
+
+from include.spec import Kafka, Table
+
+TABLE = Table(
+    name="bronze.events",
+    comment="",
+    source=Kafka("events"),
+)
