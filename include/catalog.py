@@ -107,7 +107,7 @@ def load(*packages: str) -> Catalog:
 
 def examine(*packages: str) -> tuple[Catalog, Examination]:
     """The tables that are right and read only such, and what was found out about all of them."""
-    found = examination.examine(table_files.find(packages or _packages()))
+    found = examination.examine(table_files.find(packages or declared_in()))
     return Catalog(*reading.resolved(found.tables)), found
 
 
@@ -115,7 +115,7 @@ def reload() -> Catalog:
     """The catalog as its files are now, also where they were changed since this process imported them."""
     with TABLE_FILES:
         load.cache_clear()
-        below = tuple(f"{package}." for package in _packages())
+        below = tuple(f"{package}." for package in declared_in())
         for module in [name for name in sys.modules if name.startswith(below)]:
             del sys.modules[module]
         importlib.invalidate_caches()
@@ -139,5 +139,6 @@ def has_examples() -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _packages() -> tuple[str, ...]:
+def declared_in() -> tuple[str, ...]:
+    """The packages of this project's tables."""
     return (TABLES, f"{EXAMPLES}.tables") if has_examples() else (TABLES,)

@@ -22,6 +22,8 @@ DECORATION = re.compile(r"^\[[A-Z0-9_.]+\] |\.?\s*SQLSTATE: .*$|\.$")
 
 def sentence(error: Exception, what: str, remedy: str = "mend it") -> str:
     """what: the part of the declaration that Spark was given, `its transform`, say."""
+    if isinstance(error, Py4JJavaError):
+        return f"{what} cannot be analysed ({plain(error)}): {remedy}"
     if not isinstance(error, PySparkException):
         return f"{what} fails ({type(error).__name__}: {plain(error)}): {remedy}"
     values = error.getMessageParameters() or {}
