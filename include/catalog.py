@@ -126,7 +126,7 @@ def versions() -> frozenset[tuple[str, int]]:
     """Each table file and when it was changed, in nanoseconds: by this a process that runs on notices a new one."""
     return frozenset(
         (one.place, file.stat().st_mtime_ns)
-        for one in table_files.find(_packages())
+        for one in table_files.find(declared_in())
         # In the zip that cluster workers get, nothing changes.
         if isinstance(file := resources.files(one.package) / one.path, Path) and file.exists()
     )

@@ -40,7 +40,7 @@ def test_the_setting_is_on_or_off(own_settings):
 def test_a_table_file_that_comes_or_changes_is_noticed(tmp_path: Path, monkeypatch):
     shutil.copytree(ROOT / "include" / "examples" / "tables", tmp_path / "shop")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "_packages", lambda: ("shop",))
+    monkeypatch.setattr(catalog, "declared_in", lambda: ("shop",))
     before = catalog.versions()
     assert catalog.versions() == before
     new = tmp_path / "shop" / "gold" / "new.py"
