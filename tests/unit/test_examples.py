@@ -63,4 +63,4 @@ def test_two_files_cannot_declare_one_table(tmp_path: Path, monkeypatch):
         )
     with pytest.raises(DeclarationError) as refused:
         catalog.load("here", "there")
-    assert "there/bronze/orders.py: another file declares bronze.orders, too" in str(refused.value)
+    assert "there/bronze/orders.py: here/bronze/orders.py declares bronze.orders, too" in str(refused.value)
