@@ -75,10 +75,9 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     rows = checked_rows.shaped_as_declared(source, table)
-    checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert")
+    checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert", tables)
     if table.watermark:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
-    checked_rows.check_rules(table, rows, (source,), tables)
 
 
 def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
@@ -89,8 +88,7 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
     if isinstance(view.source, Mapping) and (transform := view.transform):
         flat = replace(view, transform=lambda _: joined(frames, transform))
     rows = checked_rows.shaped_as_declared(sources[0], flat)
-    checked_rows.check(view, rows, sources, "")
-    checked_rows.check_rules(view, rows, sources, tables)
+    checked_rows.check(view, rows, sources, "", tables)
 
 
 def _sources(table: Table) -> list[str]:

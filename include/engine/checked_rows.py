@@ -16,7 +16,7 @@ from include.engine.checked_schema import schema_of
 from include.engine.plans import Plan
 from include.engine.transform import SOURCE, transformed
 from include.errors import DeclarationError
-from include.spec import Append, Expect, References, Table
+from include.spec import Append, Expect, References, Rule, Table
 
 
 def shaped_as_declared(source: DataFrame, table: Table) -> DataFrame:
@@ -33,8 +33,8 @@ def shaped_as_declared(source: DataFrame, table: Table) -> DataFrame:
         raise mistake(table, sentence(error, "its parse" if table.parse else "its schema")) from error
 
 
-def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead: str) -> None:
-    """Refuses other types than declared, and what would not come out the same from the same rows."""
+def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead: str, tables: Catalog) -> None:
+    """Refuses other types than declared, what would not come out the same from the same rows, and wrong rules."""
     made = "its transform makes" if table.transform or table.parse else "its source has"
     wrong = [
         f"column '{want.name}' is declared {want.dataType.simpleString().upper()}, {made} "
@@ -42,18 +42,16 @@ def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead
         for want, got in zip(schema_of(table), rows.schema, strict=True)
         if want.dataType.simpleString() != got.dataType.simpleString()
     ]
-    wrong += [found] if (found := _of_plan(table, rows, sources, "its transform", instead)) else []
-    _refuse(table, wrong)
-
-
-def check_rules(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], tables: Catalog) -> None:
-    """Raises DeclarationError with a sentence for each rule that is wrong."""
-    wrong = [_of_reference(table, rows, rule, tables) for rule in table.expect if isinstance(rule, References)]
+    if of_plan := _of_plan(table, rows, sources, "its transform", instead):
+        wrong.append(of_plan)
+    wrong += [found for rule in table.expect if (found := _of_reference(table, rows, rule, tables))]
     conditions = tuple(rule for rule in table.expect if isinstance(rule, Expect))
     # One plan for all of them costs what one for each does; each is looked at where something is wrong.
-    if conditions and not _are_right(table, rows, sources, conditions):
-        wrong += [_of_rule(table, rows, sources, rule) for rule in conditions]
-    _refuse(table, [found for found in wrong if found])
+    if conditions and (of_plan or not _are_right(table, rows, sources, conditions)):
+        # What is wrong with the transform is no mistake of its rules.
+        found = [_of_rule(table, rows, () if of_plan else sources, rule) for rule in conditions]
+        wrong += [one for one in found if one]
+    _refuse(table, wrong)
 
 
 def check_properties(spark: SparkSession, table: Table) -> None:
@@ -109,8 +107,10 @@ def _check_columns(table: Table, made: DataFrame) -> None:
     _refuse(table, wrong)
 
 
-def _of_reference(table: Table, rows: DataFrame, rule: References, tables: Catalog) -> str | None:
+def _of_reference(table: Table, rows: DataFrame, rule: Rule, tables: Catalog) -> str | None:
     """Spark would cast one of two types silently, and find nothing."""
+    if not isinstance(rule, References):
+        return None
     keys = schema_of(tables.tables[rule.table])
     mine, theirs = (one[name].dataType for one, name in ((rows.schema, rule.column), (keys, rule.key)))
     if mine == theirs:
@@ -136,11 +136,11 @@ def _of_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rule
     try:
         kind = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
         if kind != "BOOLEAN":
-            return f"{what} is a {kind} and not a condition: compare it with something"
+            return f"{what} is {kind} and not a condition: compare it with something"
         judged = quality.judged(rows, (rule,))
     except PySparkException as error:
         return sentence(error, what, "mend its condition")
-    return _of_plan(table, judged, sources, what, "let it speak of one row")
+    return _of_plan(table, judged, sources, what, "let it speak of one row") if sources else None
 
 
 def _of_plan(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], what: str, instead: str) -> str | None:

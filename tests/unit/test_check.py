@@ -203,7 +203,7 @@ def with_rule(condition: str) -> Table:
 )
 def test_a_rule_that_is_no_condition_is_refused_as_such(spark, condition: str, kind: str):
     assert refusal(spark, with_rule(condition)) == (
-        f"{FILE}rule 'sound' is a {kind} and not a condition: compare it with something"
+        f"{FILE}rule 'sound' is {kind} and not a condition: compare it with something"
     )
 
 
@@ -215,6 +215,17 @@ def test_a_rule_that_another_day_would_come_out_different_is_refused(spark, what
     assert refusal(spark, with_rule(condition)) == (
         f"{FILE}rule 'sound' {what}, so a replayed batch would come out different: use source columns"
     )
+
+
+def test_what_is_wrong_with_a_transform_is_not_said_of_a_rule_and_hides_no_wrong_one(spark):
+    table = readings(
+        "SELECT key, value FROM source WHERE rand() < 0.5",
+        expect=(Expect("right", "key IS NOT NULL"), Expect("wrong", "length(key)")),
+    )
+    assert refusal(spark, table).splitlines() == [
+        f"{FILE}its transform is not deterministic, so a replayed batch would come out different: use source columns",
+        f"{FILE}rule 'wrong' is INT and not a condition: compare it with something",
+    ]
 
 
 def test_a_rule_that_needs_other_rows_is_refused(spark):
@@ -460,7 +471,7 @@ FOR_SPARK = (
     "silver/wrong_rules.py: rule 'misspelt' names 'ofset', which is no column there: did you mean 'offset'?",
     "silver/wrong_rules.py: rule 'unfinished' does not parse at end of input: mend its condition",
     "silver/wrong_rules.py: rule 'unknown function' calls 'lenght', no function of Spark: did you mean 'length'?",
-    "silver/wrong_rules.py: rule 'no condition' is a BIGINT and not a condition: compare it with something",
+    "silver/wrong_rules.py: rule 'no condition' is BIGINT and not a condition: compare it with something",
     "silver/wrong_rules.py: rule 'types' cannot be analysed (Cannot resolve \"size(offset)\" due to data "
     'type mismatch: The first parameter requires the ("ARRAY" or "MAP") type, however "offset" has '
     'the type "BIGINT"): mend its condition',
