@@ -2,7 +2,8 @@
 
 `refresh` is one spark-submit: it computes the view in full and replaces it in one commit, so a reader sees the rows of
 before or those of now. The DAG run's id is the refresh's: a task that was killed and is tried again, or cleared, does
-what is left of it, and nothing where it is done. To refresh once more, trigger another run.
+what is left of it, and nothing where it is done. To refresh once more, trigger another run. While a table that it
+reads is not stored yet, the task is skipped, and its log says which.
 
     airflow dags trigger refresh.gold.heart_rate_by_day
 
@@ -15,6 +16,7 @@ from airflow.sdk import dag
 
 from include import catalog
 from include.orchestration import tasks
+from include.orchestration.refresh import skip_without_source
 
 
 def refresh(view: str, schedule: str | None) -> None:
@@ -30,7 +32,8 @@ def refresh(view: str, schedule: str | None) -> None:
         tags=["sluice", "refresh"],
     )
     def pipeline():
-        tasks.job("refresh", "refresh", ["--table", view, "--run", "{{ run_id }}"], f"refresh {view}")
+        arguments = ["--table", view, "--run", "{{ run_id }}"]
+        tasks.job("refresh", "refresh", arguments, f"refresh {view}", first=skip_without_source(view))
 
     pipeline()
 

@@ -3,7 +3,8 @@
 Computes the view NAME anew and replaces it in one commit, which no reader sees half. Of a table that is no view, all
 views that read it, or what is made of it, once each, those that others read first, and all from one version of each
 table. Killed, it is run again with the same --run: it does what is left, from the same versions; a run that is done
-does nothing. Without --run it gives itself a name, and says which.
+does nothing. Without --run it gives itself a name, and says which. A view that reads what is not stored yet is left
+as it was, and named.
 
 Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 database or a table that it
 reads does not answer, 5 another window of a view is open or asked for, 6 the lease was lost, 8 it failed, 9 it failed

@@ -7,8 +7,8 @@ from sqlalchemy import Connection, select
 from include.control import backfills as jobs_of_backfills
 from include.control import lease
 from include.control import rewinds as jobs_of_rewinds
-from include.control.decide import Failure
 from include.control.schema import backfills, requests, rewinds
+from include.control.seen import Failure
 
 
 def flows(connection: Connection) -> dict[str, Failure]:

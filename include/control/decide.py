@@ -3,7 +3,13 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from include.control.remedies import remedy
+from include.control.seen import Seen
+
+# From the intent to start a driver until it must be known by what: then the supervisor died in between.
 START_SECONDS = 180
+# On a busy machine a JVM, or a query's start, takes minutes; what takes longer than this hangs.
+SLOW_START_SECONDS = 300
 # A flow that fails after a minute each time has not recovered in between.
 HEALTHY_SECONDS = 180
 FIRST_DELAY_SECONDS = 30
@@ -40,67 +46,6 @@ SICK = OF_RUNNING_FLOWS | {State.STUCK, State.BACKING_OFF, State.BROKEN}
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why a run ended. error: its error class. needs_person: no retry cures it."""
-
-    sentence: str
-    error: str
-    needs_person: bool
-
-
-# By error class, the action that helps where mending and restarting does not.
-REMEDIES = {
-    "CHECKPOINT_LOST": "reset checkpoint",
-    "CHECKPOINT_DAMAGED": "reset checkpoint",
-    "RELEASED": "reset checkpoint",
-    "TOPIC_REPLACED": "accept data loss",
-    "KAFKA_DATA_LOSS": "accept data loss",
-}
-
-
-def remedy(error: str) -> str:
-    """The action that helps against an error of this class, also of one of its subclasses."""
-    return REMEDIES.get(error.split(".")[0], "restart")
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One flow, as the control database, the checkpoint and the broker show it.
-
-    wanted: running, draining or stopped; wanted_why: in whose words.
-    is_held: whether a live process holds its lease.
-    is_driver_alive: whether its driver lives, or may still come up.
-    intended_seconds_ago: since it was last meant to start, by whomever; None when it never was.
-    attempts: starts since it was last healthy.
-    failure: why its last run ended; None while it runs, or when it ended without a word.
-    sign_seconds_ago: since its query last showed a sign of life; None before the first.
-    waits_for: what of its source is away, in words.
-    backlog: how it falls behind, in words; None while it keeps up.
-    expires: what of its source is about to be deleted unread, in words.
-    rejects: how its rows end elsewhere than in the table, in words; None while they pass.
-    not_fresh: how the table's promise is broken, in words; None while it is kept.
-    restart_seconds_ago: since a restart of its driver was asked for that the driver has not followed yet.
-    abandoned: the job that stopped it for a while has died.
-    """
-
-    wanted: str = "running"
-    wanted_why: str = ""
-    is_held: bool = False
-    is_driver_alive: bool = False
-    intended_seconds_ago: float | None = None
-    attempts: int = 0
-    failure: Failure | None = None
-    sign_seconds_ago: float | None = None
-    waits_for: str | None = None
-    backlog: str | None = None
-    expires: str | None = None
-    rejects: str | None = None
-    not_fresh: str | None = None
-    restart_seconds_ago: float | None = None
-    abandoned: Failure | None = None
-
-
-@dataclass(frozen=True)
 class Decision:
     """reason and next_step: for the on-call engineer, in words. start: start the flow now. kill: end its driver now.
     error: the error class of what is BROKEN.
@@ -133,6 +78,8 @@ def decide(seen: Seen) -> Decision:
         return Decision(State.BROKEN, f"{seen.failure.sentence}{expires}", next_step, error=seen.failure.error)
     if seen.is_held:
         return _at_work(seen)
+    if seen.is_platform_down:
+        return _down(seen)
     if seen.failure is None and seen.is_driver_alive and seen.intended_seconds_ago is not None:
         return _coming_up(seen)
     return _gone(seen)
@@ -151,8 +98,8 @@ def _restarting(seen: Seen, asked_seconds_ago: float) -> Decision:
 
 
 def _stopped(seen: Seen) -> Decision:
-    if seen.is_held and (silent_seconds := _silent_seconds(seen)) > STUCK_SECONDS:
-        reason = f"asked to stop, and without a sign of progress for {silent_seconds:.0f} s"
+    if seen.is_held and _hangs(seen):
+        reason = f"asked to stop, and without a sign of progress for {_silent_seconds(seen):.0f} s"
         return Decision(State.STUCK, reason, UNSTICK)
     ends = "stops after its batch" if seen.is_held else "stopped"
     reason = f"{ends}: {seen.wanted_why or 'nobody wants it to run'}"
@@ -167,13 +114,29 @@ def _silent_seconds(seen: Seen) -> float:
     return seen.sign_seconds_ago if seen.sign_seconds_ago is not None else seen.intended_seconds_ago or 0
 
 
+def _hangs(seen: Seen) -> bool:
+    """Whether a flow that is held has shown no sign of life for too long."""
+    if seen.sign_seconds_ago is None:
+        return _start_seconds(seen) > SLOW_START_SECONDS
+    start = seen.newest_start
+    is_starting = start is not None and not start.is_done and start.seconds_ago <= SLOW_START_SECONDS
+    # A driver that starts a flow shows no signs of the others meanwhile.
+    unseen_seconds = start.seconds_ago if start and is_starting else 0
+    return seen.sign_seconds_ago - unseen_seconds > STUCK_SECONDS
+
+
+def _start_seconds(seen: Seen) -> float:
+    """Since it began to start, or since another flow did that its driver starts before it."""
+    return min(_silent_seconds(seen), seen.newest_start.seconds_ago) if seen.newest_start else _silent_seconds(seen)
+
+
 def _at_work(seen: Seen) -> Decision:
-    if (silent_seconds := _silent_seconds(seen)) > STUCK_SECONDS:
+    if _hangs(seen):
         why = f" ({seen.waits_for})" if seen.waits_for else ""
-        reason = f"alive, and without a sign of progress for {silent_seconds:.0f} s{why}"
+        reason = f"alive, and without a sign of progress for {_silent_seconds(seen):.0f} s{why}"
         return Decision(State.STUCK, reason, UNSTICK)
     if seen.sign_seconds_ago is None:
-        return Decision(State.STARTING, f"started {silent_seconds:.0f} s ago")
+        return Decision(State.STARTING, f"its query has been starting for {_silent_seconds(seen):.0f} s")
     if seen.waits_for:
         return Decision(State.WAITING, seen.waits_for)
     return _outcome(seen) or Decision(
@@ -197,25 +160,44 @@ def _outcome(seen: Seen) -> Decision | None:
 
 
 def _coming_up(seen: Seen) -> Decision:
-    # Between two of its runs its driver, or somebody's by hand, has just let go of it.
-    ago = _silent_seconds(seen)
+    ago, start = _silent_seconds(seen), seen.newest_start
     reason = f"{'started' if seen.sign_seconds_ago is None else 'last at work'} {ago:.0f} s ago"
-    if ago < START_SECONDS:
-        return Decision(State.STARTING, reason)
-    return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", UNSTICK)
+    if _start_seconds(seen) >= SLOW_START_SECONDS:
+        return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", UNSTICK)
+    if seen.sign_seconds_ago is None and not seen.is_driver_up:
+        reason = f"its driver has been starting for {ago:.0f} s"
+    elif start and not start.is_done:
+        reason = f"its driver starts {start.flow} first, for {start.seconds_ago:.0f} s"
+    # Else its driver, or somebody's by hand, is between two flows, or has just let go of this one.
+    return Decision(State.STARTING, reason)
+
+
+def _down(seen: Seen) -> Decision:
+    is_first = seen.intended_seconds_ago is None or _never_ran(seen)
+    if seen.failure is None and (seen.ended_with_platform or is_first):
+        return Decision(State.STOPPED, "stopped with the platform", "make up")
+    # It had ended before, and that is not to be hidden.
+    return Decision(State.BACKING_OFF, f"{_ended(seen)} (`make up` starts it again)", "make up")
 
 
 def _gone(seen: Seen) -> Decision:
-    is_first = seen.attempts == 0 and seen.failure is None and seen.sign_seconds_ago is None
-    if seen.intended_seconds_ago is None or is_first:
+    if seen.intended_seconds_ago is None or _never_ran(seen):
         return Decision(State.STARTING, "it does not run", start=True)
-    ended = seen.failure.sentence if seen.failure else "its driver ended without a word: read its log"
+    ended = _ended(seen)
     wait_seconds = delay_seconds(seen.attempts) - seen.intended_seconds_ago
     if wait_seconds > 0:
         reason = f"{ended} (start {seen.attempts + 1} follows in {wait_seconds:.0f} s)"
         return Decision(State.BACKING_OFF, reason, "none, it is started again; sooner by action restart")
     # Sick this once, so that no end goes unnoticed.
     return Decision(State.BACKING_OFF, f"starting again: {ended}", "none, it is started now", start=True)
+
+
+def _never_ran(seen: Seen) -> bool:
+    return seen.attempts == 0 and seen.failure is None and seen.sign_seconds_ago is None
+
+
+def _ended(seen: Seen) -> str:
+    return seen.failure.sentence if seen.failure else "its driver ended without a word: read its log"
 
 
 def delay_seconds(attempts: int) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, select, true, update
 
 from include.control import database
-from include.control.decide import Failure
 from include.control.schema import desired, drivers, requests, runs
+from include.control.seen import Failure
 
 # What a run that begins has nothing of.
 AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}

@@ -51,6 +51,12 @@ class Process:
     def from_json(cls, document: str) -> "Process":
         return cls(**json.loads(document))
 
+    @classmethod
+    def of_handle(cls, handle: str) -> "Process | None":
+        """The process by which a launcher knows a driver; None where that runs in a cluster."""
+        known = json.loads(handle)
+        return cls(**known) if "pid" in known else None
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 

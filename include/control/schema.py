@@ -3,7 +3,6 @@
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, text
 
 metadata = MetaData()
-
 _IS_OPEN = text("ended_at IS NULL")
 
 leases = Table(
@@ -51,18 +50,14 @@ desired = Table(
     "desired",
     metadata,
     Column("flow", String, primary_key=True),
-    Column(
-        "state", String, nullable=False, comment="running, draining or stopped; a flow without a row is wanted running"
-    ),
+    Column("state", String, nullable=False, comment="running, draining or stopped; without a row it is running"),
     Column("reason", String, nullable=False),
 )
 
 ticks = Table(
     "tick",
     metadata,
-    Column(
-        "flow", String, primary_key=True, comment="it rests between the times of its schedule, and nobody stopped it"
-    ),
+    Column("flow", String, primary_key=True, comment="it rests between the times of its schedule, not by a person"),
     Column("at", Float, nullable=False, comment="when its schedule was last followed"),
 )
 
@@ -165,12 +160,7 @@ rewinds = Table(
     Column("key", String, nullable=False, comment="by which its commits know it"),
     Column("who", String, nullable=False),
     Column("reason", String, nullable=False),
-    Column(
-        "phase",
-        String,
-        nullable=False,
-        comment="planned, stopping, restoring, beginning, refreshing, done or given up",
-    ),
+    Column("phase", String, nullable=False, comment="planned, then from stopping to refreshing, done or given up"),
     Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
     Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
     Column("stopped", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
@@ -261,4 +251,12 @@ pulses = Table(
     metadata,
     Column("name", String, primary_key=True),
     Column("at", Float, nullable=False, comment="when it was last at work"),
+)
+
+shutdowns = Table(
+    "shutdown",
+    metadata,
+    Column("began_at", Float, primary_key=True, comment="when `make down` was about to stop everything"),
+    Column("drivers", String, nullable=False, comment="JSON: the drivers that lived then, and were stopped on purpose"),
+    Column("ended_at", Float, comment="when the platform was started again; NULL while it is down"),
 )

@@ -5,19 +5,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import abandoned, acknowledgements, database, incidents, lease, orders
-from include.control.decide import (
-    HEALTHY_SECONDS,
-    OF_RUNNING_FLOWS,
-    START_SECONDS,
-    Decision,
-    Failure,
-    Seen,
-    State,
-    decide,
-)
-from include.control.process import Holder
+from include.control import abandoned, acknowledgements, database, incidents, lease, orders, shutdown
+from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
+from include.control.process import Holder, Process
 from include.control.schema import desired, drivers, leases, pulses, runs
+from include.control.seen import Failure, Seen, Start
+from include.control.shutdown import Shutdown
 from include.spec import table_of
 
 NAME = "supervise"
@@ -53,16 +46,19 @@ class Settlement:
 
 @dataclass(frozen=True)
 class _Driver:
-    """is_alive: it lives or may still come up. restart_seconds_ago: since a restart was asked for that it owes.
+    """is_alive: it lives or may still come up. is_up: it holds its lease. restart_seconds_ago: since a restart was
+    asked for that it owes.
 
-    abandoned: by flow, the job that has stopped it and died.
+    abandoned: by flow, the job that has stopped it and died. shutdown: the platform is down, driver and all.
     """
 
     row: Row[Any]
     held: dict[str, Holder]
     is_alive: bool
+    is_up: bool
     restart_seconds_ago: float | None
     abandoned: dict[str, Failure]
+    shutdown: Shutdown | None
 
 
 def handle(engine: Engine, driver: str) -> str | None:
@@ -81,10 +77,7 @@ def settle(
     """
     with database.transaction(engine) as connection:
         seen_driver = _look_at_driver(connection, driver, dead)
-        rows = orders.lock(connection, flows)
-        seen = {
-            flow: _look(connection, rows[flow], seen_driver, (outlooks or {}).get(flow, Outlook())) for flow in flows
-        }
+        seen = _look(connection, flows, seen_driver, outlooks or {})
         decisions = {flow: decide(one) for flow, one in seen.items()}
         launch_since = None
         if not seen_driver.is_alive and any(decision.start for decision in decisions.values()):
@@ -96,7 +89,8 @@ def settle(
             # A new driver tries them all, those that wait for their next start too.
             if decision.start or (launch_since and decision.state is State.BACKING_OFF):
                 _intend(connection, flow)
-            _remember(connection, flow, seen[flow], decision)
+            if not seen_driver.shutdown:
+                _remember(connection, flow, seen[flow], decision)
         known = acknowledgements.current(connection)
     acknowledged = {
         flow: str(known[flow])
@@ -109,10 +103,10 @@ def settle(
 
 def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
     """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
+    launched = handle(engine, driver)
+    dead = launched if launched and _has_ended_here(launched) else None
     with database.transaction(engine) as connection:
-        seen_driver = _look_at_driver(connection, driver, None)
-        rows = orders.lock(connection, flows)
-        seen = {flow: _look(connection, rows[flow], seen_driver, Outlook()) for flow in flows}
+        seen = _look(connection, flows, _look_at_driver(connection, driver, dead), {})
     return {flow: (one.wanted, decide(one)) for flow, one in seen.items()}
 
 
@@ -153,9 +147,10 @@ def owes_end(row: Row[Any], epoch: int) -> bool:
 def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _Driver:
     row, held, now = lock_driver(connection, driver), lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
-    is_alive = lease.of_driver(driver) in held or _may_come_up(row, epoch, dead, now)
+    is_up, down = lease.of_driver(driver) in held, shutdown.current(connection)
+    is_alive = is_up or (down is None and _may_come_up(row, epoch, dead, now))
     restart_seconds_ago = now - row.ends_at if owes_end(row, epoch) else None
-    return _Driver(row, held, is_alive, restart_seconds_ago, abandoned.flows(connection))
+    return _Driver(row, held, is_alive, is_up, restart_seconds_ago, abandoned.flows(connection), down)
 
 
 def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> bool:
@@ -168,7 +163,21 @@ def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> boo
     return row.intended_at is not None and bool(now - row.intended_at < START_SECONDS)
 
 
-def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlook) -> Seen:
+def _has_ended_here(handle: str) -> bool:
+    """Whether that process was one of this machine, and is no more; of others only their launcher can tell."""
+    launched = Process.of_handle(handle)
+    return launched is not None and launched.is_here and not launched.is_alive
+
+
+def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: dict[str, Outlook]) -> dict[str, Seen]:
+    rows, now = orders.lock(connection, flows), database.now(connection)
+    begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
+    newest = max(begun, key=lambda row: row.intended_at, default=None)
+    start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
+    return {flow: _look_at(connection, rows[flow], driver, start, outlooks.get(flow, Outlook())) for flow in flows}
+
+
+def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Start | None, outlook: Outlook) -> Seen:
     now = database.now(connection)
     wish = connection.execute(select(desired).where(desired.c.flow == run.flow)).one_or_none()
     return Seen(
@@ -176,6 +185,8 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         wanted_why=wish.reason if wish else "",
         is_held=run.flow in driver.held,
         is_driver_alive=driver.is_alive,
+        is_driver_up=driver.is_up,
+        newest_start=start,
         intended_seconds_ago=_ago(now, run.intended_at),
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
@@ -187,6 +198,8 @@ def _look(connection: Connection, run: Row[Any], driver: _Driver, outlook: Outlo
         not_fresh=outlook.not_fresh,
         restart_seconds_ago=driver.restart_seconds_ago,
         abandoned=driver.abandoned.get(run.flow),
+        is_platform_down=driver.shutdown is not None,
+        ended_with_platform=driver.shutdown is not None and driver.row.driver in driver.shutdown.stopped,
     )
 
 

@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.control import holds, lease, orders, resets, rewinds
-from include.control.decide import Failure
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order, Orders
+from include.control.seen import Failure
 from include.engine import checkpoint, deployment, failure, flow, storage
 from include.engine.flow import Flow
 from include.engine.progress import Progress
@@ -146,9 +146,12 @@ class Host:
         try:
             if not self._keeper.holds(name):
                 self._keeper.take([name])
+            orders.begin(self._engine, [name], by_hand=False)
         except (LeaseHeld, Unreachable):
             # Somebody else runs it, and the supervisor sees that.
             return None
+        # Its start may take minutes, and nobody looks at the others meanwhile.
+        self._show_signs()
         try:
             # The table file as it is now: a restart deploys it.
             table = catalog.reload().flow(name)
@@ -223,8 +226,7 @@ class Host:
                 self._untold.pop(0)
 
     def _show_signs(self) -> None:
-        alive = [name for name, one in self._flows.items() if one.gives_sign()]
-        if alive:
+        if alive := [name for name, one in self._flows.items() if one.gives_sign()]:
             with suppress(Unreachable):
                 orders.show_signs(self._engine, alive)
 

@@ -60,9 +60,15 @@ class Run:
 def run(name: str, views: list[Table], tables: Catalog) -> None:
     """Refresh those of the views, given in graph order, that the run of this name has not refreshed yet.
 
+    A view that reads what is not stored yet is left as it was, and named.
+
     Raises LeaseHeld where a view has another window, Unreachable, and FlowFailed where one cannot be computed.
     """
-    begun = Run.begin(name, views)
+    lacking = refreshes.lacking(views)
+    for view in views:
+        if view.name in lacking:
+            print(refreshes.not_refreshed(view, lacking[view.name]), flush=True)
+    begun = Run.begin(name, [view for view in views if view.name not in lacking])
     for view in begun.views:
         if view not in begun.left:
             print(f"{view.name}: nothing done, run '{name}' has refreshed it", flush=True)
@@ -102,11 +108,15 @@ def _refresh(opened: Window, run: Run) -> None:
         rows = judged.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
         stamp = opened.begin(STEP, view.name)
         stamp |= {refreshes.RUN: run.name, "read": read, "run_reads": run.reads, "rows": asdict(tally)}
+        empty = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
+        stamp |= {refreshes.EMPTY: empty} if empty else {}
         with commit.stamped(opened.spark, stamp, {}):
             storage.replace(rows, view)
     finally:
         judged.unpersist()
-    print(f"{view.name}: {tally.kept:,} rows, {tally.dropped:,} dropped", flush=True)
+    print(f"{view.name}: replaced: {tally.kept:,} rows, {tally.dropped:,} dropped", flush=True)
+    if empty:
+        print(f"{view.name}: {' and '.join(empty)} held no rows yet; {refreshes.comes(view)}", flush=True)
 
 
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:

@@ -6,6 +6,7 @@ python -m include.examples.producer --rate 20
 import argparse
 import heapq
 import os
+import secrets
 import signal
 import sys
 import time
@@ -33,8 +34,11 @@ def main() -> None:
     rate = os.environ.get("SLUICE_EVENTS_PER_SECOND") or "20"
     parser.add_argument("--rate", type=float, default=rate, help="events a second; of page views, a quarter")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many events; without it, never")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="the same seed gives the same events; without it, new ones each time")
     given = parser.parse_args()
+    # A page view is known by its number alone: with one seed for all starts, each start would repeat the one before.
+    seed = secrets.randbits(64) if given.seed is None else given.seed
+    print(f"begins with --seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, _leave)
     producer = Producer(
         {
@@ -49,7 +53,7 @@ def main() -> None:
         }
     )
     try:
-        send(producer, given.seed, given.count, given.rate)
+        send(producer, seed, given.count, given.rate)
     finally:
         left = producer.flush(FLUSH_SECONDS)
         print(f"{left} events were not delivered" if left else "every event was delivered", flush=True)

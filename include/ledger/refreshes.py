@@ -1,15 +1,18 @@
 """What the refreshes of a materialized view say of themselves in its log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from include.errors import Unbalanced
+from deltalake.exceptions import DeltaError
+
+from include.errors import SluiceError, Unbalanced
 from include.ledger.log import Commit, Log
 from include.settings import settings
+from include.spec import Delta, Table
 
-# Where a commit's stamp names its run.
-RUN = "refresh"
+# Where a commit's stamp names its run, and those of its sources that held no rows.
+RUN, EMPTY = "refresh", "empty_sources"
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Refresh:
     """The commit of one. read: by table, the version that was read. run_reads: the same of all views of its run.
 
     tally: what became of the rows that were computed, as `include.engine.quality.Tally`.
+    empty: the tables that held no rows when they were read.
     """
 
     run: str
@@ -24,12 +28,15 @@ class Refresh:
     run_reads: dict[str, int]
     tally: dict[str, Any]
     commit: Commit
+    empty: tuple[str, ...] = ()
 
 
 def of_commit(commit: Commit) -> Refresh | None:
     """None where it is no refresh."""
     said = commit.metadata
-    return Refresh(said[RUN], said["read"], said["run_reads"], said["rows"], commit) if RUN in said else None
+    if RUN not in said:
+        return None
+    return Refresh(said[RUN], said["read"], said["run_reads"], said["rows"], commit, tuple(said.get(EMPTY, ())))
 
 
 def words(commit: Commit) -> str:
@@ -38,6 +45,48 @@ def words(commit: Commit) -> str:
         return ""
     read = ", ".join(f"{table} version {version}" for table, version in done.read.items())
     return f"{done.tally['kept']:,} rows from {read}, in run '{done.run}'"
+
+
+def lacking(views: Iterable[Table]) -> dict[str, str]:
+    """By view, in graph order, a table that it reads and that nobody has stored, nor one of the views before it."""
+    found: dict[str, str] = {}
+    made: set[str] = set()
+    for view in views:
+        read = [one.source.table for one in view.readers if isinstance(one.source, Delta)]
+        missing = next((table for table in read if table not in made and not settings().is_stored(table)), None)
+        if missing:
+            found[view.name] = missing
+        else:
+            made.add(view.name)
+    return found
+
+
+def not_refreshed(view: Table, table: str) -> str:
+    """For whoever asked for a refresh: `table`, which it reads, is not stored."""
+    return f"{view.name}: not refreshed, and left as it was: {table}, which it reads, holds no rows yet; {comes(view)}"
+
+
+def comes(view: Table) -> str:
+    """When it is refreshed next, in words."""
+    by_hand = f"by `airflow dags trigger refresh.{view.name}`"
+    return (
+        f"it comes next by its schedule '{view.schedule}' (UTC), or {by_hand}" if view.schedule else f"next {by_hand}"
+    )
+
+
+def lacks(view: Table) -> str:
+    """What a reader must know before they trust it, in words; nothing where all is well."""
+    try:
+        done = newest(view.name)
+    except (SluiceError, DeltaError, OSError) as error:
+        return str(error)
+    if done and done.empty:
+        return f"last refreshed when {' and '.join(done.empty)} held no rows; {comes(view)}"
+    if done or settings().is_stored(view.name):
+        # Its log may be too short to show its refresh.
+        return ""
+    missing = lacking([view]).get(view.name)
+    return f"never refreshed{f': {missing}, which it reads, holds no rows yet' if missing else ''}; {comes(view)}"
 
 
 def of_view(view: str) -> Iterator[Refresh]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,9 +13,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import database, supervision
+from include.control import attendance, database, supervision
 from include.errors import SluiceError
-from include.ledger import alarms, backfills, freshness, outdated, position, trend
+from include.ledger import alarms, backfills, freshness, outdated, position, refreshes, trend
 from include.ledger import lag as lags
 from include.ledger.freshness import Freshness
 from include.ledger.lag import Lag
@@ -88,7 +89,9 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
 def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     """By flow, what is wanted, its state and why."""
     found: dict[str, tuple[str | None, str | None, str]] = {
-        flow: (None, VIEW if table.is_view else IN_WINDOWS if table.merges_in_windows else None, "")
+        flow: (None, VIEW, refreshes.lacks(table))
+        if table.is_view
+        else (None, IN_WINDOWS if table.merges_in_windows else None, "")
         for flow, table in tables.readers.items()
     }
     try:
@@ -97,7 +100,7 @@ def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
             shown = supervision.show(engine, driver, [flow.flow for flow in flows])
             found |= {flow: (wanted, one.state, one.reason) for flow, (wanted, one) in shown.items()}
     except SluiceError as error:
-        found = {flow: (None, state, str(error)) for flow, (_, state, _) in found.items()}
+        found = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in found.items()}
     return found
 
 
@@ -173,6 +176,9 @@ def _notes(one: Standing) -> list[str]:
         notes.append(f"{one.flow}: {one.alarm}")
     if one.state is None:
         notes.append(one.reason)
+    elif one.state == VIEW and one.reason:
+        # Once, also where it has several sources.
+        notes.append(f"{one.table}: {one.reason}")
     elif one.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
         notes.append(f"{one.flow}: {one.state}: {one.reason}")
     if one.lag.unknown:
@@ -235,4 +241,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     found = look(catalog.load())
+    if words := attendance.absence(settings().control_url):
+        # A program that reads JSON must not read this.
+        print(words, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
     print(json.dumps([one.as_json() for one in found], indent=2) if arguments.json else text(found))

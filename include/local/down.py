@@ -1,6 +1,9 @@
 """Stops every process of this platform and no other, also what a crash left behind: `make down`."""
 
-from include.errors import report
+import sys
+
+from include.control import database, shutdown
+from include.errors import SluiceError, report
 from include.local import airflow
 from include.local.processes import Platform
 from include.local.up import BROKER
@@ -13,11 +16,22 @@ BROKER_GRACE_SECONDS = 30
 
 def main() -> None:
     platform = Platform(settings().home)
+    _note_that_it_is_on_purpose(platform)
     # The broker goes last: producer and drivers finish faster while it answers.
     stopped = platform.stop(GRACE_SECONDS, spare=BROKER, first=airflow.SCHEDULER)
     stopped += platform.stop(BROKER_GRACE_SECONDS)
     platform.forget()
     print(f"stopped {stopped} processes of {platform.home}" if stopped else f"nothing of {platform.home} was running")
+
+
+def _note_that_it_is_on_purpose(platform: Platform) -> None:
+    """Before anything is: what dies later is no failure. Without a control database all is stopped all the same."""
+    if not (pids := {process.pid for process in platform.processes()}):
+        return
+    try:
+        shutdown.begin(database.connect(settings().control_url), pids)
+    except SluiceError as error:
+        print(f"sluice: `status` will not know that this was on purpose: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import psutil
 
-from include.control import database
+from include.control import attendance, database
 from include.errors import report
 from include.ledger import status
 from include.local.processes import Platform
@@ -12,6 +12,8 @@ from include.settings import settings
 def main() -> None:
     platform = Platform(settings().home)
     print(processes(platform))
+    if words := attendance.absence(settings().control_url):
+        print(f"\n{words}")
     print(f"\n{status.summary()}")
 
 

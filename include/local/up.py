@@ -16,7 +16,7 @@ import psutil
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import database
+from include.control import attendance, database, shutdown, supervision
 from include.errors import SetupError, UsageError, report
 from include.ledger import status
 from include.local import airflow, artifacts, environment, install, java, streams
@@ -66,7 +66,7 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
     if not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), kit.variables)
-    database.connect(where.control_url)
+    supervision.show_pulse(database.connect(where.control_url), attendance.STARTER)
     _say("control database ready")
     kit.end_migration(migration)
     kit.start(airflow.API)
@@ -84,12 +84,14 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
 
 def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
     engine = database.connect(where.control_url)
+    shutdown.end(engine)
     streams.forgive(engine)
     before = streams.launched(engine)
 
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
         platform.require([BROKER, *_feeds(), *started])
+        supervision.show_pulse(engine, attendance.STARTER)
         _require_streams(engine, platform, before)
 
     kit.wait(ANSWER_SECONDS, check)

@@ -21,8 +21,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
 from include.control import database, incidents, supervision
-from include.control.decide import State, remedy
+from include.control.decide import State
 from include.control.incidents import Incident
+from include.control.remedies import remedy
 from include.errors import SluiceError, Unreachable, UsageError
 from include.orchestration.diagnose import DATABASE
 from include.settings import settings

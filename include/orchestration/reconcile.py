@@ -4,7 +4,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import acknowledgements, database, incidents, schedule, supervision
+from include.control import acknowledgements, database, incidents, schedule, shutdown, supervision
 from include.control.decide import State
 from include.control.supervision import Outlook
 from include.errors import SluiceError
@@ -22,6 +22,8 @@ def reconcile_all() -> list[dict[str, str]]:
     DeclarationError and Unreachable.
     """
     engine = database.connect(settings().control_url)
+    # Whoever started this supervisor without `make up` wants the streams, too.
+    shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
     for flow, asked in schedule.follow(engine, schedules, timetable.next_tick).items():

@@ -1,10 +1,11 @@
 """Tasks that several DAGs have: a bounded job, and a question to a person."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Context
 
 from include.orchestration import launch
 from include.settings import ROOT
@@ -12,8 +13,17 @@ from include.settings import ROOT
 APPROVE, REJECT = "Approve", "Reject"
 
 
-def job(task_id: str, module: str, arguments: Sequence[str], name: str, retries: int = 0) -> SparkSubmitOperator:
-    """One spark-submit of `jobs/<module>.py`. retries: of one that, killed, is ended by its next try."""
+def job(
+    task_id: str,
+    module: str,
+    arguments: Sequence[str],
+    name: str,
+    retries: int = 0,
+    first: Callable[[Context], None] | None = None,
+) -> SparkSubmitOperator:
+    """One spark-submit of `jobs/<module>.py`. retries: of one that, killed, is ended by its next try. first: is called
+    before, and may skip it.
+    """
     return SparkSubmitOperator(
         task_id=task_id,
         conn_id=launch.CONNECTION,
@@ -22,6 +32,7 @@ def job(task_id: str, module: str, arguments: Sequence[str], name: str, retries:
         name=f"sluice {name}",
         retries=retries,
         retry_delay=timedelta(minutes=1),
+        pre_execute=first,
         # True would find the driver of an earlier try and go green without running anything.
         durable=False,
     )

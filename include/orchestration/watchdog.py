@@ -15,15 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 
 from sqlalchemy import Engine
 
-from include.control import database, incidents, supervision
+from include.control import attendance, database, incidents, supervision
+from include.control.attendance import LATE_SECONDS, Attendance
 from include.control.incidents import Incident
 from include.errors import Unreachable
 from include.orchestration import diagnose
 from include.settings import settings
 
 EVERY_SECONDS = 30
-# The supervisor works every minute, and a run may take one.
-LATE_SECONDS = 180
 TELL_TIMEOUT_SECONDS = 60
 # Exit code of include.orchestration.notify when only somebody who adds a connection can help.
 NO_CONNECTION = 2
@@ -34,7 +33,8 @@ class Watchdog:
     """Times are of a clock that stands still while the machine sleeps, as the supervisor does.
 
     late_seconds: how long it may be away.
-    well_at: when the supervisor was last at work, or watching began. answered_at: when the control database did.
+    well_at: when the supervisor was last at work, or `make up`, or watching began.
+    answered_at: when the control database did.
     again_seconds: from one try to reach people to the next.
     away: the incident of a control database that does not answer. news: messages that stand in no database.
     """
@@ -52,27 +52,31 @@ class Watchdog:
         """Whether all is well; an incident begins or ends where that has changed."""
         try:
             engine = database.connect(settings().control_url)
-            ago = supervision.pulse_seconds_ago(engine)
-            is_well = self._judge(engine, ago)
+            is_well = self._judge(engine, attendance.look(engine))
         except Unreachable as error:
             is_well = self._miss_database(str(error))
         self._tell()
         return is_well
 
-    def _judge(self, engine: Engine, ago: float | None) -> bool:
+    def _judge(self, engine: Engine, seen: Attendance) -> bool:
         now = time.monotonic()
         if self.away:
             self.news.append(replace(self.away, is_over=True))
             # Without the database the supervisor could not work either.
             self.away, self.well_at = None, now
         self.answered_at = now
-        if ago is not None:
-            self.well_at = max(self.well_at, now - max(ago, 0))
+        if seen.shutdown:
+            # Stopped on purpose: nothing is missed, and nothing is over.
+            self.well_at = now
+            return True
+        for ago in (seen.worked_seconds_ago, seen.started_seconds_ago):
+            self.well_at = max(self.well_at, -math.inf if ago is None else now - max(ago, 0))
         is_well = now - self.well_at <= self.late_seconds
         held = incidents.open_of(engine, supervision.NAME)
         if is_well and held:
             self._end(engine, *held)
         elif not is_well and not held:
+            ago = seen.worked_seconds_ago
             self._begin(engine, "it never was" if ago is None else f"it last was {ago:.0f} s ago")
         return is_well
 

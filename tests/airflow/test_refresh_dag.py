@@ -14,7 +14,7 @@ from include import catalog
 from include.ledger.log import Log
 from include.ledger.refreshes import of_commit
 from include.local import environment, java
-from include.settings import Settings, from_environment
+from include.settings import Settings, from_environment, settings
 
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"
 
@@ -52,6 +52,22 @@ def refresh(where: Settings) -> None:
     command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"refresh.{VIEW}"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+
+def test_a_view_whose_source_is_not_stored_is_skipped_with_a_sentence_and_its_dag_is_not_red(
+    dags, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    try:
+        run = dags[f"refresh.{VIEW}"].test()
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
+    assert run.state == "success"
+    assert [task.state for task in run.get_task_instances()] == ["skipped"]
+    told = "".join(capfd.readouterr())
+    assert f"{VIEW}: not refreshed, and left as it was: {SOURCE}, which it reads, holds no rows yet; it comes" in told
 
 
 def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_dag_run(tmp_path, airflow_database):

@@ -10,9 +10,9 @@ from sqlalchemy import select
 from include import catalog
 from include.control import commands, database, lease, orders
 from include.control.commands import Action, Command
-from include.control.decide import Failure
 from include.control.process import Holder
 from include.control.schema import runs
+from include.control.seen import Failure
 from include.ledger import progress
 from include.local.broker import create_topic
 from include.orchestration import reconcile, submit
@@ -42,6 +42,12 @@ def silent() -> set[str]:
     """The flows that have not shown a sign of life yet."""
     with database.transaction(database.connect(settings().control_url)) as connection:
         return set(connection.execute(select(runs.c.flow).where(runs.c.sign_at.is_(None))).scalars()) & FLOWS
+
+
+def begun() -> set[float]:
+    """When the driver began to start each of the flows."""
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        return set(connection.execute(select(runs.c.intended_at).where(runs.c.flow.in_(FLOWS))).scalars())
 
 
 def let_it_last() -> None:
@@ -91,6 +97,7 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
     wait_until(lambda: set(holders()) >= FLOWS, 120, submit.log("main").read_text)
     wait_until(lambda: not silent(), 120, submit.log("main").read_text)
     assert {holder.jvm.pid for flow, holder in holders().items() if flow in FLOWS} == set(drivers())
+    assert len(begun()) == len(FLOWS), "whoever looks cannot tell a flow that waits for its turn from one that hangs"
     let_it_last()
     assert supervise.test().state == "success"
     (first,) = drivers()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from include.control import database, supervision
+from include.control import attendance, database, shutdown, supervision
 from include.control.schema import incidents, pulses
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings
@@ -142,6 +142,19 @@ def test_neither_a_fresh_start_nor_a_sleeping_machine_is_held_against_the_superv
     watchdog = Watchdog(180, 60, time.monotonic(), time.monotonic())
     assert watchdog.look()
     watchdog.well_at -= 170
+    assert watchdog.look()
+    assert stored(engine) == []
+
+
+def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_an_alarm(engine):
+    work_last(engine, 10_000)
+    watchdog = Watchdog(180, 60, time.monotonic() - 10_000, time.monotonic())
+    shutdown.begin(engine, {1})
+    assert watchdog.look()
+    shutdown.end(engine)
+    watchdog.well_at -= 10_000
+    supervision.show_pulse(engine, attendance.STARTER)
+    assert attendance.look(engine).is_starting
     assert watchdog.look()
     assert stored(engine) == []
 

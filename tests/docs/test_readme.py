@@ -27,8 +27,8 @@ def run(home: Path):
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
         "SLUICE_AIRFLOW_PORT": str(free_port()),
         "SLUICE_EVENTS_PER_SECOND": "50",
-        # As in `pipeline`.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+        # As in `pipeline`. C1 alone has a cache of 48 MB, which a driver of many flows fills, and then it dies.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     kept = ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE")
     # Nor what `make test` tells its children, or they would say which directory they enter.
@@ -72,6 +72,10 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     down = run(documented("make down"))
     assert re.fullmatch(rf"stopped \d+ processes of {home}", down.stdout.splitlines()[-1]), down.stdout + down.stderr
     assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
+    states = run("source var/env.sh && python -m include.ledger status").stdout
+    assert states.startswith("The platform is down: `make down` stopped it ")
+    assert "STOPPED" in states
+    assert not re.search("BACKING OFF|STUCK|without a word", states), states
 
 
 def test_the_example_table_is_the_file_it_names():

@@ -283,6 +283,24 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
     assert windows.calendar(engine, first.name)[0].state == "done"
 
 
+def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_left_alone(name, append, refresh, capsys):
+    first, second = views(name)
+    refreshing.run("sunday", [first, second], Catalog({}))
+    told = capsys.readouterr().out
+    for view in (first, second):
+        assert f"{view.name}: not refreshed, and left as it was: silver.{name}, which it reads, holds no rows" in told
+        assert not settings().is_stored(view.name)
+    append(f"silver.{name}", [], "n INT, part INT")
+    refresh("monday", first)
+    told = capsys.readouterr().out
+    assert f"{first.name}: replaced: 0 rows" in told
+    assert f"silver.{name} held no rows yet; next by `airflow dags trigger refresh.{first.name}`" in told
+    assert refreshes.lacks(first).startswith(f"last refreshed when silver.{name} held no rows")
+    append(f"silver.{name}", [{"n": 1, "part": 1}], "n INT, part INT")
+    refresh("tuesday", first)
+    assert (len(rows_of(first.name)), refreshes.lacks(first)) == (1, "")
+
+
 def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, refresh, engine):
     view, _ = views(name)
     grow(8)

@@ -7,10 +7,11 @@ from sqlalchemy import Engine, Table, select, text, update
 
 from include.control import commands, database, lease, orders, supervision
 from include.control.commands import DESTRUCTIVE, REPEAT_SECONDS, Action, Command
-from include.control.decide import Failure, State
+from include.control.decide import State
 from include.control.lease import Lease
 from include.control.process import Holder
 from include.control.schema import audits, desired, drivers, releases, resets, runs
+from include.control.seen import Failure
 from tests.waiting import wait_until
 
 FLOW = "silver.a"

@@ -10,16 +10,15 @@ from include.control.decide import (
     FORCE_SECONDS,
     LONGEST_DELAY_SECONDS,
     SICK,
-    START_SECONDS,
+    SLOW_START_SECONDS,
     STUCK_SECONDS,
     UNSTICK,
     Decision,
-    Failure,
-    Seen,
     State,
     decide,
     delay_seconds,
 )
+from include.control.seen import Failure, Seen, Start
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
@@ -46,6 +45,10 @@ def gone(ago: float, attempts: int = 1, **other) -> Seen:
     return Seen(intended_seconds_ago=ago, attempts=attempts, **other)
 
 
+def starts(seconds_ago: float, is_done: bool = False) -> Start:
+    return Start("bronze.first", seconds_ago, is_done)
+
+
 def asked(seconds_ago: float, **other) -> Seen:
     return Seen(is_driver_alive=True, restart_seconds_ago=seconds_ago, **other)
 
@@ -58,7 +61,7 @@ CASES = {
     "held, its driver's own lease is gone": (held(is_driver_alive=False), Decision(State.HEALTHY, "at work")),
     "its query has yet to say something": (
         held(sign_seconds_ago=None, intended_seconds_ago=20.0),
-        Decision(State.STARTING, "started 20 s ago"),
+        Decision(State.STARTING, "its query has been starting for 20 s"),
     ),
     "the last second before it is stuck": (
         held(sign_seconds_ago=float(STUCK_SECONDS)),
@@ -74,11 +77,11 @@ CASES = {
     ),
     "its query has yet to say something, and its source is away": (
         held(sign_seconds_ago=None, intended_seconds_ago=20.0, waits_for=AWAY),
-        Decision(State.STARTING, "started 20 s ago"),
+        Decision(State.STARTING, "its query has been starting for 20 s"),
     ),
     "held by somebody who never noted when it began": (
         Seen(is_held=True),
-        Decision(State.STARTING, "started 0 s ago"),
+        Decision(State.STARTING, "its query has been starting for 0 s"),
     ),
     "it falls behind": (held(backlog=BEHIND), Decision(State.LAGGING, BEHIND, SLOW)),
     "what it has not read is soon deleted": (held(expires=EXPIRES), Decision(State.LAGGING, EXPIRES, SLOW)),
@@ -120,19 +123,78 @@ CASES = {
         Seen(wanted="draining"),
         Decision(State.STARTING, "it does not run", start=True),
     ),
-    "on its way": (coming_up(12.0), Decision(State.STARTING, "started 12 s ago")),
-    "the last second of its way": (coming_up(START_SECONDS - 1.0), Decision(State.STARTING, "started 179 s ago")),
+    "on its way": (coming_up(12.0), Decision(State.STARTING, "its driver has been starting for 12 s")),
+    "the last second of its way": (
+        coming_up(SLOW_START_SECONDS - 1.0),
+        Decision(State.STARTING, "its driver has been starting for 299 s"),
+    ),
     "too long on its way": (
-        coming_up(float(START_SECONDS)),
-        Decision(State.STUCK, "started 180 s ago, and does not run although its driver lives", UNSTICK),
+        coming_up(float(SLOW_START_SECONDS)),
+        Decision(State.STUCK, "started 300 s ago, and does not run although its driver lives", UNSTICK),
+    ),
+    "its driver is up, and has begun with no flow": (
+        coming_up(20.0, is_driver_up=True),
+        Decision(State.STARTING, "started 20 s ago"),
+    ),
+    "its driver starts the flows before it, each in its time": (
+        coming_up(1_000.0, is_driver_up=True, newest_start=starts(200.0)),
+        Decision(State.STARTING, "its driver starts bronze.first first, for 200 s"),
+    ),
+    "its driver hangs at the start of the flow before it": (
+        coming_up(1_000.0, is_driver_up=True, newest_start=starts(float(SLOW_START_SECONDS))),
+        Decision(State.STUCK, "started 1000 s ago, and does not run although its driver lives", UNSTICK),
+    ),
+    "its query starts slowly": (
+        held(sign_seconds_ago=None, intended_seconds_ago=137.0, newest_start=starts(137.0)),
+        Decision(State.STARTING, "its query has been starting for 137 s"),
+    ),
+    "its query hangs at its start": (
+        held(sign_seconds_ago=None, intended_seconds_ago=SLOW_START_SECONDS + 1.0, newest_start=starts(301.0)),
+        Decision(State.STUCK, "alive, and without a sign of progress for 301 s", UNSTICK),
+    ),
+    "nobody looks at it while its driver starts another flow": (
+        held(sign_seconds_ago=200.0, newest_start=starts(190.0)),
+        Decision(State.HEALTHY, "at work"),
+    ),
+    "it gave no sign long before its driver began to start another flow": (
+        held(sign_seconds_ago=200.0, newest_start=starts(70.0)),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+    ),
+    "it gives no sign since another flow has started": (
+        held(sign_seconds_ago=200.0, newest_start=starts(190.0, is_done=True)),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+    ),
+    "stopped with the platform": (
+        gone(100.0, is_platform_down=True, ended_with_platform=True, sign_seconds_ago=50.0),
+        Decision(State.STOPPED, "stopped with the platform", "make up"),
+    ),
+    "never started, and the platform is down": (
+        Seen(is_platform_down=True),
+        Decision(State.STOPPED, "stopped with the platform", "make up"),
+    ),
+    "its driver had died before the platform was stopped": (
+        gone(100.0, is_platform_down=True),
+        Decision(State.BACKING_OFF, f"{SILENT} (`make up` starts it again)", "make up"),
+    ),
+    "failed before the platform was stopped": (
+        gone(100.0, is_platform_down=True, ended_with_platform=True, failure=CURABLE),
+        Decision(State.BACKING_OFF, "no broker answers (`make up` starts it again)", "make up"),
+    ),
+    "broken, and the platform is down": (
+        gone(100.0, is_platform_down=True, ended_with_platform=True, failure=INCURABLE),
+        Decision(State.BROKEN, "column 'bpm' is gone", TO_MEND, error="DeclarationError"),
+    ),
+    "still at work while the platform is stopped": (
+        held(is_platform_down=True, ended_with_platform=True),
+        Decision(State.HEALTHY, "at work"),
     ),
     "its driver starts it anew, and has just let go of it": (
         coming_up(5_000.0, sign_seconds_ago=3.0),
         Decision(State.STARTING, "last at work 3 s ago"),
     ),
     "its driver has let go of it long ago": (
-        coming_up(5_000.0, sign_seconds_ago=float(START_SECONDS)),
-        Decision(State.STUCK, "last at work 180 s ago, and does not run although its driver lives", UNSTICK),
+        coming_up(5_000.0, sign_seconds_ago=float(SLOW_START_SECONDS)),
+        Decision(State.STUCK, "last at work 300 s ago, and does not run although its driver lives", UNSTICK),
     ),
     "forgiven, in no driver": (
         gone(1.0, attempts=0),
@@ -265,6 +327,8 @@ SEEN = st.builds(
     wanted=st.sampled_from(["running", "draining", "stopped"]),
     is_held=st.booleans(),
     is_driver_alive=st.booleans(),
+    is_driver_up=st.booleans(),
+    newest_start=st.none() | st.builds(Start, st.just("bronze.first"), st.floats(0, 1e6), st.booleans()),
     intended_seconds_ago=AGO,
     attempts=st.integers(0, 5_000),
     failure=st.sampled_from([None, CURABLE, INCURABLE]),
@@ -273,6 +337,8 @@ SEEN = st.builds(
     backlog=st.sampled_from([None, BEHIND]),
     expires=st.sampled_from([None, EXPIRES]),
     restart_seconds_ago=AGO,
+    is_platform_down=st.booleans(),
+    ended_with_platform=st.booleans(),
 )
 
 
@@ -281,6 +347,7 @@ def test_only_what_is_wanted_held_by_nobody_and_curable_is_ever_started(seen: Se
     if decide(seen).start:
         assert seen.wanted != "stopped"
         assert not seen.is_held
+        assert not seen.is_platform_down
         assert seen.failure is None or not seen.failure.needs_person
 
 
@@ -299,7 +366,9 @@ def test_what_was_started_is_not_started_again_while_it_may_still_come_up(seen: 
 @given(SEEN, st.sampled_from(["running", "draining"]), st.sampled_from([None, CURABLE]))
 def test_whatever_is_wanted_held_by_nobody_curable_and_not_coming_up_is_started_in_the_end(seen, wanted, failure):
     # Whatever was asked of the driver, it has ended by then.
-    later = replace(seen, intended_seconds_ago=float(LONGEST_DELAY_SECONDS), restart_seconds_ago=None)
+    later = replace(
+        seen, intended_seconds_ago=float(LONGEST_DELAY_SECONDS), restart_seconds_ago=None, is_platform_down=False
+    )
     is_driver_alive = seen.is_driver_alive and failure is not None
     assert decide(replace(later, wanted=wanted, failure=failure, is_held=False, is_driver_alive=is_driver_alive)).start
 

@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.control import database, orders
-from include.control.decide import Failure
 from include.control.orders import Order, Orders
 from include.control.schema import desired, drivers, runs
+from include.control.seen import Failure
 
 A, B, C = FLOWS = ["bronze.a", "gold.c", "silver.b"]
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)

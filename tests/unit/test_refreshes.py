@@ -55,11 +55,12 @@ def silent_broker(home, own_settings, silent_port):
     own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
 
 
-def refreshed(view: Table, at: float, run: str, rows: int, dropped: int = 0, **read: int) -> int:
+def refreshed(view: Table, at: float, run: str, rows: int, dropped: int = 0, empty: tuple = (), **read: int) -> int:
     """One more version of the view, as a refresh writes it."""
     tally = {"read": rows + dropped, "kept": rows, "quarantined": 0, "dropped": dropped, "broke": {"known": dropped}}
     versions = {f"silver.{name}" if name != "joined" else "gold.joined": version for name, version in read.items()}
     stamp = {"window": 1, "step": "refresh", "refresh": run, "read": versions, "run_reads": versions, "rows": tally}
+    stamp |= {"empty_sources": list(empty)} if empty else {}
     path = settings().table_path(view.name)
     version = len(list((path / "_delta_log").glob("*.json")))
     gone = [{"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at * 1000), "dataChange": True}}]
@@ -214,3 +215,28 @@ def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
     newest = refreshes.newest(JOINED.name)
     assert newest and newest.run == "tuesday"
     assert refreshes.newest("gold.nothing") is None
+
+
+def notes() -> list[str]:
+    """What `status` says below its table."""
+    return status.text(status.look(TABLES, timeout_seconds=0.2)).splitlines()
+
+
+def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():
+    lake.rows(CLICKS.name, NOW - 900, 10)
+    next_time = "next by `airflow dags trigger refresh.gold.joined`"
+    assert f"gold.joined: never refreshed: silver.buys, which it reads, holds no rows yet; {next_time}" in notes()
+    assert refreshes.lacking([JOINED, ABOVE]) == {"gold.joined": "silver.buys", "gold.above": "gold.joined"}
+    lake.rows(BUYS.name, NOW - 900, 10)
+    assert f"gold.joined: never refreshed; {next_time}" in notes()
+    assert refreshes.lacking([JOINED, ABOVE]) == {}
+    daily = refreshes.comes(replace(JOINED, schedule="0 3 * * *"))
+    assert daily.startswith("it comes next by its schedule '0 3 * * *' (UTC), or by `airflow")
+
+
+def test_a_view_that_was_refreshed_before_its_source_held_rows_says_so_until_the_next(made):
+    assert not any("held no rows" in line for line in notes())
+    refreshed(JOINED, NOW - 300, "wednesday", 0, empty=("silver.buys",), clicks=1, buys=0)
+    assert any(line.startswith("gold.joined: last refreshed when silver.buys held no rows; next") for line in notes())
+    refreshed(JOINED, NOW - 200, "thursday", 12, clicks=1, buys=1)
+    assert not any("held no rows" in line for line in notes())

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import commands, database, lease, orders
 from include.control.commands import Action, Command
-from include.control.decide import Failure
+from include.control.seen import Failure
 from include.ledger import status
 from include.ledger.status import Standing
 from include.settings import settings

@@ -21,16 +21,18 @@ from include.control import (
     resets,
     rewinds,
     schema,
+    shutdown,
     stale,
     supervision,
 )
 from include.control.commands import Action, Command
-from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, START_SECONDS, Failure, State
+from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
 from include.control.lease import Lease
 from include.control.lock import Entry
-from include.control.process import Holder
+from include.control.process import Holder, Process
 from include.control.rewinds import Part
-from include.control.schema import audits, drivers, leases, runs
+from include.control.schema import audits, drivers, leases, runs, shutdowns
+from include.control.seen import Failure
 from include.control.supervision import Outlook, Settlement
 from include.declaration.slices import Slice
 from include.errors import Broken
@@ -683,3 +685,88 @@ def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_fo
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
         assert len(stale.every(engine)) == left
         assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
+
+
+def test_a_flow_that_was_stopped_with_the_platform_is_stopped_and_no_incident_and_comes_up_again(engine, holder):
+    driver = works(engine, holder("main"))
+    shutdown.begin(engine, {driver.python.pid, driver.jvm.pid})
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    driver.fence()
+    for _ in range(2):
+        # A supervisor that is still at work, and `status`.
+        settlement = settle(engine)
+        assert (states(settlement), launches(settlement)) == ([State.STOPPED] * 2, False)
+        assert [seen.reason for _, seen in supervision.show(engine, "main", FLOWS).values()] == [
+            "stopped with the platform"
+        ] * 2
+        pass_time(engine, 1_000)
+    shutdown.end(engine)
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.STARTING] * 2, True)
+    assert (news(engine), open_incidents(engine)) == ([], [])
+
+
+def test_a_driver_that_is_stopped_with_the_platform_on_its_way_has_not_failed(engine, sleeper):
+    process = sleeper()
+    launched(engine, settle(engine), Process.of(process.pid).to_json())
+    shutdown.begin(engine, {process.pid})
+    process.kill()
+    process.wait()
+    assert states(settle(engine)) == [State.STOPPED] * 2
+    shutdown.end(engine)
+    assert launches(settle(engine, dead=supervision.handle(engine, "main")))
+    assert news(engine) == []
+
+
+def test_a_driver_that_died_before_the_platform_was_stopped_or_that_is_none_of_its_own_is_not_hidden(engine, holder):
+    died = works(engine, holder("main"))
+    died.fence()
+    shutdown.begin(engine, {died.python.pid, died.jvm.pid})
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
+    shutdown.end(engine)
+    foreign = works(engine, holder("main"))
+    shutdown.begin(engine, {os.getpid()})
+    foreign.fence()
+    assert states(settle(engine)) == [State.BACKING_OFF] * 2
+
+
+def test_a_supervisor_that_was_started_by_other_means_than_make_up_takes_up_its_work(engine, holder):
+    driver = works(engine, holder("main"))
+    shutdown.begin(engine, {driver.python.pid})
+    driver.fence()
+    shutdown.end(engine, older_than_seconds=60)
+    assert states(settle(engine)) == [State.STOPPED] * 2
+    with database.transaction(engine) as connection:
+        connection.execute(update(shutdowns).values(began_at=shutdowns.c.began_at - 61))
+    shutdown.end(engine, older_than_seconds=60)
+    assert launches(settle(engine))
+    assert news(engine) == []
+
+
+def test_flows_that_a_busy_driver_starts_one_after_the_other_are_not_stuck_and_the_one_that_hangs_is(engine, holder):
+    launched(engine, settle(engine), "process 7")
+    come_up(engine, holder("main"))
+    give_back(engine, *FLOWS)
+    pass_time(engine, SLOW_START_SECONDS - 20)
+    assert states(settle(engine)) == [State.STARTING] * 2
+    hold_again(engine, holder("main"), A)
+    orders.begin(engine, [A], by_hand=False)
+    pass_time(engine, SLOW_START_SECONDS - 20)
+    settlement = settle(engine)
+    assert states(settlement) == [State.STARTING] * 2
+    assert settlement.decisions[B].reason == f"its driver starts {A} first, for {SLOW_START_SECONDS - 20} s"
+    pass_time(engine, 21)
+    assert states(settle(engine)) == [State.STUCK] * 2
+
+
+def test_status_sees_as_the_supervisor_does_that_a_driver_died_on_its_way(engine, sleeper):
+    process = sleeper()
+    launched(engine, settle(engine), Process.of(process.pid).to_json())
+    assert supervision.show(engine, "main", FLOWS)[A][1].state is State.STARTING
+    process.kill()
+    process.wait()
+    assert (
+        supervision.show(engine, "main", FLOWS)[A][1]
+        == settle(engine, dead=supervision.handle(engine, "main")).decisions[A]
+    )

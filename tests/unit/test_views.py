@@ -1,5 +1,7 @@
 """The generated page views: the same for the same seed, untidy in known ways."""
 
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -7,6 +9,7 @@ import pytest
 
 from include.examples.events import Event
 from include.examples.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
+from tests.conftest import ROOT
 from tests.expected_views import NOTHING, decoded
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -21,6 +24,23 @@ def many() -> list[Event]:
 def test_one_seed_gives_one_story_and_a_longer_one_begins_as_the_shorter(many: list[Event]):
     assert list(views(7, 500, START, PER_SECOND)) == many[:500]
     assert list(views(8, 500, START, PER_SECOND)) != many[:500]
+
+
+def begin(*options: str) -> int:
+    """The seed of a producer that begins, and has nothing to send."""
+    command = [sys.executable, "-m", "include.examples.producer", "--count", "0", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return int(done.stdout.split("--seed ")[1].split()[0])
+
+
+def test_two_starts_of_the_producer_repeat_no_view_unless_they_are_given_one_seed():
+    first, second = (
+        {decoded(view.value)[0]["view_id"] for view in views(begin(), 200, START, PER_SECOND) if view.kind == "good"}
+        for _ in range(2)
+    )
+    assert len(first) > 100
+    assert first.isdisjoint(second)
+    assert begin("--seed", "7") == 7
 
 
 def test_every_kind_of_trouble_is_about_one_view_in_a_hundred(many: list[Event]):

@@ -1,0 +1,40 @@
+"""Whether anybody acts on the states: as `status` says it above its table, and as the watchdog sees it."""
+
+import pytest
+
+from include.control import attendance, shutdown, supervision
+from include.control.attendance import LATE_SECONDS, Attendance
+from include.control.shutdown import Shutdown
+
+DOWN = Shutdown(300.0, frozenset())
+CASES = {
+    "the supervisor is at work": (Attendance(20.0), None),
+    "a second `make up` beside it": (Attendance(20.0, 1.0), None),
+    "a moment before it is late": (Attendance(float(LATE_SECONDS)), None),
+    "it is late": (Attendance(LATE_SECONDS + 60.0), "The supervisor is not at work, it last was 4 min ago"),
+    "it is late, since `make up` has failed": (Attendance(900.0, 600.0), "The supervisor is not at work"),
+    "nothing was ever started": (Attendance(), "The supervisor has not been at work yet"),
+    "the first start": (Attendance(None, 1.0), "The platform is starting"),
+    "a later start": (Attendance(9_000.0, 1.0), "The platform is starting"),
+    "it is down": (Attendance(310.0, 9_000.0, DOWN), "The platform is down: `make down` stopped it 5 min ago"),
+    "it is down since a moment": (Attendance(20.0, 90.0, Shutdown(4.0, frozenset())), "The platform is down"),
+    "it starts again": (Attendance(310.0, 1.0, DOWN), "The platform is starting"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whoever_reads_the_states_is_told_why_nobody_acts_on_them(case: str):
+    seen, words = CASES[case]
+    assert (seen.absence is None) if words is None else (seen.absence or "").startswith(words)
+
+
+def test_it_is_read_from_what_make_up_make_down_and_the_supervisor_leave_behind(engine):
+    assert attendance.look(engine) == Attendance()
+    supervision.show_pulse(engine, attendance.STARTER)
+    assert attendance.look(engine).is_starting
+    supervision.show_pulse(engine)
+    assert attendance.look(engine).absence is None
+    shutdown.begin(engine, {1})
+    assert "The platform is down" in (attendance.look(engine).absence or "")
+    shutdown.end(engine)
+    assert attendance.look(engine).absence is None
