@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from include import catalog
 from include.catalog import Catalog
 from include.declaration import mistake
-from include.engine import prune, quality
+from include.engine import prune, quality, read
 from include.engine.batch import shaped
 from include.engine.plans import Plan
 from include.engine.session import open_session
@@ -23,7 +23,6 @@ from include.engine.transform import SOURCE, joined, tables_read, transformed
 from include.errors import DeclarationError, report
 from include.settings import settings
 from include.spec import (
-    CHANGE_SCHEMA,
     FILES_SCHEMA,
     Append,
     Bucket,
@@ -102,17 +101,9 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
     source = table.source
     if table.steps:
         return spark.createDataFrame([], StructType.fromDDL(table.steps[-1].schema))
-    if not isinstance(source, Delta):
-        return spark.createDataFrame([], StructType.fromDDL(source.schema))
-    above = tables.tables[source.table]
-    declared = StructType.fromDDL(above.schema)
-    if isinstance(above.source, Files) and settings().is_stored(above.name):
-        stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
-        declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     # What is recomputed is computed from rows.
-    if source.changes and isinstance(table.write, Append):
-        declared = StructType([*declared, *StructType.fromDDL(CHANGE_SCHEMA)])
-    return spark.createDataFrame([], declared)
+    changes = isinstance(source, Delta) and source.changes and isinstance(table.write, Append)
+    return spark.createDataFrame([], read.columns(spark, source, tables, changes))
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
