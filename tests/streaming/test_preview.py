@@ -20,7 +20,20 @@ from include.errors import Unreachable, UsageError
 from include.ledger.log import Log
 from include.rules import unique
 from include.settings import settings
-from include.spec import Append, Bucket, Cast, Delta, Expect, Json, Kafka, Replace, Table, Upsert, Watermark
+from include.spec import (
+    FILES_SCHEMA,
+    Append,
+    Bucket,
+    Cast,
+    Delta,
+    Expect,
+    Json,
+    Kafka,
+    Replace,
+    Table,
+    Upsert,
+    Watermark,
+)
 from tests.batches import Batches
 from tests.flows import rows_of
 from tests.landing import Landing
@@ -190,8 +203,8 @@ def test_an_aggregate_is_made_of_all_rows_of_what_the_newest_touch(preview, bron
     assert "they touch 1 buckets of minute" in found.notes[0]
     by_second = "SELECT date_trunc('minute', time) AS minute, count(*) AS n FROM source GROUP BY 1"
     whole = replace(counted, transform=by_second, write=Upsert(("minute",)))
-    assert counts(preview(bronze, stored_silver, whole, rows=1)) == [2]
-    assert counts(preview(bronze, stored_silver, whole)) == [2, 2]
+    found = preview(bronze, stored_silver, whole, rows=1)
+    assert (found.read, found.outcome.made, counts(found)) == (4, 2, [2])
     file = tmp_path / "rows.csv"
     file.write_text("time,number\n2026-03-01T12:05:00Z,1\n2026-03-01T12:05:01Z,2\n2026-03-01T12:06:00Z,\n")
     assert counts(preview(bronze, stored_silver, counted, file=file)) == [1, 2]
@@ -263,14 +276,14 @@ def test_the_newest_records_of_each_partition_of_a_topic_are_read_and_the_broker
         )
 
 
-def test_files_are_previewed_by_the_reader_that_reads_them(preview, run_once, name, tmp_path):
+def test_files_are_previewed_by_the_reader_that_reads_them(preview, append, name, tmp_path):
     landing = Landing(name)
     table = landing.table()
     landing.drop("1.csv", "date,amount\n2026-03-01,5\n")
     found = preview(table)
     assert found.outcome.rows[0].row["date"] == "2026-03-01"
     assert found.notes == ("the flow would add the columns date, amount",)
-    run_once(table)
+    append(table.name, [], f"date STRING, amount STRING, {FILES_SCHEMA}")
     landing.drop("2.csv", "date,amount,shop\n2026-03-02,6,kiosk\n2026-03-03\n")
     landing.drop("3.csv", b'"never closed' + b"x" * 1_100_000)
     found = preview(table)
@@ -294,6 +307,18 @@ def test_files_are_previewed_by_the_reader_that_reads_them(preview, run_once, na
     (tmp_path / "rows.json").write_text('{"amount": "8", "shop": "stall"}\n')
     [row] = preview(table, typed, file=tmp_path / "rows.json").outcome.rows
     assert row.row == {"amount": 8, "shop": "stall", "_filename": "rows.json"}
+
+
+def test_a_file_whose_records_cannot_be_read_is_named(preview, name):
+    landing = Landing(name)
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"a": [1, 2]}), sink)
+    good = sink.getvalue().to_pybytes()
+    landing.drop("good.parquet", good)
+    # Its footer is whole, what stands before it is not.
+    landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
+    found = preview(landing.table("parquet"))
+    assert (found.read, [Path(file).name for file in found.files]) == (2, ["rotten.parquet"])
 
 
 def test_a_file_holds_messages_or_rows_of_the_source(preview, bronze, silver, tmp_path):

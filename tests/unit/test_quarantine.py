@@ -6,12 +6,19 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from include import catalog
+from include.catalog import Catalog
 from include.ledger import __main__ as cli
 from include.ledger import quarantine
 from include.settings import settings
+from include.spec import Delta, Expect, Table
 from tests import lake
 
-TABLE, QUARANTINE = "silver.tracker_readings", "quarantine.silver_tracker_readings"
+TABLE, QUARANTINE = "silver.readings", "quarantine.silver_readings"
+STRICT = Table(
+    name=TABLE, comment="", source=Delta("bronze.readings"), expect=(Expect("identified", "device_id IS NOT NULL"),)
+)
+LENIENT = Table(name="gold.readings", comment="", source=Delta(TABLE))
 SCHEMA = pa.schema(
     {
         "device_id": pa.string(),
@@ -32,7 +39,7 @@ UNTYPED = [{"field": "heart_bpm", "message": "'many' is no INT"}]
 
 
 def broken(batch: int, offset: int, *rules: str, errors: list[dict] | None = None) -> dict:
-    origin = {"topic": "tracker-events", "partition": 0, "offset": offset}
+    origin = {"topic": "readings", "partition": 0, "offset": offset}
     stamp = {"_flow": TABLE, "_generation": 1, "_batch": batch, "_source": '{"reservoirVersion": 7}'}
     return {"device_id": f"d{offset}", "heart_bpm": 300, **origin, "_errors": errors, "_rules": rules, **stamp}
 
@@ -50,6 +57,9 @@ def store(at: float, batch: int, *rows: dict) -> str:
 @pytest.fixture
 def ask(home, monkeypatch, capsys):
     """Runs the command, and returns what it printed."""
+
+    tables = Catalog({table.name: table for table in (STRICT, LENIENT)})
+    monkeypatch.setattr(catalog, "load", lambda: tables)
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["ledger", "quarantine", *arguments])
@@ -69,7 +79,7 @@ def test_the_newest_rows_come_first_each_with_its_reasons_and_where_it_came_from
         "  2 rows are here by 'plausible heart rate'",
     ]
     assert lines[3:6] == [
-        f"{TABLE} 1/5  2027-01-15 08:01:00Z  'identified', 'plausible heart rate'  tracker-events/0 offset 12",
+        f"{TABLE} 1/5  2027-01-15 08:01:00Z  'identified', 'plausible heart rate'  readings/0 offset 12",
         "    heart_bpm: 'many' is no INT",
         "    device_id=d12, heart_bpm=300",
     ]
@@ -103,5 +113,5 @@ def test_rows_of_a_compacted_file_have_the_time_at_which_their_batch_put_them_th
 
 def test_without_a_quarantine_it_says_so(ask):
     assert ask(TABLE) == f"{QUARANTINE} holds no rows\n"
-    assert ask("gold.heart_rate_by_model") == "no rule of gold.heart_rate_by_model quarantines\n"
+    assert ask("gold.readings") == "no rule of gold.readings quarantines\n"
     assert json.loads(ask(TABLE, "--json"))["rows"] == []
