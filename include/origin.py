@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 FORMATS = ("csv", "json", "parquet")
+# Columns that say where a row came from: its record of a topic, or of a file.
+ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
 
 # What Spark's Kafka source delivers, headers included.

@@ -14,7 +14,7 @@ from include.engine.transform import transformed
 from include.errors import Broken
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Avro, Delta, Files, Kafka, Rule, Table, Upsert
+from include.spec import Append, Avro, Bucket, Delta, Files, Kafka, Rule, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -98,11 +98,9 @@ def _tune(rows: DataFrame, expected_rows: int) -> None:
 
 def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> int:
     table, may_be_replay = life.table, life.may_have_been_tried(stamp.batch)
-    rules = table.expect
-    if write.watermark:
-        if life.newest is None:
-            life.newest = watermark.newest(rows.sparkSession, table)
-        rules = (*rules, watermark.rule(write.watermark, life.newest))
+    if write.watermark and life.newest is None:
+        life.newest = watermark.newest(rows.sparkSession, table)
+    rules = rules_of(table, life.newest)
     judged = quality.judged(shaped(rows, table), rules, table).persist()
     try:
         tally, starts, newest = _counted(judged, rules, table, write)
@@ -122,6 +120,11 @@ def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp) -> 
         return tally.read
     finally:
         judged.unpersist()
+
+
+def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
+    """The rules of its rows, that of late ones among them. newest: what these are late by, as `Life` has it."""
+    return (*table.expect, watermark.rule(table.watermark, newest)) if table.watermark else table.expect
 
 
 def _counted(
@@ -159,19 +162,29 @@ def _recompute(rows: DataFrame, table: Table, write: Upsert, stamp: Stamp) -> in
     if by is None:
         commit.commit(recomputed(rows.sparkSession, table, write, version), table, stamp)
         return rows.count()
-    touched = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
-    starts = [row["start"] for row in touched]
-    buckets = recomputed(rows.sparkSession, table, write, version, prune.condition(by.of, starts, by.unit))
-    near = prune.condition(f"stored`.`{by.name}", starts, by.unit)
+    counts = touched(rows, by)
+    buckets = recomputed(rows.sparkSession, table, write, version, prune.condition(by.of, counts, by.unit))
+    near = prune.condition(f"stored`.`{by.name}", counts, by.unit)
     commit.commit(buckets, table, stamp, pruning=near)
-    return sum(row["count"] for row in touched)
+    return sum(counts.values())
+
+
+def touched(rows: DataFrame, by: Bucket) -> dict[int | None, int]:
+    """How many of these rows lie in each bucket. A bucket is its start, in seconds since 1970."""
+    counts = rows.groupBy(F.unix_seconds(prune.bucket(by.of, by.unit)).alias("start")).count().collect()
+    return {row["start"]: row["count"] for row in counts}
 
 
 def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, condition: str = "true") -> DataFrame:
     """Rows of an aggregate, made of all rows of its source as of a version; condition: of the buckets to compute."""
     assert isinstance(table.source, Delta)
     path = str(settings().table_path(table.source.table))
-    source = stepped(spark.read.format("delta").option("versionAsOf", version).load(path), table)
+    return aggregated(spark.read.format("delta").option("versionAsOf", version).load(path), table, write, condition)
+
+
+def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:
+    """Rows of an aggregate, made of these rows of its source."""
+    source = stepped(source, table)
     if by := write.recompute:
         source = source.filter(condition).withColumn(by.name, prune.bucket(by.of, by.unit))
     return shaped(source, table)

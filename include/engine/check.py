@@ -14,20 +14,19 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from include import catalog
 from include.catalog import Catalog
 from include.declaration import mistake
 from include.declaration.examination import Examination
-from include.engine import checked_rows, prune
+from include.engine import checked_rows, prune, read
 from include.engine.analysis_errors import sentence
-from include.engine.checked_schema import empty, parsed, schema_of
+from include.engine.checked_schema import empty, schema_of
 from include.engine.session import open_session
 from include.engine.transform import SOURCE, joined, tables_read
 from include.errors import DeclarationError, SetupError, report
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, FILES_SCHEMA, Append, Bucket, Delta, Files, Table, Upsert
+from include.spec import FILES_SCHEMA, Append, Bucket, Delta, Files, Table, Upsert
 
 # PySpark logs each error of an analysis as one line of JSON, which the sentence says better.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -109,17 +108,9 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
     source = table.source
     if table.steps:
         return empty(spark, schema_of(table.steps[-1]))
-    if not isinstance(source, Delta):
-        return empty(spark, parsed(source.schema))
-    above = tables.tables[source.table]
-    declared = schema_of(above)
-    if isinstance(above.source, Files) and settings().is_stored(above.name):
-        stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
-        declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     # What is recomputed is computed from rows.
-    if source.changes and isinstance(table.write, Append):
-        declared = StructType([*declared, *parsed(CHANGE_SCHEMA)])
-    return empty(spark, declared)
+    changes = isinstance(source, Delta) and source.changes and isinstance(table.write, Append)
+    return empty(spark, read.columns(spark, source, tables, changes))
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:

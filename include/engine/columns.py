@@ -55,10 +55,30 @@ class Columns:
 
 def settle(spark: SparkSession, table: Table, found: Iterable[Found]) -> Columns:
     """The columns of the table for a batch that holds these; new ones are added to it now. Raises Broken."""
-    source, path = table.source, settings().table_path(table.name)
+    columns, new = _settled(schema_of(spark, table), table, found)
+    if new:
+        path = settings().table_path(table.name)
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({T.StructType(new).toDDL()})")
+    return columns
+
+
+def foresee(spark: SparkSession, table: Table, found: Iterable[Found]) -> Columns:
+    """The same, while the table stays as it is; it need not be stored yet."""
+    return _settled(schema_of(spark, table), table, found)[0]
+
+
+def schema_of(spark: SparkSession, table: Table) -> T.StructType:
+    """As it is stored, or before that as it is declared."""
+    if not settings().is_stored(table.name):
+        return T.StructType.fromDDL(table.schema)
+    return spark.read.format("delta").load(str(settings().table_path(table.name))).schema
+
+
+def _settled(schema: T.StructType, table: Table, found: Iterable[Found]) -> tuple[Columns, list[T.StructField]]:
+    """The columns that a table of this schema has for a batch that holds these, and which of them are new."""
+    source = table.source
     assert isinstance(source, Files)
-    fields = spark.read.format("delta").load(str(path)).schema.fields
-    stored = {field.name.lower(): field for field in fields if field.name.lower() not in OWN}
+    stored = {field.name.lower(): field for field in schema if field.name.lower() not in OWN}
     adds = source.new_columns == "add" or not stored
     new: list[T.StructField] = []
     for one in found:
@@ -68,9 +88,7 @@ def settle(spark: SparkSession, table: Table, found: Iterable[Found]) -> Columns
             stored[one.name.lower()] = new[-1]
         elif source.new_columns == "fail" and not (known and fits(one.kind, known.dataType)):
             raise _refused(table, one, known)
-    if new:
-        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({T.StructType(new).toDDL()})")
-    return Columns(stored, source.new_columns == "ignore")
+    return Columns(stored, source.new_columns == "ignore"), new
 
 
 def fits(kind: T.DataType, stored: T.DataType) -> bool:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from include.engine import prune
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Append, Table, Watermark
 
 PLACE = "_place"
 
@@ -36,12 +36,8 @@ def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, howev
     near: as `near` gives it, or `true`. however_late: also rows further apart than the watermark's minutes repeat.
     """
     by_time = None if however_late else write.watermark
-    keys = [*write.unique, *([by_time.of] if by_time else [])]
-    is_nobody = reduce(or_, [F.col(f"`{key}`").isNull() for key in keys])
-    order = [F.col(f"`{name}`") for name in write.first_by or write.unique]
-    first = Window.partitionBy(is_nobody, *[F.col(f"`{key}`") for key in write.unique]).orderBy(*order)
-    rows = rows.withColumn(PLACE, F.when(is_nobody, 1).otherwise(F.row_number().over(first)))
-    rows = rows.filter(F.col(PLACE) == 1).drop(PLACE)
+    keys = _keys(write, by_time)
+    rows = placed(rows, write, by_time).filter(F.col(PLACE) == 1).drop(PLACE)
     stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(near)
     # On plain equality, which a NULL never meets.
     same = [_of("new", key) == _of("stored", key) for key in write.unique]
@@ -51,6 +47,18 @@ def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, howev
     return rows.alias("new").join(
         stored.select(*[f"`{key}`" for key in dict.fromkeys(keys)]).alias("stored"), reduce(and_, same), "left_anti"
     )
+
+
+def placed(rows: DataFrame, write: Append, by_time: Watermark | None) -> DataFrame:
+    """`rows` plus `_place`, the place of each among those of its identity, from 1 on."""
+    is_nobody = reduce(or_, [F.col(f"`{key}`").isNull() for key in _keys(write, by_time)])
+    order = [F.col(f"`{name}`") for name in write.first_by or write.unique]
+    first = Window.partitionBy(is_nobody, *[F.col(f"`{key}`") for key in write.unique]).orderBy(*order)
+    return rows.withColumn(PLACE, F.when(is_nobody, 1).otherwise(F.row_number().over(first)))
+
+
+def _keys(write: Append, by_time: Watermark | None) -> list[str]:
+    return [*write.unique, *([by_time.of] if by_time else [])]
 
 
 def _of(side: str, column: str) -> Column:

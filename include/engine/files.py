@@ -4,7 +4,7 @@ Spark's file source says which files a batch has, in its log. Its rows are not u
 would be missing from them without a word.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from include.engine import commit, peek, records, storage
 from include.engine.checkpoint import Checkpoint
-from include.engine.columns import Found, settle
+from include.engine.columns import Columns, Found, settle
 from include.engine.commit import Stamp
 from include.engine.peek import UNREADABLE, VANISHED, Head
 from include.ledger import landing
@@ -34,6 +34,8 @@ BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
 # Nanoseconds as numbers, times without zone as UTC: what Delta and its readers take.
 PARQUET = {"spark.sql.legacy.parquet.nanosAsLong": "true", "spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
+
+Settle = Callable[[SparkSession, Table, Iterable[Found]], Columns]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
             commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, stamp)
             return size // BYTES_PER_ROW
         except (PySparkException, Py4JJavaError):
-            broken = list(_blamed(spark, table, good, lying))
+            broken = list(blamed(spark, table, good, lying))
             if not broken:
                 raise
             troubles += broken
@@ -83,8 +85,8 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
             may_be_replay = True
 
 
-def read(spark: SparkSession, table: Table, heads: list[Head]) -> DataFrame:
-    """The records of these files as rows of the table, whose new columns are added to it. Raises Broken."""
+def read(spark: SparkSession, table: Table, heads: list[Head], settle: Settle = settle) -> DataFrame:
+    """The records of these files as rows of the table. settle: what becomes of its new columns. Raises Broken."""
     source = table.source
     assert isinstance(source, Files)
     folder = _path(table)
@@ -119,15 +121,17 @@ def read(spark: SparkSession, table: Table, heads: list[Head]) -> DataFrame:
     return rows.withColumn("_filename", F.substr(path, begin)).drop("_path")
 
 
-def _blamed(spark: SparkSession, table: Table, heads: list[Head], lying: dict[str, Landed]) -> Iterator[Trouble]:
+def blamed(
+    spark: SparkSession, table: Table, heads: list[Head], lying: dict[str, Landed], settle: Settle = settle
+) -> Iterator[Trouble]:
     """The files that cannot be read by themselves either, found by halves. Raises Unreachable."""
     try:
-        read(spark, table, heads).write.format("noop").mode("overwrite").save()
+        read(spark, table, heads, settle).write.format("noop").mode("overwrite").save()
     except (PySparkException, Py4JJavaError) as error:
         if len(heads) > 1:
             middle = len(heads) // 2
-            yield from _blamed(spark, table, heads[:middle], lying)
-            yield from _blamed(spark, table, heads[middle:], lying)
+            yield from blamed(spark, table, heads[:middle], lying, settle)
+            yield from blamed(spark, table, heads[middle:], lying, settle)
             return
         path = heads[0].path
         system, _ = landing.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]

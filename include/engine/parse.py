@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine import registry
+from include.origin import ORIGIN
 from include.spec import Cast, Json
 
 SHOWN_CHARACTERS = 80
@@ -18,8 +19,6 @@ SHAPES = {
     "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
 }
 ERROR_TYPE = "ARRAY<STRUCT<field: STRING, message: STRING>>"
-# What says where a row came from.
-ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 
 
 def typed(rows: DataFrame, parse: Json | Cast, schema: StructType) -> DataFrame:

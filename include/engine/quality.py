@@ -66,11 +66,13 @@ def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
     return F.arrays_overlap(RULES, F.array(*names)) if names else F.lit(False)
 
 
-def judged(rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str = "true") -> DataFrame:
+def judged(
+    rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str | None = "true"
+) -> DataFrame:
     """`rows` plus `_rules`, the names of the rules each row breaks. A rule that comes out NULL is broken.
 
     table: whose rows they are, where a rule is to compare them with what is stored; stored: a SQL condition for the
-    rows that count as such. Raises Unreachable where a rule looks into a table that is not stored.
+    rows that count as such, None where none does. Raises Unreachable where a rule looks into a table that is not there.
     """
     columns = rows.columns
     referring = [rule for rule in rules if isinstance(rule, References)]
@@ -116,22 +118,29 @@ def _with_reference(rows: DataFrame, rule: References, flag: str) -> DataFrame:
     return rows.join(known, F.col(f"`{rule.column}`") == F.col(key), "left")
 
 
-def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, which: str) -> DataFrame:
+def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, which: str | None) -> DataFrame:
     """Among the rows that the rules before this one let into the table."""
     is_out = ~ends_as("warn", rules)
     order = [F.col(f"`{name}`") for name in table.write.first_by] if isinstance(table.write, Append) else []
     everything = F.to_json(F.struct(*[column for column in rows.columns if column != RULES]))
     first = Window.partitionBy(is_out, *rule.columns).orderBy(*(order or [everything]))
     rows = rows.withColumn(f"{HOLDS}place", F.row_number().over(first))
-    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(which)
-    keys = {column: f"{HOLDS}{number}" for number, column in enumerate(rule.columns)}
-    known = stored.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
-    known = known.withColumn(f"{HOLDS}known", F.lit(True))
-    joined = rows.join(
-        known, reduce(and_, [F.col(f"`{column}`") == F.col(key) for column, key in keys.items()]), "left"
-    )
+    known = F.lit(False)
+    joined = rows
+    if which is not None:
+        joined = _with_known(rows, rule, table, which)
+        known = F.col(f"{HOLDS}known").isNotNull()
     is_missing = reduce(or_, [F.col(f"`{column}`").isNull() for column in rule.columns])
-    is_repeated = is_missing | F.col(f"{HOLDS}known").isNotNull() | (F.col(f"{HOLDS}place") > 1)
+    is_repeated = is_missing | known | (F.col(f"{HOLDS}place") > 1)
     names = F.when(is_repeated, F.concat(RULES, F.array(F.lit(rule.name)))).otherwise(F.col(RULES))
     others = [F.col(f"`{column}`") for column in rows.columns if column not in (RULES, f"{HOLDS}place")]
     return joined.select(*others, names.alias(RULES))
+
+
+def _with_known(rows: DataFrame, rule: Unique, table: Table, which: str) -> DataFrame:
+    """`rows` with a mark on those that have the same values as a stored row."""
+    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(which)
+    keys = {column: f"{HOLDS}{number}" for number, column in enumerate(rule.columns)}
+    known = stored.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
+    same = reduce(and_, [F.col(f"`{column}`") == F.col(key) for column, key in keys.items()])
+    return rows.join(known.withColumn(f"{HOLDS}known", F.lit(True)), same, "left")

@@ -1,17 +1,28 @@
 """Source rows as a streaming frame."""
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from include.catalog import Catalog
 from include.engine import registry
+from include.engine.checked_schema import parsed
 from include.errors import Unreachable, UsageError
 from include.ledger import landing, since
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Source, Table
 
+KAFKA_OPTIONS = {
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+    # The default reads what a producer has rolled back.
+    "kafka.isolation.level": "read_committed",
+}
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
@@ -50,20 +61,42 @@ def newest(spark: SparkSession, table: str) -> DataFrame | None:
     return spark.read.format("delta").option("versionAsOf", DeltaTable(str(path)).version()).load(str(path))
 
 
+def columns(spark: SparkSession, source: Source, tables: Catalog, changes: bool = False) -> StructType:
+    """What a source delivers: of a table what is declared, and what files brought to it. changes: those of its feed."""
+    if not isinstance(source, Delta):
+        return parsed(source.schema)
+    above = tables.tables[source.table]
+    declared = parsed(above.schema)
+    if isinstance(above.source, Files) and settings().is_stored(above.name):
+        stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
+        declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
+    return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared
+
+
+def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFrame:
+    """The rows of these files of a stored table, and of no others."""
+    path = settings().table_path(table)
+    schema = spark.read.format("delta").load(str(path)).schema
+    paths = [f"{path}/{file}" for file in files]
+    return spark.read.schema(schema).option("basePath", str(path)).parquet(*paths)
+
+
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
     which = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
-    rows = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings().kafka)
-        .option(*which)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", source.max_offsets)
-        # The default reads what a producer has rolled back.
-        .option("kafka.isolation.level", "read_committed")
-        .load()
-    )
+    reader = spark.readStream.format("kafka").options(**KAFKA_OPTIONS).option(*which)
+    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option("startingOffsets", "earliest")
+    return _with_ids(reader.option("maxOffsetsPerTrigger", source.max_offsets).load(), source)
+
+
+def kafka_from(spark: SparkSession, source: Kafka, begins: Mapping[str, Mapping[int, int]]) -> DataFrame:
+    """The records that each partition of these topics holds from an offset on; the broker keeps no trace of it."""
+    assigned = {topic: list(partitions) for topic, partitions in begins.items()}
+    reader = spark.read.format("kafka").options(**KAFKA_OPTIONS).option("assign", json.dumps(assigned))
+    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option("startingOffsets", json.dumps(begins))
+    return _with_ids(reader.load(), source)
+
+
+def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:
     return rows.withColumn("schema_id", registry.schema_id(F.col("value"))) if source.schema_ids else rows
 
 
@@ -71,7 +104,7 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
     """What this is good for is which files there are; `include.engine.files` reads them."""
     folder = settings().folder(source.path)
     if "://" in folder:
-        _require_connector(spark, folder)
+        require_connector(spark, folder)
         # Spark would ask a store that does not answer for minutes.
         landing.require(folder)
     elif folder.startswith(f"{settings().landing}/"):
@@ -90,6 +123,7 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
     )
 
 
-def _require_connector(spark: SparkSession, folder: str) -> None:
+def require_connector(spark: SparkSession, folder: str) -> None:
+    """Raises UsageError where this driver cannot read from there."""
     if folder.startswith("s3a://") and not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(S3A):
         raise UsageError(f"{folder} lies on S3, whose connector this driver has not: run `make s3`, and start it again")

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from include.control.backfills import Backfill
 from include.declaration import slices
-from include.engine import batch, commit, deduplicate, quality, replay
+from include.engine import batch, commit, deduplicate, quality, read, replay
 from include.engine.quality import Tally
 from include.errors import Broken
 from include.ledger import beginning, checkpoint
@@ -169,11 +169,8 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
     """The rows of the files between two offsets, and of no others: a look at the whole source would take too long."""
     assert isinstance(flow.source, Delta)
     path = settings().table_path(flow.source.table)
-    files = [f"{path}/{one.path}" for one in Appends(Log(path), flow.source).between(begin, end)]
-    if not files:
-        return None
-    schema = spark.read.format("delta").load(str(path)).schema
-    return spark.read.schema(schema).option("basePath", str(path)).parquet(*files)
+    files = [one.path for one in Appends(Log(path), flow.source).between(begin, end)]
+    return read.delta_files(spark, flow.source.table, files) if files else None
 
 
 def _shaped(rows: DataFrame, flow: Table, one: Backfill) -> DataFrame:

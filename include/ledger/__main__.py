@@ -11,6 +11,7 @@ python -m include.ledger backfills [TABLE] [--limit N] [--json]
 python -m include.ledger rewind TABLE MOMENT [--json]
 python -m include.ledger rewinds [--limit N] [--json]
 python -m include.ledger expectations TABLE [--limit N] [--json]
+python -m include.ledger quarantine TABLE [--limit N] [--json]
 python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
 python -m include.ledger verify [TABLE ...] [--json]
 python -m include.ledger explain TABLE --version N | TABLE --file NAME | --topic T --partition P --offset O [--json]
@@ -38,6 +39,7 @@ COMMANDS = {
     "progress": "reports",
     "gather": "reports",
     "expectations": "expectations",
+    "quarantine": "quarantine",
     "windows": "calendar",
     "plan": "calendar",
     "hold": "calendar",
