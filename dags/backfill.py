@@ -1,7 +1,7 @@
-"""Makes a range of one table again, by today's code, while the streams go on: one DAG for each table that allows it.
+"""Makes a range of $table again, by today's code, while the streams go on.
 
-    airflow dags trigger backfill.silver.tracker_readings -c '{"from": "2026-03-01", "to": "2026-03-08"}'
-    airflow backfill create --dag-id backfill.silver.tracker_readings --from-date 2026-03-01 --to-date 2026-03-07 \\
+    airflow dags trigger backfill.$table -c '{"from": "2026-03-01", "to": "2026-03-08"}'
+    airflow backfill create --dag-id backfill.$table --from-date 2026-03-01 --to-date 2026-03-07 \\
         --max-active-runs 2 [--reprocess-behavior completed]
 
 The second makes a run for each day, `--to-date` included; days that were made before only with --reprocess-behavior.
@@ -19,14 +19,18 @@ from airflow.sdk import dag, task
 
 from include import catalog
 from include.declaration import slices
-from include.orchestration import backfill, tasks
+from include.orchestration import backfill, listing, tasks
 from include.orchestration.days import Days
 from include.orchestration.in_driver import InDriver
+from include.spec import Table
 
 
-def backfills(table: str, in_slices: bool) -> None:
+def backfills(table: Table) -> None:
+    in_slices = table.sliced_by is not None
+
     @dag(
-        dag_id=f"backfill.{table}",
+        dag_id=f"backfill.{table.name}",
+        description=listing.description(__doc__, table.name),
         schedule=Days() if in_slices else None,
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -34,22 +38,23 @@ def backfills(table: str, in_slices: bool) -> None:
         max_active_runs=1,
         params=backfill.FORM,
         is_paused_upon_creation=False,
-        doc_md=__doc__,
-        tags=["sluice", "backfill"],
+        default_args={"owner": listing.owner(table)},
+        doc_md=listing.documentation(__doc__, table.name),
+        tags=listing.tags("backfill", table),
     )
     def pipeline():
         @task
         def plan(params, dag_run, data_interval_start=None, data_interval_end=None) -> dict[str, str]:
             is_day = dag_run.run_type == "backfill"
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
-            return backfill.plan(table, params, day)
+            return backfill.plan(table.name, params, day)
 
         again = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-        in_driver = InDriver(task_id="in_driver", table=table, otherwise="backfill", **again)
+        in_driver = InDriver(task_id="in_driver", table=table.name, otherwise="backfill", **again)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
-        arguments = ["--table", table, *range_, "--run", "{{ run_id }}"]
-        run = tasks.job("backfill", "backfill", arguments, f"backfill {table}", retries=2)
+        arguments = ["--table", table.name, *range_, "--run", "{{ run_id }}"]
+        run = tasks.job("backfill", "backfill", arguments, f"backfill {table.name}", retries=2)
         plan() >> in_driver >> run
 
     pipeline()
@@ -57,4 +62,4 @@ def backfills(table: str, in_slices: bool) -> None:
 
 for one in catalog.load().tables.values():
     if slices.impossible(one) is None:
-        backfills(one.name, in_slices=one.sliced_by is not None)
+        backfills(one)

@@ -1,6 +1,8 @@
-"""What the on-call engineer asks of a stream. Fill in the form (Trigger), or paste, after `source var/env.sh`:
+"""Restarts, stops, starts or drains a stream, or resets its checkpoint.
 
-    airflow dags trigger control.stream -c '{"flow": "silver.tracker_readings", "action": "restart", "reason": "stuck"}'
+Fill in the form (Trigger), or paste, after `source var/env.sh`:
+
+    airflow dags trigger control.stream -c '{"flow": "$table", "action": "restart", "reason": "stuck"}'
     airflow dags trigger control.stream -c '{"driver": "main", "action": "restart", "reason": "new memory setting"}'
 
 | action | what happens |
@@ -22,22 +24,27 @@ paused: nobody starts it.
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import dag, task
 
+from include import catalog
 from include.control import database
 from include.control.commands import DESTRUCTIVE
 from include.control.supervision import NAME
-from include.orchestration import oncall, tasks
+from include.orchestration import listing, oncall, tasks
 from include.settings import settings
+
+EXAMPLE = listing.example(catalog.load().flows)
 
 
 @dag(
     dag_id="control.stream",
+    description=listing.description(__doc__, EXAMPLE),
     schedule=None,
     params=oncall.FORM,
     # Those that wait for an approval must not hold up the others.
     max_active_runs=100,
     is_paused_upon_creation=False,
-    doc_md=__doc__,
-    tags=["sluice"],
+    default_args={"owner": listing.OWNER},
+    doc_md=listing.documentation(__doc__, EXAMPLE),
+    tags=["control", "sluice"],
 )
 def control():
     @task.branch

@@ -1,7 +1,7 @@
-"""Makes all of a table anew, by today's code, beside the old one: one DAG for each table that allows it.
+"""Makes all of $table anew, by today's code, beside the old one.
 
-    airflow dags trigger full_refresh.silver.tracker_readings -c '{"reason": "the model names were wrong"}'
-    airflow dags trigger full_refresh.silver.tracker_readings -c '{"reason": "look", "dry_run": true}'
+    airflow dags trigger full_refresh.$table -c '{"reason": "the model names were wrong"}'
+    airflow dags trigger full_refresh.$table -c '{"reason": "look", "dry_run": true}'
 
 `plan` says what will be done, and what will be gone for good. `approve` waits for a person, for 24 hours (*Required
 Actions*). `refresh` is one spark-submit: the old table serves until its one commit, then the tables below are made
@@ -15,34 +15,37 @@ from airflow.sdk import dag, task
 from include import catalog
 from include.control import database
 from include.declaration import slices
-from include.orchestration import full_refresh, tasks
+from include.orchestration import full_refresh, listing, tasks
 from include.settings import settings
+from include.spec import Table
 
 
-def refreshes(table: str) -> None:
+def refreshes(table: Table) -> None:
     @dag(
-        dag_id=f"full_refresh.{table}",
+        dag_id=f"full_refresh.{table.name}",
+        description=listing.description(__doc__, table.name),
         schedule=None,
         max_active_runs=1,
         params=full_refresh.FORM,
         is_paused_upon_creation=False,
-        doc_md=__doc__,
-        tags=["sluice", "full refresh"],
+        default_args={"owner": listing.owner(table)},
+        doc_md=listing.documentation(__doc__, table.name),
+        tags=listing.tags("full refresh", table),
     )
     def pipeline():
         @task
         def plan(params) -> str:
-            return full_refresh.plan(table, params)
+            return full_refresh.plan(table.name, params)
 
-        approve = tasks.approval(f"{table}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
+        approve = tasks.approval(f"{table.name}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
 
         @task
         def check(params, dag_run, ti) -> list[str]:
             engine, who = database.connect(settings().control_url), dag_run.triggering_user_name
-            return full_refresh.arguments(table, params, who, ti.xcom_pull("approve"), dag_run.run_id, engine)
+            return full_refresh.arguments(table.name, params, who, ti.xcom_pull("approve"), dag_run.run_id, engine)
 
         checked = check()
-        refresh = tasks.job("refresh", "backfill", checked, f"full refresh {table}", retries=2)
+        refresh = tasks.job("refresh", "backfill", checked, f"full refresh {table.name}", retries=2)
         plan() >> approve >> checked >> refresh
 
     pipeline()
@@ -50,4 +53,4 @@ def refreshes(table: str) -> None:
 
 for one in catalog.load().tables.values():
     if slices.impossible(one, as_a_whole=True) is None:
-        refreshes(one.name)
+        refreshes(one)

@@ -1,13 +1,13 @@
-"""Refreshes one materialized view at its schedule, with one DAG for each view.
+"""Refreshes the materialized view $table.
 
 `refresh` is one spark-submit: it computes the view in full and replaces it in one commit, so a reader sees the rows of
 before or those of now. The DAG run's id is the refresh's: a task that was killed and is tried again, or cleared, does
 what is left of it, and nothing where it is done. To refresh once more, trigger another run. While a table that it
 reads is not stored yet, the task is skipped, and its log says which.
 
-    airflow dags trigger refresh.gold.heart_rate_by_day
+    airflow dags trigger refresh.$table
 
-All views below a table, from one version of it: spark-submit jobs/refresh.py --table silver.tracker_readings
+All views below a table, from one version of it: `spark-submit jobs/refresh.py --table TABLE`
 """
 
 from datetime import timedelta
@@ -15,28 +15,30 @@ from datetime import timedelta
 from airflow.sdk import dag
 
 from include import catalog
-from include.orchestration import tasks
+from include.orchestration import listing, tasks
 from include.orchestration.refresh import skip_without_source
+from include.spec import Table
 
 
-def refresh(view: str, schedule: str | None) -> None:
+def refresh(view: Table) -> None:
     @dag(
-        dag_id=f"refresh.{view}",
-        schedule=schedule,
+        dag_id=f"refresh.{view.name}",
+        description=listing.description(__doc__, view.name),
+        schedule=view.schedule,
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
         # Its maintenance may have the view to itself for a moment.
-        default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
-        doc_md=__doc__,
-        tags=["sluice", "refresh"],
+        default_args={"owner": listing.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
+        doc_md=listing.documentation(__doc__, view.name),
+        tags=listing.tags("refresh", view),
     )
     def pipeline():
-        arguments = ["--table", view, "--run", "{{ run_id }}"]
-        tasks.job("refresh", "refresh", arguments, f"refresh {view}", first=skip_without_source(view))
+        arguments = ["--table", view.name, "--run", "{{ run_id }}"]
+        tasks.job("refresh", "refresh", arguments, f"refresh {view.name}", first=skip_without_source(view.name))
 
     pipeline()
 
 
 for one in catalog.load().views.values():
-    refresh(one.name, one.schedule)
+    refresh(one)

@@ -1,7 +1,8 @@
-"""Puts a table, and every table below it, back to a moment; their flows then make again what was undone. Fill in the
-form (Trigger), or paste, after `source var/env.sh`:
+"""Puts a table, and every table below it, back to a moment; their flows then make again what was undone.
 
-    airflow dags trigger rewind -c '{"table": "silver.tracker_readings", "to": "2026-03-01T12:00Z", "reason": "a bug"}'
+Fill in the form (Trigger), or paste, after `source var/env.sh`:
+
+    airflow dags trigger rewind -c '{"table": "$table", "to": "2026-03-01T12:00Z", "reason": "a bug"}'
 
 `plan` says to which versions, what that undoes, and why it is refused, if so. `approve` waits for a person, for 24
 hours. `rewind` is one spark-submit: the flows stop, each table goes back by one commit, the flows go on in new
@@ -12,17 +13,21 @@ unless nothing was put back yet, when they go on as if nothing had been asked.
 
 from airflow.sdk import dag, task
 
-from include.orchestration import rewind, tasks
+from include.orchestration import listing, rewind, tasks
+
+EXAMPLE = listing.example(rewind.TABLES)
 
 
 @dag(
     dag_id="rewind",
+    description=listing.description(__doc__, EXAMPLE),
     schedule=None,
     params=rewind.FORM,
     max_active_runs=10,
     is_paused_upon_creation=False,
-    doc_md=__doc__,
-    tags=["sluice"],
+    default_args={"owner": listing.OWNER},
+    doc_md=listing.documentation(__doc__, EXAMPLE),
+    tags=["rewind", "sluice"],
 )
 def rewinds():
     @task

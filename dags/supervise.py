@@ -1,7 +1,8 @@
-"""Keeps the streams running: every minute, for a few seconds, compares what is wanted with what is seen.
+"""Keeps the streams running: each minute, starts what is missing and names the flows that are not well.
 
-`reconcile` starts what is missing and leaves at once; a driver lives on by itself. A flow that is not well is one red
-task instance with its name; its log says why and what to do. Healthy flows cost nothing.
+`reconcile` compares what is wanted with what is seen, starts what is missing and leaves at once; a driver lives on by
+itself. A flow that is not well is one red task instance with its name; its log says why and what to do. Healthy flows
+cost nothing.
 """
 
 from datetime import timedelta
@@ -9,20 +10,22 @@ from datetime import timedelta
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
+from include.orchestration import listing
 from include.orchestration.mirrors import show_all
 from include.orchestration.reconcile import reconcile_all
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule="* * * * *",
     catchup=False,
     max_active_runs=1,
     # A run that hangs, or whose worker was killed, must not keep the next ones from their work.
     dagrun_timeout=timedelta(minutes=3),
     is_paused_upon_creation=False,
-    default_args={"retries": 0},
+    default_args={"owner": listing.OWNER, "retries": 0},
     doc_md=__doc__,
-    tags=["sluice"],
+    tags=["supervise", "sluice"],
 )
 def supervise():
     @task

@@ -1,32 +1,41 @@
 """The days that `airflow backfill create` cuts a range into; no run begins by itself."""
 
-from typing import Any
+from datetime import UTC, datetime, time, timedelta
 
-from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
-from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.sdk import timezone
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+
+DAY = timedelta(days=1)
 
 
-class Days(CronDataIntervalTimetable):
-    """Whole days, UTC. A scheduled run that did nothing would keep `airflow backfill create` from that day."""
+class Days(Timetable):
+    """Whole days, UTC. A scheduled run that did nothing would keep `airflow backfill create` from that day.
 
-    description = "by hand, or by airflow backfill create"
+    No cron expression: Airflow would show it in the list, and its runs in the calendar.
+    """
 
-    def __init__(self) -> None:
-        super().__init__("0 0 * * *", "UTC")
+    description = "no run begins by itself: trigger one, or one for each day by `airflow backfill create`"
+    # Where it is None, as without a timetable, the page of the DAG does not show its backfills.
+    summary = "by hand"
 
-    @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> "Days":
-        return cls()
-
-    def serialize(self) -> dict[str, Any]:
-        return {}
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        """The last whole day, as of a cron expression."""
+        end = _midnight(run_after)
+        return DataInterval(end - DAY, end)
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        if not restriction.catchup:
-            # The scheduler asks for what it is to start.
+        # Without catchup it is the scheduler that asks, for what it is to start.
+        if not restriction.catchup or restriction.earliest is None:
             return None
-        return super().next_dagrun_info(
-            last_automated_data_interval=last_automated_data_interval, restriction=restriction
-        )
+        begin = last_automated_data_interval.end if last_automated_data_interval else restriction.earliest
+        start = _midnight(begin - timedelta.resolution) + DAY
+        if restriction.latest and start > restriction.latest:
+            return None
+        return DagRunInfo.interval(start, start + DAY)
+
+
+def _midnight(moment: datetime):
+    """The last one."""
+    return timezone.coerce_datetime(datetime.combine(moment.astimezone(UTC).date(), time(), UTC))

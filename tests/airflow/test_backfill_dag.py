@@ -49,6 +49,8 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     with create_session() as session:
         known = session.scalar(select(DagModel).where(DagModel.dag_id == name))
         assert known.next_dagrun is None, "the scheduler would start it"
+        # Without a summary, the UI shows no backfills.
+        assert known.timetable_summary == "by hand"
     days = ("--from-date", "2026-03-01", "--to-date", "2026-03-03", "--max-active-runs", "2")
     airflow("backfill", "create", "--dag-id", name, *days)
     with create_session() as session:
