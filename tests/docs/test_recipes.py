@@ -22,10 +22,11 @@ from include.catalog import Catalog
 from include.control import supervision
 from include.control.commands import Action
 from include.engine import check, refresh, storage
+from include.engine.batch import shaped
 from include.errors import DeclarationError
 from include.ledger import expectations
 from include.settings import settings
-from include.spec import KAFKA_SCHEMA, Delta, Table
+from include.spec import KAFKA_SCHEMA, Delta, Json, Table
 from tests.conftest import ROOT
 from tests.flows import rows_of
 from tests.streaming.conftest import append, run_once  # noqa: F401
@@ -207,6 +208,23 @@ def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, 
     }
 
 
+def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: SparkSession):
+    page = (ROOT / "docs" / "add-a-table.md").read_text()
+    [query] = re.findall(r'`transform="(SELECT \*, get_json_object.*?)"`', page)
+    table = Table(
+        name="silver.addresses",
+        comment="",
+        source=Delta("bronze.orders"),
+        parse=Json("value", into=("address", "time")),
+        schema=f"address STRING, time TIMESTAMP, city STRING, {ERRORS}",
+        transform=query,
+    )
+    value = bytearray(b'{"address": {"city": "Bonn", "zip": 53111}, "time": "2026-03-01T12:00:00"}')
+    [row] = shaped(spark.createDataFrame([{"value": value}], KAFKA_SCHEMA), table).collect()
+    assert (json.loads(row.address), row.city) == ({"city": "Bonn", "zip": 53111}, "Bonn")
+    assert (row.time.replace(tzinfo=UTC), row["_errors"]) == (NOON, [])
+
+
 def test_what_is_to_be_typed_on_a_running_platform_is_known():
     page = (ROOT / "docs" / "add-a-table.md").read_text()
     [form] = re.findall(r"`airflow dags trigger control.stream -c '(.*?)'`", page)
@@ -232,4 +250,4 @@ def test_a_stream_that_looks_something_up_is_refused(spark: SparkSession, tables
         transform=JOINS[language],
     )
     with pytest.raises(DeclarationError, match="gold/located_orders.py"):
-        check.check(spark, Catalog({table.name: table for table in (orders, looks_up)}))
+        check.check(spark, Catalog({table.name: table for table in (tables.tables["bronze.orders"], orders, looks_up)}))
