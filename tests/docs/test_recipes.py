@@ -1,0 +1,253 @@
+"""The table files of docs/recipes.md and docs/errors-and-late-rows.md do what these pages say of them.
+
+And what docs/add-a-table.md tells to type on a running platform is known there.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include import catalog
+from include.catalog import Catalog
+from include.control import supervision
+from include.control.commands import Action
+from include.engine import check, refresh, storage
+from include.engine.batch import shaped
+from include.errors import DeclarationError
+from include.ledger import expectations
+from include.settings import settings
+from include.spec import KAFKA_SCHEMA, Delta, Json, Table
+from tests.conftest import ROOT
+from tests.flows import rows_of
+from tests.streaming.conftest import append, run_once  # noqa: F401
+
+RECIPES, ROWS = (ROOT / "docs" / name for name in ("recipes.md", "errors-and-late-rows.md"))
+FILE = re.compile(r"`include/tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)
+# What the pages describe in words.
+OTHERS = {
+    f"bronze/{name}.py": "from include.spec import Kafka, Table\n"
+    f'TABLE = Table(name="bronze.{name}", comment="as it came", source=Kafka("{name}"))\n'
+    for name in ("orders", "customer_changes")
+}
+CHANGES = "customer STRING, city STRING, is_deleted BOOLEAN, changed_at TIMESTAMP, partition INT, offset BIGINT"
+ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
+OTHERS["silver/customer_changes.py"] = f"""
+from include.spec import Delta, Json, Table
+TABLE = Table(
+    name="silver.customer_changes",
+    comment="One row per change of a customer",
+    source=Delta("bronze.customer_changes"),
+    parse=Json("value", into=("customer", "city", "is_deleted", "changed_at")),
+    schema="{CHANGES}, {ERRORS}",
+)
+"""
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 3, number, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory) -> Iterator[Path]:
+    """Of this module's own, since its tables bear the names that the pages give them."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = tmp_path_factory.mktemp("recipes")
+        patch.setenv("SLUICE_HOME", str(made))
+        settings.cache_clear()
+        yield made
+    settings.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Catalog:
+    """The catalog accepts them together."""
+    files = OTHERS | dict(FILE.findall(RECIPES.read_text())) | dict(FILE.findall(ROWS.read_text()))
+    above = tmp_path_factory.mktemp("files")
+    for path, text in files.items():
+        file = above / "recipes_of_docs" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for package in (file.parent, file.parent.parent):
+            (package / "__init__.py").touch()
+        file.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(above)
+        return catalog.load("recipes_of_docs")
+
+
+@pytest.fixture
+def arrive(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:  # noqa: F811
+    """Stores orders in bronze as Kafka brings them."""
+    bronze = tables.tables["bronze.orders"]
+    offset = 0
+
+    def write(*values: dict | str) -> None:
+        nonlocal offset
+        storage.create(spark, bronze)
+        rows = []
+        for value in values:
+            text = json.dumps(value) if isinstance(value, dict) else value
+            place = {"topic": "orders", "partition": 0, "offset": offset, "timestamp": day(5)}
+            rows.append({"value": bytearray(text.encode()), **place})
+            offset += 1
+        append(bronze.name, rows, KAFKA_SCHEMA)
+
+    return write
+
+
+@pytest.fixture
+def change(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:  # noqa: F811
+    """Stores changes in silver: customer, city (None: deleted), the day in March."""
+    silver = tables.tables["silver.customer_changes"]
+    offset = 0
+
+    def write(*changes: tuple[str, str | None, int]) -> None:
+        nonlocal offset
+        storage.create(spark, silver)
+        rows = []
+        for customer, city, number in changes:
+            place = {"changed_at": day(number), "partition": 0, "offset": offset}
+            rows.append({"customer": customer, "city": city, "is_deleted": city is None, **place})
+            offset += 1
+        append(silver.name, rows, f"{CHANGES}, {ERRORS}")
+
+    return write
+
+
+def order(number: int, minutes: float = 0, **more: object) -> dict:
+    time = (NOON + timedelta(minutes=minutes)).isoformat()
+    return {"order_id": f"o-{number}", "customer": "ada", "time": time, "amount": 10, **more}
+
+
+def orders_of(table: str) -> list[str]:
+    return sorted(row["order_id"] for row in rows_of(table))
+
+
+def test_every_table_file_of_the_pages_is_found_and_right(spark: SparkSession, tables: Catalog):
+    shown = RECIPES.read_text().count("```python") + ROWS.read_text().count("```python")
+    assert len(tables.tables) == len(OTHERS) + shown
+    check.check(spark, tables)
+
+
+def test_orders_with_errors_and_late_ones(spark: SparkSession, tables: Catalog, arrive, run_once, home: Path):  # noqa: F811
+    silver = tables.tables["silver.orders"]
+    of_the_future = order(9, minutes=100_000)
+    arrive(order(1, minutes=-9_999), order(2), order(3, amount="much"), of_the_future)
+    run_once(silver)
+    assert orders_of(silver.name) == ["o-1", "o-2", "o-3"], "nothing is late in the first batch"
+    assert {row["order_id"]: len(row["_errors"]) for row in rows_of(silver.name)} == {"o-1": 0, "o-2": 0, "o-3": 1}
+    assert expectations.batches(silver, 1)[0].broke["typed"] == 1
+
+    arrive(order(4, minutes=-60), order(5, minutes=-61), order(2))
+    run_once(silver)
+    assert orders_of(silver.name) == ["o-1", "o-2", "o-3", "o-4"]
+    why = {row["order_id"]: row["_rules"] for row in rows_of(silver.quarantine)}
+    assert why == {"o-9": ["not of the future"], "o-5": ["later than 60 minutes"]}
+    assert f'--rule "{why["o-5"][0]}"' in ROWS.read_text()
+
+    [command] = re.findall(r"```sh\nsource var/env.sh\n(.*?)```", ROWS.read_text(), re.DOTALL)
+    [shown] = re.findall(r"```text\n(.*?)```", ROWS.read_text(), re.DOTALL)
+    environment = {
+        **os.environ,
+        "SLUICE_HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, change, append, run_once):  # noqa: F811
+    names = ("gold.customers", "gold.customer_history", "gold.revenue_by_city")
+    customers, history, view = (tables.tables[name] for name in names)
+
+    def current() -> dict[str, str]:
+        return {row["customer"]: row["city"] for row in rows_of(customers.name)}
+
+    def spans(customer: str) -> list[tuple]:
+        rows = [row for row in rows_of(history.name) if row["customer"] == customer]
+        return sorted((row["valid_from"], row["valid_to"], row["city"]) for row in rows)
+
+    change(("ada", "Bonn", 1), ("bob", "Rome", 1), ("ada", "Kiel", 9), ("bob", "Oslo", 2))
+    run_once(customers, history)
+    assert current() == {"ada": "Kiel", "bob": "Oslo"}
+    assert spans("ada") == [(day(1), day(9), "Bonn"), (day(9), None, "Kiel")]
+
+    by_appends = replace(customers, name="gold.by_appends", source=replace(customers.source, changes=False))
+    storage.create(spark, by_appends)
+    append(by_appends.name, [{"customer": "bob", "city": "Oslo", "changed_at": day(2)}], by_appends.schema)
+    late, corrected, deleted = ("ada", "Lyon", 4), ("ada", "Genf", 9), ("bob", None, 5)
+    change(late, corrected, deleted)
+    run_once(customers, history, by_appends)
+    assert current() == {"ada": "Genf"}
+    kept = {row["customer"]: row["city"] for row in rows_of(by_appends.name)}
+    assert kept == {"ada": "Genf", "bob": "Oslo"}, "without changes=True nothing is deleted"
+    assert spans("ada") == [(day(1), day(4), "Bonn"), (day(4), day(9), "Lyon"), (day(9), None, "Genf")]
+    assert spans("bob") == [(day(1), day(2), "Rome"), (day(2), day(5), "Oslo")]
+
+    placed = [("ada", day(3), 10), ("ada", day(4), 5), ("bob", day(6), 2), ("eve", day(3), 1)]
+    orders = spark.createDataFrame(
+        [(customer, time, Decimal(amount)) for customer, time, amount in placed],
+        "customer STRING, time TIMESTAMP, amount DECIMAL(10,2)",
+    )
+    stored = spark.read.format("delta").load(str(settings().table_path(history.name)))
+    joined = refresh.computed({"orders": orders, "customers": stored}, view).collect()
+    assert {row.city: (row.order_count, row.amount) for row in joined} == {
+        "Bonn": (1, 10),
+        "Lyon": (1, 5),
+        None: (2, 3),
+    }
+
+
+def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: SparkSession):
+    page = (ROOT / "docs" / "add-a-table.md").read_text()
+    [query] = re.findall(r'`transform="(SELECT \*, get_json_object.*?)"`', page)
+    table = Table(
+        name="silver.addresses",
+        comment="",
+        source=Delta("bronze.orders"),
+        parse=Json("value", into=("address", "time")),
+        schema=f"address STRING, time TIMESTAMP, city STRING, {ERRORS}",
+        transform=query,
+    )
+    value = bytearray(b'{"address": {"city": "Bonn", "zip": 53111}, "time": "2026-03-01T12:00:00"}')
+    [row] = shaped(spark.createDataFrame([{"value": value}], KAFKA_SCHEMA), table).collect()
+    assert (json.loads(row.address), row.city) == ({"city": "Bonn", "zip": 53111}, "Bonn")
+    assert (row.time.replace(tzinfo=UTC), row["_errors"]) == (NOON, [])
+
+
+def test_what_is_to_be_typed_on_a_running_platform_is_known():
+    page = (ROOT / "docs" / "add-a-table.md").read_text()
+    [form] = re.findall(r"`airflow dags trigger control.stream -c '(.*?)'`", page)
+    assert json.loads(form).keys() == {"flow", "action", "reason"}
+    assert json.loads(form)["action"] in list(Action)
+    assert f"`airflow dags trigger {supervision.NAME}`" in page
+
+
+JOINS: dict[str, str | Callable] = {
+    "SQL": "SELECT order_id, city FROM source JOIN gold.customers USING (customer)",
+    "Python": lambda rows: rows.join(rows.sparkSession.range(9).selectExpr("'' AS customer", "'' AS city"), "customer"),
+}
+
+
+@pytest.mark.parametrize("language", JOINS)
+def test_a_stream_that_looks_something_up_is_refused(spark: SparkSession, tables: Catalog, language: str):
+    orders = tables.tables["silver.orders"]
+    looks_up = Table(
+        name="gold.located_orders",
+        comment="",
+        source=Delta(orders.name),
+        schema="order_id STRING, city STRING",
+        transform=JOINS[language],
+    )
+    with pytest.raises(DeclarationError, match="gold/located_orders.py"):
+        check.check(spark, Catalog({table.name: table for table in (tables.tables["bronze.orders"], orders, looks_up)}))
