@@ -28,18 +28,33 @@ class Outdated:
 
 
 def every(engine: Engine) -> list[Outdated]:
-    """Oldest first. Raises Unreachable."""
+    """Of each flow's newest change, which counts the rows of all earlier ones. Oldest first. Raises Unreachable."""
     with database.transaction(engine) as connection:
         rows = connection.execute(select(outdated).order_by(outdated.c.number)).all()
-        return [Outdated(row.flow, row.generation, row.batch, stored(row.begins, row.ends), row.since) for row in rows]
+    marks = [Outdated(row.flow, row.generation, row.batch, stored(row.begins, row.ends), row.since) for row in rows]
+    newest: dict[str, tuple[int, int]] = {}
+    for mark in marks:
+        newest[mark.flow] = max(newest.get(mark.flow, (0, 0)), (mark.generation, mark.batch))
+    return [mark for mark in marks if newest[mark.flow] == (mark.generation, mark.batch)]
 
 
 def mark(connection: Connection, flow: str, generation: int, batch: int, rows: Slice) -> None:
-    """All rows that the flow has written are of earlier definitions, also those that were before."""
-    forget(connection, flow)
+    """All rows that the flow has written are of earlier definitions."""
     begins, ends = rows.texts
     values = {"flow": flow, "target": table_of(flow), "generation": generation, "batch": batch}
     connection.execute(insert(outdated).values(**values, begins=begins, ends=ends, since=database.now(connection)))
+
+
+def take_back(connection: Connection, flow: str, last_commit: tuple[int, int] | None) -> None:
+    """Forget the changes by which no batch that stands was made. last_commit: generation and batch of the flow's newest
+    one. What an earlier change has left outdated is so again.
+    """
+    unmade = outdated.c.flow == flow
+    if last_commit is not None:
+        generation, batch = last_commit
+        is_later = (outdated.c.generation == generation) & (outdated.c.batch > batch)
+        unmade &= (outdated.c.generation > generation) | is_later
+    connection.execute(delete(outdated).where(unmade))
 
 
 def forget(connection: Connection, flow: str) -> bool:

@@ -28,8 +28,7 @@ class Checkpoint:
     committed: the last batch Spark knows to be done. written: the last batch the table holds, at most one more.
     Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, None before the first.
     source: which topic or table it reads. deployed_from: the first batch made by today's definition, where that is new.
-    has_older_rows: the batches before were made by one that makes other rows. is_as_before: no batch was made by the
-    definition that was in between.
+    has_older_rows: the batch before was made by one that makes other rows.
     lost: what of its topic this start skipped for good.
     """
 
@@ -41,7 +40,6 @@ class Checkpoint:
     source: dict[str, Any]
     deployed_from: int | None = None
     has_older_rows: bool = False
-    is_as_before: bool = False
     lost: tuple[Lost, ...] = ()
 
 
@@ -208,24 +206,34 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
 
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    definitions, first = planned.owner(found.path)["definitions"], found.written + 1
+    owner, first = planned.owner(found.path), found.written + 1
+    definitions = owner["definitions"]
     today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
     if definitions and definitions[-1]["sha256"] == today["sha256"]:
         if "rows" not in definitions[-1]:
             # It was written down by a build that did not tell what makes the rows.
             _write_owner(found.path, definitions=[*definitions[:-1], {**definitions[-1], **today}])
         return found
-    before = _before(definitions, first)
+    before = _before(found, owner)
     # What is planned and not written is made by today's code too.
     _write_owner(found.path, definitions=[*definitions, {**today, "from_batch": first}])
     is_other = before is not None and before.get("rows") not in (None, today["rows"])
-    is_as_before = before is not None and before.get("rows") == today["rows"] and definitions[-1] is not before
-    return replace(found, deployed_from=first, has_older_rows=is_other, is_as_before=is_as_before)
+    return replace(found, deployed_from=first, has_older_rows=is_other)
 
 
-def _before(definitions: list[dict[str, Any]], first: int) -> dict[str, Any] | None:
-    """The definition that made the batch before this one; None where there is none of this generation."""
-    return next((one for one in reversed(definitions) if one["from_batch"] < first), None)
+def _before(found: Checkpoint, owner: dict[str, Any]) -> dict[str, Any] | None:
+    """The definition that made the flow's newest commit; None where nobody knows."""
+    if found.last_commit is None:
+        return None
+    generation, batch = found.last_commit
+    if generation != found.generation:
+        try:
+            owner = planned.owner(found.path.parent / str(generation))
+        except Broken:
+            # That may be why it was reset.
+            return None
+    made = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]
+    return made[-1] if made else None
 
 
 def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:

@@ -1,10 +1,12 @@
 """What is remembered where a flow starts with another definition than before."""
 
+from deltalake import DeltaTable
 from sqlalchemy import Engine
 
 from include.control import commands, database, outdated
 from include.engine.checkpoint import Checkpoint
 from include.ledger.outdated import range_of
+from include.settings import settings
 from include.spec import Append, Table, Upsert
 
 
@@ -13,14 +15,17 @@ def record(engine: Engine, driver: str, table: Table, claimed: Checkpoint) -> No
     if claimed.deployed_from is None:
         return
     result = f"holds from batch {claimed.deployed_from} of generation {claimed.generation} on"
-    is_outdated = claimed.has_older_rows and not _recomputes_all(table)
+    is_outdated = claimed.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
     rows = range_of(table) if is_outdated else None
     with database.transaction(engine) as connection:
         commands.record(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
+        outdated.take_back(connection, table.flow, claimed.last_commit)
         if rows is not None:
             outdated.mark(connection, table.flow, claimed.generation, claimed.deployed_from, rows)
-        elif claimed.is_as_before:
-            outdated.forget(connection, table.flow)
+
+
+def _holds_rows(table: Table) -> bool:
+    return DeltaTable(str(settings().table_path(table.name))).count() > 0
 
 
 def _recomputes_all(table: Table) -> bool:

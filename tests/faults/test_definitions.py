@@ -7,15 +7,15 @@ import pytest
 from sqlalchemy import select
 
 from include.catalog import Catalog
-from include.control import database, outdated
+from include.control import database
 from include.control.commands import Action
 from include.control.schema import audits
-from include.declaration import slices
 from include.engine import commit
 from include.errors import Broken, FlowFailed
 from include.ledger import outdated as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
+from tests.backfills import Backfills
 from tests.flows import only_in_full_runs, rows_of
 from tests.topic import Topic
 
@@ -187,7 +187,7 @@ def test_a_reset_does_not_let_other_keys_into_the_table(chain, topic, run_once, 
     chain.assert_holds(topic.messages())
 
 
-def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_kept(chain, topic, run_once, engine, ask):
+def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_kept(chain, topic, run_once, spark, ask):
     bronze, silver, _ = chain.in_slices
     topic.create().send(1, 2)
     run_once(bronze, silver)
@@ -200,8 +200,8 @@ def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_ke
     [said] = older(changed)
     assert "holds from batch 1/1 on" in said
     assert f"""backfill.{silver.name} -c '{{"from": "1970-01-01", "to": "1970-01-02"}}'""" in said
-    with database.transaction(engine) as connection:
-        outdated.end(connection, silver.name, slices.of(changed, "1970-01-01", "1970-01-02"))
+    Backfills(spark, (bronze, changed)).run(changed, 0, 86400)
+    assert sorted(row["number"] for row in rows_of(silver.name)) == [2, 4, 6]
     assert older(changed) == ()
     topic.send(4)
     run_once(bronze, silver)
@@ -218,3 +218,20 @@ def test_a_change_that_is_taken_back_before_it_made_a_row_leaves_none_of_an_earl
     assert len(older(silver)) == 1
     run_once(silver)
     assert older(silver) == ()
+
+
+def test_a_change_that_comes_with_a_reset_or_to_an_empty_table_is_judged_by_the_rows_that_it_finds(
+    chain, topic, run_once, ask
+):
+    bronze, silver, _ = chain.in_slices
+    topic.create().send("x")
+    run_once(bronze, silver)
+    changed = replace(silver, transform=doubled)
+    run_once(changed)
+    assert older(changed) == ()
+    topic.send(1)
+    run_once(bronze, changed)
+    ask(Action.RESET_CHECKPOINT, silver)
+    run_once(silver)
+    [said] = older(silver)
+    assert "holds from batch 2/1 on" in said

@@ -53,9 +53,24 @@ def test_what_was_made_again_is_outdated_no_more_and_the_rest_is(engine: Engine,
 
 def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
     left(engine, days(1, 9))
-    left(engine, days(1, 12))
+    with database.transaction(engine) as connection:
+        outdated.mark(connection, FLOW, 1, 9, days(1, 12))
     [mark] = outdated.every(engine)
-    assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 7, days(1, 12))
+    assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 9, days(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("last_commit", "stands"),
+    [((2, 3), (2, 3)), ((2, 2), (1, 7)), ((1, 7), (1, 7)), ((1, 6), None), (None, None)],
+)
+def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlier_ones_are_not(
+    engine: Engine, last_commit, stands
+):
+    left(engine, days(1, 9))
+    with database.transaction(engine) as connection:
+        outdated.mark(connection, FLOW, 2, 3, days(1, 12))
+        outdated.take_back(connection, FLOW, last_commit)
+    assert [(mark.generation, mark.batch) for mark in outdated.every(engine)] == ([stands] if stands else [])
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
