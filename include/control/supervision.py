@@ -148,7 +148,7 @@ def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _D
     row, held, now = lock_driver(connection, driver), lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
     is_up, down = lease.of_driver(driver) in held, shutdown.current(connection)
-    is_alive = is_up or (down is None and _may_come_up(row, epoch, dead, now))
+    is_alive = is_up or _may_come_up(row, epoch, dead, now)
     restart_seconds_ago = now - row.ends_at if owes_end(row, epoch) else None
     return _Driver(row, held, is_alive, is_up, restart_seconds_ago, abandoned.flows(connection), down)
 
