@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from include.control import backfills as jobs_of_backfills
 from include.control import lease
 from include.control import rewinds as jobs_of_rewinds
-from include.control.schema import backfills, requests, rewinds
+from include.control.job_schema import backfills, requests, rewinds
 from include.control.seen import Failure
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, database, lease, outdated, stale, standstill
-from include.control.schema import backfills, requests, resets
+from include.control.job_schema import backfills, requests
+from include.control.schema import resets
 from include.declaration.slices import Slice, stored
 from include.spec import table_of
 

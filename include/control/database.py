@@ -19,8 +19,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from include.control import patience
+from include.control.job_schema import metadata
 from include.control.postgresql import prepare as prepare_postgresql
-from include.control.schema import metadata
 from include.errors import Unreachable, UsageError
 
 URLS = {"sqlite", "postgresql+psycopg"}

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, select, true, update
 
 from include.control import database
-from include.control.schema import desired, drivers, requests, runs
+from include.control.job_schema import requests
+from include.control.schema import desired, drivers, runs
 from include.control.seen import Failure
 
 # What a run that begins has nothing of.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from include.control import database
-from include.control.schema import outdated
+from include.control.job_schema import outdated
 from include.declaration.slices import Slice, stored
 from include.spec import table_of
 

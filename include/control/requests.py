@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Engine, delete, select, update
 
 from include.control import backfills, database, lease
 from include.control.backfills import Backfill
-from include.control.schema import backfills as rows
-from include.control.schema import requests
+from include.control.job_schema import backfills as rows
+from include.control.job_schema import requests
 from include.declaration.slices import Slice
 from include.errors import FlowFailed
 

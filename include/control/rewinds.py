@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import backfills, commands, database, lease, stale, standstill
-from include.control.schema import rewinds
+from include.control.job_schema import rewinds
 from include.errors import Broken, UsageError
 
 PLANNED, STOPPING, RESTORING = "planned", "stopping", "restoring"

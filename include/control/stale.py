@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, delete, insert, select
 
 from include.control import database
-from include.control.schema import stale
+from include.control.job_schema import stale
 from include.declaration.slices import Slice, stored
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, select
 
 from include.control import commands, orders
-from include.control.schema import backfills, desired, rewinds
+from include.control.job_schema import backfills, rewinds
+from include.control.schema import desired
 
 # By flow, the state that was wanted of it, and why.
 Remembered = Mapping[str, tuple[str, str]]

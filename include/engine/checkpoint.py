@@ -206,34 +206,18 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
 
 def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
     """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    owner, first = planned.owner(found.path), found.written + 1
-    definitions = owner["definitions"]
+    definitions, first = planned.owner(found.path)["definitions"], found.written + 1
     today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
     if definitions and definitions[-1]["sha256"] == today["sha256"]:
         if "rows" not in definitions[-1]:
             # It was written down by a build that did not tell what makes the rows.
             _write_owner(found.path, definitions=[*definitions[:-1], {**definitions[-1], **today}])
         return found
-    before = _before(found, owner)
+    before = definition.of_commit(found.path.parent, found.last_commit)
     # What is planned and not written is made by today's code too.
     _write_owner(found.path, definitions=[*definitions, {**today, "from_batch": first}])
     is_other = before is not None and before.get("rows") not in (None, today["rows"])
     return replace(found, deployed_from=first, has_older_rows=is_other)
-
-
-def _before(found: Checkpoint, owner: dict[str, Any]) -> dict[str, Any] | None:
-    """The definition that made the flow's newest commit; None where nobody knows."""
-    if found.last_commit is None:
-        return None
-    generation, batch = found.last_commit
-    if generation != found.generation:
-        try:
-            owner = planned.owner(found.path.parent / str(generation))
-        except Broken:
-            # That may be why it was reset.
-            return None
-    made = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]
-    return made[-1] if made else None
 
 
 def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:

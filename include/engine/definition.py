@@ -5,9 +5,12 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from include import catalog, ddl
+from include.errors import Broken
+from include.ledger import planned
 from include.spec import Table
 
 # How a flow runs, and not what its rows are.
@@ -37,6 +40,20 @@ def rows_fingerprint(table: Table) -> str:
         for part in (*table.steps, table)
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def of_commit(checkpoints: Path, commit: tuple[int, int] | None) -> dict[str, Any] | None:
+    """The definition that made a flow's commit, by generation and batch; None where nobody knows."""
+    if commit is None:
+        return None
+    generation, batch = commit
+    try:
+        owner = planned.owner(checkpoints / str(generation))
+    except Broken:
+        # That may be why it was reset.
+        return None
+    made = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]
+    return made[-1] if made else None
 
 
 def _values(declared: Any) -> dict[str, Any]:
