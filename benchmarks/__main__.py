@@ -4,7 +4,18 @@ from importlib import import_module, util
 
 from include.errors import report
 
-NAMES = ("latency", "windows", "quality", "sources", "progress", "status", "ledger", "backfill", "in_driver")
+NAMES = (
+    "latency",
+    "windows",
+    "quality",
+    "sources",
+    "progress",
+    "status",
+    "ledger",
+    "backfill",
+    "in_driver",
+    "dimensions",
+)
 
 for name in NAMES:
     # Those of the examples go with them.
