@@ -1,6 +1,7 @@
 """The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
 
 import importlib.util
+import json
 import logging
 import os
 import socket
@@ -89,3 +90,23 @@ def spark():
     session = open_session("sluice tests", catalog.load())
     yield session
     session.stop()
+
+
+@pytest.fixture
+def preview_rows(spark, tmp_path: Path) -> Callable[..., list]:
+    """What a table file makes of sample rows of its source, the worst first: `preview_rows("silver.orders", {...})`.
+
+    A sample row is a dict of the source's columns, or the text of a message. Each row that is made has `row` (its
+    columns), `breaks` (the rules it breaks) and `becomes` (kept, repeated, drop, quarantine or fail).
+    """
+    from include import catalog
+    from include.engine.preview import Asked, previews
+
+    def preview(table: str, *samples: dict | str) -> list:
+        lines = [sample if isinstance(sample, str) else json.dumps(sample) for sample in samples]
+        file = tmp_path / "sample.json"
+        file.write_text("\n".join(lines))
+        [found] = previews(Asked(spark, catalog.load(), len(lines), file), table)
+        return found.outcome.rows
+
+    return preview

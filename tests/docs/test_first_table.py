@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 PAGE = (ROOT / "docs" / "first-table.md").read_text()
 BLOCKS = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [code for language, code in BLOCKS if language == "sh"]
+TABLES = dict(re.findall(r"make new-table NAME=(\S+) ([^&]*?)\nmake", PAGE.replace("\\\n", "")))
 LOOK = next(code for code in COMMANDS if "duckdb" in code)
 
 
@@ -91,6 +92,17 @@ def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
     imports = run("source var/env.sh; airflow dags list-import-errors -o json")
     assert imports.splitlines()[-1] in ("[]", "No data found")
     assert run(stop).splitlines()[-1].startswith("stopped ")
+
+
+def test_the_tests_of_a_table_are_as_the_page_says(run, clone: Path):
+    """Runs behind the other one, whose tables it tests."""
+    page = (ROOT / "docs" / "your-project.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (clone / "tests" / "tables" / "test_orders.py").write_text(example)
+    for name, options in TABLES.items():
+        if not (clone / "include" / "tables" / f"{name.replace('.', '/')}.py").exists():
+            run(f"make new-table NAME={name} {options}")
+    assert "3 passed" in run("$SLUICE_VENV/bin/python -m pytest -q tests/tables/test_orders.py")
 
 
 def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
