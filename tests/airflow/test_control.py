@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine, select
 
-from include.control import database, orders
+from include.control import acknowledgements, database, incidents, orders
 from include.control.schema import audits, releases, resets
 from include.local import environment
 from include.orchestration import diagnose, oncall, tasks
@@ -24,7 +24,7 @@ FLOW, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
 
 
 def form(**values) -> dict:
-    return {"flow": None, "driver": None, "reason": "a test", **values}
+    return {"flow": None, "driver": None, "reason": "a test", "hours": 24, **values}
 
 
 def lines_of(engine: Engine, table) -> list:
@@ -195,3 +195,22 @@ def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: Running, 
         if name.startswith("AIRFLOW"):
             monkeypatch.setenv(name, value)
     assert diagnose.supervisor() == ("PAUSED", "the DAG 'supervise' is paused")
+
+
+def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
+    engine = database.connect(settings().control_url)
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, BRONZE, "STUCK", "why")
+    asked = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
+    [said] = oncall.obey(engine, asked, None, None)
+    with database.transaction(engine) as connection:
+        ends_at = acknowledgements.current(connection)[BRONZE].ends_at
+        assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600
+        incidents.end(connection, BRONZE)
+    assert said.startswith(f"{BRONZE}: its alarm STUCK is acknowledged by ada until ")
+
+
+def test_a_view_has_an_alarm_and_no_stream():
+    assert oncall.command(form(flow="gold.heart_rate_by_day", action="acknowledge"), "ada").flows
+    with pytest.raises(AirflowFailException, match="a materialized view, which has no stream for action stop"):
+        oncall.command(form(flow="gold.heart_rate_by_day", action="stop"), "ada")
