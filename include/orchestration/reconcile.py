@@ -54,10 +54,10 @@ def _gather() -> None:
 def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outlook]) -> list[dict[str, str]]:
     """The alarms of tables that no supervised flow writes, such as views."""
     supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
-    promising = [table.name for table in tables.tables.values() if table.fresh_minutes and table.name not in supervised]
-    broken = {table: words for table in promising if (words := outlooks.get(table, Outlook()).not_fresh)}
+    others = [table for table in tables.tables if table not in supervised]
+    broken = {table: words for table in others if (words := outlooks.get(table, Outlook()).not_fresh)}
     with database.transaction(engine) as connection:
-        for table in promising:
+        for table in others:
             if table in broken:
                 incidents.begin(connection, table, State.NOT_FRESH, broken[table])
             else:

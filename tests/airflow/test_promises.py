@@ -1,0 +1,64 @@
+"""A promise that is not kept is an alarm, also of a view, which has no stream."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import acknowledgements, database, incidents
+from include.control.supervision import Outlook
+from include.orchestration import outlook, reconcile
+from include.spec import Delta, Files, Replace, Table
+from tests import lake
+from tests.unit.conftest import home, own_settings  # noqa: F401
+
+BRONZE = Table(name="bronze.orders", comment="", source=Files("orders", format="csv"))
+VIEW = Table(
+    name="gold.orders",
+    comment="",
+    source=Delta("bronze.orders"),
+    schema="number BIGINT",
+    transform="SELECT number FROM source",
+    write=Replace(),
+    fresh_minutes=30,
+)
+TABLES = Catalog({table.name: table for table in (BRONZE, VIEW)})
+HOUR = 3600.0
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+
+
+def settle(engine: Engine, outlooks: dict[str, Outlook]) -> list[str]:
+    """The reasons for which a task is red."""
+    return [sick["reason"] for sick in reconcile._settle_promises(engine, TABLES, outlooks)]
+
+
+def test_a_view_that_has_not_shown_the_rows_of_an_hour_ago_breaks_a_promise_of_half_an_hour(engine, home):  # noqa: F811
+    lake.rows(BRONZE.name, time.time() - HOUR, 3)
+    broken = outlook.look(engine, TABLES)[VIEW.name].not_fresh
+    assert broken
+    assert broken.startswith("what it lacks is 60.0 min old, promised 30 min")
+    patient = Catalog({BRONZE.name: BRONZE, VIEW.name: replace(VIEW, fresh_minutes=90)})
+    assert VIEW.name not in outlook.look(engine, patient)
+
+
+def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
+    reasons = settle(engine, {VIEW.name: Outlook(not_fresh="12 min old")})
+    assert reasons == ["NOT FRESH: 12 min old. Next: docs/runbooks/not-fresh.md"]
+    assert [incident.state for incident in incidents.untold(engine)] == ["NOT FRESH"]
+    assert settle(engine, {}) == []
+    assert incidents.open_of(engine, VIEW.name) is None
+
+
+def test_the_alarm_of_a_view_that_is_acknowledged_is_no_red_task(engine):
+    broken = {VIEW.name: Outlook(not_fresh="12 min old")}
+    settle(engine, broken)
+    with database.transaction(engine) as connection:
+        assert acknowledgements.acknowledge(connection, VIEW.name, "ada", "known", hours=1)
+    assert settle(engine, broken) == []
