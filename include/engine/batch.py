@@ -6,15 +6,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include import ddl
 from include.engine import avro, commit, deduplicate, files, parse, prune, quality, watermark
 from include.engine.checkpoint import Checkpoint
+from include.engine.columns import OWN
 from include.engine.commit import Stamp
 from include.engine.quality import Tally
 from include.engine.transform import transformed
 from include.errors import Broken
 from include.ledger import checkpoint as ledger
 from include.settings import settings
-from include.spec import Append, Avro, Bucket, Delta, Files, Kafka, Rule, Table, Upsert
+from include.spec import CHANGE_SCHEMA, Append, Avro, Bucket, Delta, Files, Kafka, Rule, Table, Upsert
 
 # One file takes this many rows at the most before a batch is written as several, by all cores.
 ROWS_PER_FILE = 100_000
@@ -74,6 +76,10 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
         # It has happened. Another rule or transform than at that time must not touch the quarantine any more.
         return
     table, stamp = life.table, life.stamp(batch)
+    if _has_no_columns_yet(rows, table):
+        nothing = rows.sparkSession.createDataFrame([], StructType.fromDDL(table.schema))
+        commit.commit(nothing, table, replace(stamp, rows=asdict(Tally.of([], table.expect))))
+        return
     as_it_came = isinstance(table.source, Kafka) and not (table.parse or table.transform)
     _tune(rows, _kafka_records(stamp) if as_it_came else life.rows_before)
     rows = stepped(rows, table)
@@ -86,6 +92,12 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
         commit.commit(in_few_files(rows, _kafka_records(stamp)), table, stamp)
     else:
         life.rows_before = _append_judged(rows, life, table.write, stamp)
+
+
+def _has_no_columns_yet(rows: DataFrame, table: Table) -> bool:
+    """Whether it reads a table of files before the first file has come: what it says of columns holds from then on."""
+    is_bare = {name.lower() for name in rows.columns} <= OWN | {name.lower() for name in ddl.columns(CHANGE_SCHEMA)}
+    return isinstance(table.source, Delta) and is_bare and rows.isEmpty()
 
 
 def _tune(rows: DataFrame, expected_rows: int) -> None:

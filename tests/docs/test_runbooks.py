@@ -25,9 +25,14 @@ PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py", ROOT / "da
 LONGEST = 55
 
 
+def shown(page: Path) -> str:
+    """In the documentation of a DAG, each table stands in the place of `$table`."""
+    return page.read_text().replace("$table", "silver.tracker_readings")
+
+
 def commands(start: str) -> list[tuple[str, str]]:
     """Page and line, for every line that begins like that."""
-    lines = [(page, line.strip()) for page in PAGES for line in page.read_text().splitlines()]
+    lines = [(page, line.strip()) for page in PAGES for line in shown(page).splitlines()]
     return [(page.name, line) for page, line in lines if line.startswith(start)]
 
 

@@ -19,7 +19,7 @@ from include.engine import commit, files
 from include.errors import Broken, FlowFailed
 from include.ledger import status, verification
 from include.settings import settings
-from include.spec import Append, Cast, Delta, Table
+from include.spec import Append, Cast, Delta, Expect, Table
 from tests.flows import Driver, is_long, rows_of
 from tests.landing import Landing
 from tests.waiting import wait_until
@@ -149,6 +149,23 @@ def test_a_csv_file_that_is_no_table_costs_neither_a_column_nor_a_row_and_is_nam
         ("g noise.csv", "unreadable"),
     ]
     verification.verify(plain)
+
+
+def test_a_reader_of_a_folder_that_is_empty_still_waits_for_its_columns_and_then_goes_on(landing, run_once):
+    bronze = landing.table()
+    silver = Table(
+        name=f"silver.{landing.name}",
+        comment="typed",
+        source=Delta(bronze.name),
+        parse=Cast(into=("date",)),
+        schema="date DATE, description STRING, _errors ARRAY<STRUCT<field: STRING, message: STRING>>",
+        expect=(Expect("dated", "date IS NOT NULL"),),
+    )
+    run_once(bronze, silver)
+    landing.drop("a.csv", HEADER + LINE)
+    run_once(bronze, silver)
+    assert [(str(row["date"]), row["description"]) for row in rows_of(silver.name)] == [("2019-08-04", "Pay")]
+    verification.verify(silver)
 
 
 def test_a_json_key_that_nobody_can_read_becomes_no_column(landing, run_once):
