@@ -22,7 +22,7 @@ class Job:
         self.log = home / f"job-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
             # It does not live long enough to win back what the second compiler takes.
-            variables = {**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+            variables = {**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
             self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT)
 
     def wait(self) -> int:

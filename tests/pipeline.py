@@ -228,6 +228,8 @@ def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
     java_home = java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
     # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
-    made = Pipeline(tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}, address)
+    made = Pipeline(
+        tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}, address
+    )
     yield made
     made.stop()

@@ -161,7 +161,7 @@ def finish(
         for follower in followers:
             _follow(connection, one, follower)
         stale.end(connection, one.table, one.range)
-        outdated.end(connection, one.table, one.range)
+        outdated.end(connection, one.table, one.range, one.planned_at)
         _supersede(connection, one)
         now = database.now(connection)
         said = f"{before:,} rows before, {after:,} after"

@@ -62,9 +62,13 @@ def forget(connection: Connection, flow: str) -> bool:
     return connection.execute(delete(outdated).where(outdated.c.flow == flow)).rowcount > 0
 
 
-def end(connection: Connection, table: str, made: Slice) -> None:
-    """The rows of this range were made again: what is left is outdated still."""
-    mine = outdated.c.target == table
+def end(connection: Connection, table: str, made: Slice, asked_at: float) -> None:
+    """The rows of this range were made again: what is left is outdated still.
+
+    asked_at: when that was asked for, in seconds since 1970. What began before a change may have run with the file as
+    it was, and ends nothing.
+    """
+    mine = (outdated.c.target == table) & (outdated.c.since <= asked_at)
     begins, ends = made.texts
     if begins is None or ends is None:
         connection.execute(delete(outdated).where(mine))

@@ -46,7 +46,12 @@ def run(clone: Path):
     # Nor what `make test` tells its children.
     foreign = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "SPARK_CONF_DIR")
     outer = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment = {**outer, **ports, **kept, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+    environment = {
+        **outer,
+        **ports,
+        **kept,
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+    }
 
     def command(text: str) -> str:
         done = subprocess.run(

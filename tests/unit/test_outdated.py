@@ -28,7 +28,7 @@ def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
     with database.transaction(engine) as connection:
         outdated.mark(connection, FLOW, 1, 7, marked)
         for part in made:
-            outdated.end(connection, FLOW, part)
+            outdated.end(connection, FLOW, part, database.now(connection))
     return [mark.range for mark in outdated.every(engine)]
 
 
@@ -71,6 +71,15 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
         outdated.mark(connection, FLOW, 2, 3, days(1, 12))
         outdated.take_back(connection, FLOW, last_commit)
     assert [(mark.generation, mark.batch) for mark in outdated.every(engine)] == ([stands] if stands else [])
+
+
+def test_a_backfill_that_was_asked_for_before_the_change_ends_nothing(engine: Engine):
+    with database.transaction(engine) as connection:
+        asked_at = database.now(connection) - 60
+        outdated.mark(connection, FLOW, 1, 7, days(1, 9))
+        outdated.end(connection, FLOW, Slice(), asked_at)
+        outdated.end(connection, FLOW, days(1, 9), asked_at)
+    assert [mark.range for mark in outdated.every(engine)] == [days(1, 9)]
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
