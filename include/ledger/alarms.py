@@ -18,9 +18,9 @@ def by_target() -> dict[str, str]:
             acknowledged = acknowledgements.current(connection)
     except SluiceError:
         return {}
-    found = {}
+    alarms = {}
     for alarm in open_alarms:
         since = datetime.fromtimestamp(alarm.began_at, UTC)
         taken_on = f" ({acknowledged[alarm.target]})" if alarm.target in acknowledged else ""
-        found[alarm.target] = f"alarm {alarm.state} since {since:%Y-%m-%d %H:%M}Z{taken_on}: {alarm.reason}"
-    return found
+        alarms[alarm.target] = f"alarm {alarm.state} since {since:%Y-%m-%d %H:%M}Z{taken_on}: {alarm.reason}"
+    return alarms

@@ -38,11 +38,11 @@ def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
         marks = outdated.every(database.connect(settings().control_url))
     except SluiceError:
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    notes: dict[str, tuple[str, ...]] = {}
     for mark in marks:
         if mark.flow in tables.flows:
-            found[mark.table] = (*found.get(mark.table, ()), words(mark, tables.flows[mark.flow]))
-    return found
+            notes[mark.table] = (*notes.get(mark.table, ()), words(mark, tables.flows[mark.flow]))
+    return notes
 
 
 def words(mark: Outdated, table: Table) -> str:
