@@ -1,5 +1,6 @@
 """A flow whose rows suddenly end elsewhere than in its table is an alarm; one that always drops most is none."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,11 @@ def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_r
     assert words(is_known=True) is None
 
 
-def test_another_flow_of_the_table_counts_for_itself(history):
+def test_each_flow_of_a_table_counts_for_itself(history):
     history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
-    assert words() is None
+    both = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
+    words = {flow.flow: rejection.of(flow, NOW, is_known=False) for flow in both.flows}
+    assert words == {
+        "silver.orders": None,
+        "silver.orders.eu": "of the newest 3,000 rows 0 were written: 3,000 repeated",
+    }
