@@ -52,8 +52,7 @@ def of(flow: Table, now: float, is_known: bool) -> str | None:
     now: seconds since 1970. Raises Unreachable where the table is not stored, and Broken.
     """
     log = Log(settings().table_path(flow.name))
-    batches = (batch for batch in counted(flow, log) if batch.flow == flow.flow)
-    recent, past = _split(islice(batches, MOST_BATCHES), now)
+    recent, past = _split(islice(counted(flow, log), MOST_BATCHES), now)
     if recent.read < FEWEST_ROWS or recent.share > LEAST_WRITTEN:
         return None
     if not is_known:
