@@ -17,6 +17,8 @@ from include.settings import ROOT, Settings, settings
 from include.spec import Files, Kafka, Table
 
 EXAMPLES = ROOT / "include" / "examples"
+# Whoever imports one of these cannot do without the examples, or tests how they are removed.
+NEEDED = [catalog.EXAMPLES, "include.local.remove_examples"]
 
 
 def main() -> None:
@@ -40,10 +42,10 @@ def main() -> None:
 
 
 def names(tables: dict[str, Table]) -> set[str]:
-    """By which a test or benchmark calls an example: its table, quarantine or topic; and what tests the removal."""
+    """By which a test or benchmark calls an example: its table, quarantine or topic."""
     sources = [flow.source for table in tables.values() for flow in table.flows]
     topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
-    return {*tables, *(table.quarantine for table in tables.values()), *topics, "make remove-examples"}
+    return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
 def written(where: Settings, tables: dict[str, Table]) -> list[Path]:
@@ -60,7 +62,7 @@ def dependents(root: Path, example_names: set[str]) -> list[Path]:
     named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(example_names)))
     files = [file for room in ("tests", "benchmarks") for file in sorted((root / room).rglob("*.py"))]
     imported = {file: set(_imports(file.read_text())) for file in files}
-    gone = [file for file in files if named.search(file.read_text()) or _needs(imported[file], [catalog.EXAMPLES])]
+    gone = [file for file in files if named.search(file.read_text()) or _needs(imported[file], NEEDED)]
     while True:
         modules = [".".join(file.relative_to(root).with_suffix("").parts) for file in gone]
         more = [file for file in files if file not in gone and _needs(imported[file], modules)]

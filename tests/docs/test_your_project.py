@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "your-project.md").read_text()
@@ -19,6 +20,7 @@ WHO = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for wh
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | WHO
 
 TABLE = "include/tables/bronze/orders.py"
+KEPT = ("tests/conftest.py", "tests/flows.py", "tests/unit/test_lease.py")
 CHANGED = "include/examples/tables/gold/heart_rate_by_model.py"
 
 
@@ -58,6 +60,7 @@ def test_an_upgrade_brings_no_example_back_and_keeps_what_is_ours(sluice: Path, 
     shell(ours, UPGRADE)
     assert (ours / TABLE).read_text() == '"""Ours."""\n'
     assert (ours / "include" / "spec.py").read_text().endswith("# Newer.\n")
+    assert [name for name in KEPT if not (ours / name).exists()] == []
     gone = ("include/examples", "tests/pipeline.py", "tests/unit/test_newer.py")
     assert [name for name in gone if (ours / name).exists()] == []
     assert shell(ours, "git status --porcelain") == ""
@@ -77,4 +80,4 @@ def test_a_table_that_reads_an_example_keeps_them_from_being_removed(sluice: Pat
     )
     assert refused.returncode == 3
     assert "source is 'silver.tracker_readings', which no file declares" in refused.stderr
-    assert (sluice / CHANGED).exists()
+    assert (sluice / EXAMPLES.relative_to(ROOT) / "__init__.py").exists()
