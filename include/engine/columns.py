@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from include import ddl
+from include.engine.header import is_readable
 from include.errors import Broken
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table
@@ -116,7 +117,7 @@ def is_storable(kind: T.DataType) -> bool:
 
 def _can_be_column(one: Found) -> bool:
     name = one.name.lower()
-    is_name = bool(name) and name.isprintable() and "\N{REPLACEMENT CHARACTER}" not in name
+    is_name = bool(name) and is_readable(name)
     return is_name and name not in OWN and not REFUSED.search(name) and is_storable(one.kind)
 
 
