@@ -7,15 +7,17 @@ import psutil
 import pytest
 
 from include import catalog
+from include.catalog import Catalog
 from include.control import supervision
 from include.control.process import Process
 from include.local import streams
 from include.local.processes import Platform
+from include.spec import Kafka, Table
 from tests.waiting import wait_until
 
 # It has a child.
 COMMAND = ["sh", "-c", "sleep 600; true"]
-DRIVER, FLOWS = "main", sorted(catalog.load().flows)
+DRIVER, FLOW = "main", "bronze.orders"
 
 
 @pytest.fixture
@@ -38,11 +40,13 @@ def test_what_a_dead_process_left_behind_is_ended_and_what_lives_stays(platform:
     assert set(platform.processes()) == {leader, *leader.children()}
 
 
-def test_a_driver_that_dies_without_a_word_is_noticed_unless_it_was_launched_before(engine, sleeper):
+def test_a_driver_that_dies_without_a_word_is_noticed_unless_it_was_launched_before(engine, sleeper, monkeypatch):
+    declared = Catalog({FLOW: Table(name=FLOW, comment="", source=Kafka("orders"))})
+    monkeypatch.setattr(catalog, "load", lambda: declared)
     assert streams.ended(engine, streams.launched(engine)) == []
     driver = sleeper()
     handle = Process.of(driver.pid).to_json()
-    since = supervision.settle(engine, DRIVER, FLOWS).launch_since
+    since = supervision.settle(engine, DRIVER, [FLOW]).launch_since
     supervision.record_launch(engine, DRIVER, handle, since)
     assert streams.ended(engine, {}) == []
     driver.kill()
