@@ -47,4 +47,4 @@ def test_a_mistake_in_a_table_file_is_one_sentence_and_exit_code_3(pipeline: Pip
     done = subprocess.run([sys.executable, "-c", script], env=pipeline.environment, capture_output=True, text=True)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("sluice: include/tables/")
+    assert done.stderr.startswith("sluice: tests/mistakes/unknown_source/silver/readings.py: ")
