@@ -5,7 +5,7 @@ A producer that sends its old messages again looks healthy by every other measur
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from include.ledger.expectations import Batch, counted
 from include.ledger.log import Log
@@ -70,8 +70,7 @@ def _split(batches: Iterator[Batch], now: float) -> tuple[Outcome, Iterator[Batc
     read = written = 0
     for batch in batches:
         if now - batch.at > RECENT_SECONDS and read >= FEWEST_ROWS:
-            # This batch is the first of the past, which one more or less does not change.
-            break
+            return Outcome.of(recent), chain([batch], batches)
         recent.append(batch)
         read, written = read + batch.read, written + batch.written
         if written > max(LEAST_WRITTEN * FEWEST_ROWS, OFTEN_WRITTEN * read):

@@ -1,5 +1,6 @@
 """What the supervisor learns of a flow's source, before anything is lost."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from include.catalog import Catalog
 from include.control import backlog
 from include.control.supervision import Outlook
-from include.ledger import sources
+from include.ledger import rejection, sources
 from include.orchestration import outlook
 from include.settings import settings
+from include.spec import Append
 from tests.waiting import wait_until
 
 
@@ -60,3 +62,14 @@ def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_
     newest.write_bytes(b"")
     seen = outlook.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert set(seen.values()) == {Outlook()}
+
+
+def test_rows_of_a_flow_that_all_repeat_stored_ones_are_an_alarm(chain, topic, run_once):
+    silver = replace(chain.silver, write=Append(unique=("number",), first_by=("offset",)))
+    later = time.time() + 3_600
+    topic.create().send(*range(150))
+    run_once(chain.bronze, silver)
+    assert rejection.of(silver, later, is_known=False) is None
+    topic.send(*range(150))
+    run_once(chain.bronze, silver)
+    assert rejection.of(silver, later, is_known=False) == "of the newest 150 rows 0 were written: 150 repeated"
