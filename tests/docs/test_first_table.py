@@ -72,6 +72,12 @@ def rows(clone: Path, table: str) -> int:
         return 0
 
 
+def states(run) -> dict[str, str]:
+    """Of each flow."""
+    shown = json.loads(run("source var/env.sh; python -m include.ledger status --json"))
+    return {flow["flow"]: flow["state"] for flow in shown}
+
+
 def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
     begin, *steps = COMMANDS[: COMMANDS.index(LOOK)]
     printed = run(begin)
@@ -86,15 +92,8 @@ def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
     assert rows(clone, "quarantine/silver_orders") == 2
     look_further, stop = COMMANDS[COMMANDS.index(LOOK) + 1 :]
     assert "order_id is given" in run(look_further)
-    states = {
-        flow["flow"]: flow["state"]
-        for flow in json.loads(run("source var/env.sh; python -m include.ledger status --json"))
-    }
-    assert states == {
-        "bronze.orders": "HEALTHY",
-        "silver.orders": "HEALTHY",
-        "gold.orders_by_customer": "HEALTHY",
-    }
+    healthy = dict.fromkeys(("bronze.orders", "silver.orders", "gold.orders_by_customer"), "HEALTHY")
+    wait_until(lambda: states(run) == healthy, 120, lambda: str(states(run)))
     imports = run("source var/env.sh; airflow dags list-import-errors -o json")
     assert imports.splitlines()[-1] in ("[]", "No data found")
     assert run(stop).splitlines()[-1].startswith("stopped ")
