@@ -4,7 +4,10 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
 from include import catalog
@@ -15,6 +18,7 @@ from include.control.schema import runs
 from include.control.seen import Failure
 from include.engine import definition
 from include.errors import DeclarationError, UsageError
+from tests.conftest import ROOT
 from tests.shop import Shop, forget
 
 BROKEN = "TABLE = Table(\n"
@@ -131,6 +135,37 @@ def test_whatever_is_wrong_with_a_file_the_others_are_as_before(shop: Shop, text
     found = shop.load()
     assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}
     assert list(found.warnings) == ["silver.a"]
+
+
+@st.composite
+def texts(draw, right: str) -> str | bytes:
+    """Anything at all, and right files with a mistake of the fingers."""
+    begin, end = sorted(draw(st.lists(st.integers(0, len(right)), min_size=2, max_size=2)))
+    mistyped = right[:begin] + draw(st.sampled_from(["", "(", '"', " ", "x", ",", "\t", "5", "None"])) + right[end:]
+    return draw(st.one_of(st.just(mistyped), st.text(), st.binary()))
+
+
+@given(data=st.data())
+@hypothesis.settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_the_tables_beside_it_are_as_before(shop: Shop, data: st.DataObject):
+    right = shop.above("silver.a", "bronze.a")
+    keep(shop)
+    text = data.draw(texts(right))
+    # Others fold the ends of lines.
+    shop.path("silver.a").write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
+    found = shop.load()
+    assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}
+    assert set(found.warnings) <= {"silver.a"}
+
+
+def test_no_known_mistake_costs_another_table(shop: Shop):
+    files = sorted((ROOT / "tests" / "mistakes").rglob("*.py"))
+    assert len(files) > 100
+    for file in files:
+        shop.write("silver.a", file.read_text(errors="surrogateescape").encode(errors="replace").decode())
+        found = shop.load()
+        assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}, file
+        assert set(found.warnings) <= {"silver.a"}, file
 
 
 def test_a_file_whose_name_sql_cannot_say_is_no_table(shop: Shop):
