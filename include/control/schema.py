@@ -5,6 +5,12 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaD
 metadata = MetaData()
 _IS_OPEN = text("ended_at IS NULL")
 
+versions = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, nullable=False, comment="one row: see include.control.migrations"),
+)
+
 leases = Table(
     "lease",
     metadata,
