@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.declaration import slices
-from include.errors import UsageError
+from include.errors import DeclarationError, UsageError
 from include.ledger.backfills import rehearsal
 from include.settings import settings
 
@@ -31,13 +31,13 @@ def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[
     the table cannot be made again, and AirflowSkipException where nothing is to be done.
     """
     tables = catalog.load()
-    table = tables.table(name)
     begin, end = day if day and table.sliced_by else (asked["from"], asked["to"])
     try:
+        table = tables.as_its_file_says(name)
         range_ = slices.of(table, begin, end)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
-    except UsageError as error:
+    except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(rehearsal(table, tables, range_)))
     if asked["dry_run"]:

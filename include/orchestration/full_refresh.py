@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include import catalog
 from include.control import commands, database
 from include.declaration import slices
-from include.errors import UsageError
+from include.errors import DeclarationError, UsageError
 from include.ledger.backfills import rehearsal
 from include.orchestration.tasks import APPROVE
 from include.settings import settings
@@ -29,13 +29,13 @@ def plan(name: str, asked: dict[str, Any]) -> str:
     and Unreachable.
     """
     tables = catalog.load()
-    table = tables.table(name)
     try:
+        table = tables.as_its_file_says(name)
         range_ = slices.of(table, None, None, as_a_whole=True)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
         lines = list(rehearsal(table, tables, range_, asked["alone"]))
-    except UsageError as error:
+    except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(lines))
     if asked["dry_run"]:
