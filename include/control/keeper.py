@@ -59,9 +59,11 @@ class Keeper:
     def give_back(self, flows: list[str]) -> None:
         """Release these leases, so that the next holder need not wait. Raises Unreachable."""
         with self._turn:
-            lease.release(self._engine, [self._held.pop(flow) for flow in flows])
+            given = [self._held.pop(flow) for flow in flows]
             if not self._held:
+                # Also where the database is away: there is nothing left to lose.
                 self._deadline = math.inf
+            lease.release(self._engine, given)
 
     def holds(self, flow: str) -> bool:
         """Whether this driver has the flow's lease."""

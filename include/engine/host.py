@@ -63,7 +63,7 @@ class Host:
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
             error = self._attempt(table, told.of[table.flow], once=True)
-            while error is None and self._flows[table.flow].query.isActive:
+            while error is None and self._flows[table.flow].is_alive:
                 self._show_signs()
                 self._progress.keep(self._flows[table.flow])
                 # What ended it is told by `_end`.
@@ -138,9 +138,10 @@ class Host:
             may_start = not (leaves or self._untold) and name not in self._orders.failed
             return self._try(name, order) if may_start and order.state != "stopped" else None
         self._progress.keep(running)
-        if running.query.isActive and (leaves or order != running.order):
+        if running.is_alive and (leaves or order != running.order):
             running.end()
-        return None if running.query.isActive else self._end(name)
+        # One that cannot be stopped may still write: it keeps its lease, and the others go on.
+        return None if running.is_alive else self._end(name)
 
     def _try(self, name: str, order: Order) -> SluiceError | None:
         try:
@@ -150,6 +151,9 @@ class Host:
         except (LeaseHeld, Unreachable):
             # Somebody else runs it, and the supervisor sees that.
             return None
+        except Exception as error:
+            # Whoever had it last cannot be ended, say.
+            return self._give_up(name, failure.of_exception(name, error))
         # Its start may take minutes, and nobody looks at the others meanwhile.
         self._show_signs()
         try:
@@ -216,8 +220,9 @@ class Host:
     def _release(self, name: str) -> None:
         checkpoint.release(name)
         self._tell()
-        with suppress(Unreachable):
-            self._keeper.give_back([name])
+        if self._keeper.holds(name):
+            with suppress(Unreachable):
+                self._keeper.give_back([name])
 
     def _tell(self) -> None:
         with suppress(Unreachable):

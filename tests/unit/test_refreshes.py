@@ -204,7 +204,7 @@ def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_r
     engine = database.connect(settings().control_url)
     [found] = survey.look(engine, JOINED, TABLES)
     assert found.held.name.startswith(guard.PROMISE)
-    assert guard.readers(TABLES, "silver.clicks") == []
+    assert guard.readers(TABLES, "silver.clicks") == {}
     assert place_of_compaction(JOINED, "hdfs")[0] is Place.WINDOW
 
 
