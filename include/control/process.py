@@ -81,7 +81,7 @@ class Process:
             return False
 
     def kill(self) -> None:
-        """SIGKILL, which ends a stopped process too, and wait until it is gone. Raises SluiceError for one that stays."""
+        """SIGKILL, which ends a stopped process too, and wait until it is gone. Raises SluiceError where it stays."""
         try:
             if self.is_alive:
                 os.kill(self.pid, signal.SIGKILL)

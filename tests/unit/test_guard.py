@@ -116,10 +116,9 @@ def test_a_first_batch_that_was_planned_needs_the_version_it_may_begin_with(tabl
     assert found and found.version == 4
 
 
-@pytest.mark.parametrize(
-    "source", [Delta("silver.table", since_version=3), Delta("silver.table", since=MOMENT)], ids=str
-)
-def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_that_it_reads(home: Path, source: Delta):
+@pytest.mark.parametrize("begins", [{"since_version": 3}, {"since": MOMENT}], ids=str)
+def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_that_it_reads(begins: dict):
+    source = Delta("silver.table", **begins)
     log = hourly(settings().table_path("silver.table"), 9)
     checkpoint(FLOW, planned=[7], committed=0)
     found = place_of(FLOW, log, source)
