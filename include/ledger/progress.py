@@ -12,7 +12,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from include.ledger import journal
+from include.ledger import journal, scan
 from include.settings import settings
 
 TABLE = "ledger.query_progress"
@@ -145,7 +145,7 @@ def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
 
 
 def _newest_stored(table: DeltaTable, flow: str, limit: int) -> list[dict[str, Any]]:
-    data = table.to_pyarrow_dataset()
+    data = scan.dataset(TABLE, table)
     found: list[dict[str, Any]] = []
     for day in sorted({str(one["day"]) for one in table.partitions()}, reverse=True):
         if len(found) >= limit:
