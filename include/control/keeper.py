@@ -49,9 +49,11 @@ class Keeper:
         """Acquire the leases of all these flows or of none. Raises LeaseHeld and Unreachable."""
         if self._closed.is_set():
             raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
+        # Out of turn: it takes seconds to end a former holder that hangs, and what is held must be renewed meanwhile.
+        found = lease.make_way(self._engine, flows, self._holder)
         with self._turn:
             asked_at = database.boottime()
-            taken = lease.acquire(self._engine, flows, self._holder, self._ttl_seconds)
+            taken = lease.take(self._engine, found, flows, self._holder, self._ttl_seconds)
             if not self._held:
                 self._postpone(asked_at)
             self._held |= {one.flow: one for one in taken}
@@ -59,11 +61,9 @@ class Keeper:
     def give_back(self, flows: list[str]) -> None:
         """Release these leases, so that the next holder need not wait. Raises Unreachable."""
         with self._turn:
-            given = [self._held.pop(flow) for flow in flows]
+            lease.release(self._engine, [self._held.pop(flow) for flow in flows])
             if not self._held:
-                # Also where the database is away: there is nothing left to lose.
                 self._deadline = math.inf
-            lease.release(self._engine, given)
 
     def holds(self, flow: str) -> bool:
         """Whether this driver has the flow's lease."""

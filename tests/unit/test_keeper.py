@@ -234,16 +234,6 @@ def test_a_database_that_stays_away_halts_the_driver_before_its_lease_is_over(en
     assert halts.moments[0] < over
 
 
-def test_whoever_has_given_everything_back_is_not_halted_although_the_database_did_not_hear_of_it(
-    engine, holder, keep, halts
-):
-    keeper = keep(holder(), 3)
-    with database_away(engine), pytest.raises(Unreachable):
-        # For as long as it waits for a lock, which is longer than its lease.
-        keeper.give_back([FLOW])
-    assert halts.reasons == []
-
-
 def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_its_lease_is_over(engine, holder, halts):
     keeper = Keeper(engine, holder(), 2, halts)
     keeper.take([FLOW])
