@@ -4,16 +4,19 @@ import importlib
 import importlib.util
 import sys
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from include.declaration import examination, reading, suggest, table_files
+from include.declaration import examination, last_good, reading, suggest, table_files
 from include.declaration.examination import Examination
+from include.declaration.last_good import Definition
 from include.errors import DeclarationError, UsageError
 from include.settings import settings
-from include.spec import Table
+from include.spec import Table, table_of
 
 TABLES, EXAMPLES = "include.tables", "include.examples"
 
@@ -26,11 +29,30 @@ class Catalog:
     """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several;
     a materialized view has none.
 
-    steps: the temporary ones, which have none.
+    steps: the temporary ones, which have none. invalid: by table, why its file is not used; of such a table, the others
+    hold its last good definition, or nothing where there is none. unusable: by table, the one without a definition that
+    it reads. files: the versions of the table files from which all this was made.
     """
 
     tables: dict[str, Table]
     steps: dict[str, Table] = field(default_factory=dict)
+    invalid: dict[str, list[str]] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+    files: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def warnings(self) -> dict[str, str]:
+        """By table whose file is not used, why, and what that means for the table and for those that read it."""
+        return {name: f"{'; '.join(why)} ({self._consequence(name)})" for name, why in self.invalid.items()}
+
+    def _consequence(self, name: str) -> str:
+        if name in self.tables or name in self.steps:
+            return f"{name} goes on with its last good definition"
+        unusable = [below for below, above in self.unusable.items() if name in self._above(above)]
+        return f"there is no earlier definition, so nothing runs of {', '.join([name, *unusable])}"
+
+    def _above(self, name: str) -> list[str]:
+        return [name, *self._above(self.unusable[name])] if name in self.unusable else [name]
 
     @property
     def flows(self) -> dict[str, Table]:
@@ -62,7 +84,8 @@ class Catalog:
         return found
 
     def table(self, name: str) -> Table:
-        """Raises UsageError for a table nobody declared."""
+        """Raises UsageError for a table nobody declared, DeclarationError for one whose file cannot be used."""
+        self._require_usable(name)
         return _named("table", name, self.tables)
 
     def owner(self, name: str) -> Table:
@@ -71,12 +94,21 @@ class Catalog:
         return owners[0] if owners else self.table(name)
 
     def flow(self, name: str) -> Table:
-        """Raises UsageError for a flow nobody declared."""
+        """Raises UsageError for a flow nobody declared, DeclarationError for one whose file cannot be used."""
+        self._require_usable(table_of(name))
         if name in self.steps:
             raise UsageError(f"'{name}' is a temporary step and has no flow: name a table that reads it")
         if name in self.views:
             raise UsageError(f"'{name}' is a materialized view and has no flow: refresh it with jobs/refresh.py")
         return _named("flow", name, self.flows)
+
+    def _require_usable(self, name: str) -> None:
+        if name in self.tables or name in self.steps:
+            return
+        if name in self.invalid:
+            raise DeclarationError(*self.invalid[name], table=name)
+        if name in self.unusable:
+            raise DeclarationError(f"{name} cannot be used, as it reads {self.unusable[name]}: mend that file")
 
     def drivers(self) -> dict[str, list[Table]]:
         """The flows that share a Spark process, by driver name, in graph order; without those that run in windows."""
@@ -94,8 +126,20 @@ def _named(kind: str, name: str, options: dict[str, Table]) -> Table:
 
 
 @lru_cache
-def load(*packages: str) -> Catalog:
-    """Every `<package>.<layer>.<name>`, checked; without packages, the tables of this project and its examples.
+def load() -> Catalog:
+    """The tables of this project and its examples: each as its file says or, where that is wrong, as it said last."""
+    files, usable = versions(), examination.examine(table_files.find(declared_in()))
+    invalid, kept = dict(usable.broken), dict[str, Definition]()
+    while more := {name: it for name in usable.broken if name not in kept and (it := last_good.find(name))}:
+        kept |= more
+        usable = examination.examine(table_files.find(declared_in()), kept)
+        # Why a file is not used is what is wrong with it, and not with what it said before.
+        invalid = {**usable.broken, **invalid}
+    return Catalog(*reading.resolved(usable.tables), invalid, usable.unjudged, files)
+
+
+def require(*packages: str) -> Catalog:
+    """Every `<package>.<layer>.<name>`; without packages, the same tables as `load`.
 
     Raises DeclarationError with all sentences that `examine` has found.
     """
@@ -111,6 +155,25 @@ def examine(*packages: str) -> tuple[Catalog, Examination]:
     return Catalog(*reading.resolved(found.tables)), found
 
 
+def keep(catalog: Catalog, tables: Iterable[str]) -> set[str]:
+    """Keep the definitions of those of these tables whose files are right; returns which are new, or have changed."""
+    right, found = {name for name in tables if name not in catalog.invalid}, {}
+    with TABLE_FILES:
+        for file in table_files.find(declared_in()):
+            if file.table in right:
+                # The next start, or the supervisor's next minute, keeps one that is changed at this very moment.
+                with suppress(OSError, SyntaxError):
+                    found[file.table] = last_good.of(file)
+        # What was read has to be what was imported.
+        is_unchanged = versions() == catalog.files
+    return {name for name in found if is_unchanged and last_good.keep(name, found[name])}
+
+
+def forget_deleted() -> None:
+    """Of a table whose file was deleted, no definition is kept: a new one of its name is another table."""
+    last_good.forget_others({file.table for file in table_files.find(declared_in())})
+
+
 def reload() -> Catalog:
     """The catalog as its files are now, also where they were changed since this process imported them."""
     with TABLE_FILES:
@@ -124,12 +187,13 @@ def reload() -> Catalog:
 
 def versions() -> frozenset[tuple[str, int]]:
     """Each table file and when it was changed, in nanoseconds: by this a process that runs on notices a new one."""
-    return frozenset(
-        (one.place, file.stat().st_mtime_ns)
-        for one in table_files.find(declared_in())
+    found = set()
+    for one in table_files.find(declared_in()):
         # In the zip that cluster workers get, nothing changes.
-        if isinstance(file := resources.files(one.package) / one.path, Path) and file.exists()
-    )
+        if isinstance(file := resources.files(one.package) / one.path, Path):
+            with suppress(FileNotFoundError):
+                found.add((one.place, file.stat().st_mtime_ns))
+    return frozenset(found)
 
 
 def has_examples() -> bool:

@@ -60,6 +60,11 @@ class Settings:
         """Where drivers write down how their queries do."""
         return self.home / "progress"
 
+    @property
+    def definitions(self) -> Path:
+        """Where the last good definition of each table is kept."""
+        return self.home / "definitions"
+
     def table_path(self, table: str) -> Path:
         """Where the Delta table `layer.name` lies."""
         layer, name = table.split(".")

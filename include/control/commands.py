@@ -6,7 +6,9 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from include.control import acknowledgements, database, holds, incidents, lease, orders, outdated, supervision
+from include.control.acknowledgements import Acknowledgement
 from include.control.schema import audits, desired, drivers, resets, runs, ticks
+from include.spec import table_of
 
 # Whoever pastes a command again within this time means the same restart.
 REPEAT_SECONDS = 60
@@ -113,10 +115,17 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.KEEP_OLD_ROWS:
             return "nothing done, all its rows are of the definition that it has now"
         case Action.ACKNOWLEDGE:
-            taken = acknowledgements.acknowledge(connection, flow, command.who, command.reason, command.hours)
+            taken = _acknowledge(connection, command, flow)
             return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"
         case _:
             return _reset(connection, command, flow)
+
+
+def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowledgement | None:
+    """Its own alarm, else that of its table's file."""
+    targets = (flow, incidents.of_definition(table_of(flow)))
+    asked = (command.who, command.reason, command.hours)
+    return next(filter(None, (acknowledgements.acknowledge(connection, target, *asked) for target in targets)), None)
 
 
 def _stop(connection: Connection, command: Command, flow: str, state: str) -> str:

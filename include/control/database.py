@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from sqlite3 import SQLITE_ERROR
 from typing import Any
 
 from sqlalchemy import (
@@ -18,8 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.control import patience
-from include.control.job_schema import metadata
+from include.control import migrations, patience
 from include.control.postgresql import prepare as prepare_postgresql
 from include.errors import Unreachable, UsageError
 
@@ -29,7 +29,7 @@ MISTAKES = (DataError, IntegrityError, ProgrammingError)
 
 @lru_cache
 def connect(url: str) -> Engine:
-    """The engine for `url`, its tables created where missing. Raises UsageError and Unreachable."""
+    """The engine for `url`, its schema that of this build. Raises UsageError and Unreachable."""
     parsed = _parse(url)
     # Threads must not wait for each other's connections.
     engine = create_engine(parsed, pool_pre_ping=True, max_overflow=-1)
@@ -38,11 +38,17 @@ def connect(url: str) -> Engine:
     else:
         prepare_postgresql(engine)
     shown = parsed.render_as_string(hide_password=True)
-    with (
-        _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"),
-        engine.begin() as connection,
-    ):
-        _create_tables(connection)
+    try:
+        with (
+            _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"),
+            engine.begin() as connection,
+        ):
+            # Two that come at one moment would both create its tables.
+            serialize(connection, "sluice")
+            migrations.migrate(connection)
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 
@@ -58,12 +64,6 @@ def _parse(url: str) -> URL:
             "set it to one of these, or unset it"
         )
     return parsed
-
-
-def _create_tables(connection: Connection) -> None:
-    # PostgreSQL's CREATE TABLE IF NOT EXISTS still fails when two come at one moment.
-    serialize(connection, "sluice")
-    metadata.create_all(connection)
 
 
 def _prepare_sqlite(engine: Engine) -> None:
@@ -95,6 +95,9 @@ def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = (
     except mistakes:
         raise
     except (DBAPIError, TimeoutError) as error:
+        if getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorcode", None) == SQLITE_ERROR:
+            # No such column, say: what PostgreSQL calls a ProgrammingError.
+            raise
         reason = " ".join(str(getattr(error, "orig", error)).split())
         raise Unreachable(f"{what} does not answer ({reason}): {remedy}") from error
 

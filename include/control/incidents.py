@@ -12,11 +12,14 @@ from include.control.schema import incidents
 # What is worth being told although something else was wrong before.
 NEWS = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
 
+# What begins the target of an alarm about a table's file.
+DEFINITION = "definition "
+
 
 @dataclass(frozen=True)
 class Incident:
-    """target: a flow, the supervisor, or "window" or "vacuum" and a table. state: its name, by which its runbook is
-    called. error: the class of the error that left it BROKEN.
+    """target: a flow, the supervisor, or "window", "vacuum" or "definition" and a table. state: its name, by which its
+    runbook is called. error: the class of the error that left it BROKEN.
     """
 
     number: int
@@ -25,6 +28,11 @@ class Incident:
     reason: str
     is_over: bool = False
     error: str = ""
+
+
+def of_definition(table: str) -> str:
+    """The target of the alarm of a table's file: its flows may have alarms of their own."""
+    return f"{DEFINITION}{table}"
 
 
 def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:

@@ -7,6 +7,12 @@ from include.control.text import String
 metadata = MetaData()
 _IS_OPEN = text("ended_at IS NULL")
 
+versions = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, nullable=False, comment="one row: see include.control.migrations"),
+)
+
 leases = Table(
     "lease",
     metadata,

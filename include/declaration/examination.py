@@ -1,6 +1,6 @@
 """Which declared tables are right, which are wrong and why, and which cannot be judged as they read a wrong one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -10,7 +10,9 @@ from include.declaration import (
     avro,
     expectations,
     files,
+    import_errors,
     kinds,
+    last_good,
     layout,
     mistake,
     reading,
@@ -20,6 +22,7 @@ from include.declaration import (
     table_files,
     views,
 )
+from include.declaration.last_good import Definition
 from include.declaration.table_files import TableFile
 from include.errors import DeclarationError, SluiceError
 from include.spec import Delta, References, Table
@@ -77,12 +80,16 @@ class Examination:
                 self.broken[name] = [f"{file}: no check understands its values ({what}): see docs/add-a-table.md"]
 
 
-def examine(found: list[TableFile]) -> Examination:
-    """Every file is looked at, whatever is wrong with the others."""
+def examine(found: list[TableFile], substitutes: Mapping[str, Definition] | None = None) -> Examination:
+    """Every file is looked at, whatever is wrong with the others.
+
+    substitutes: by table, the definition that is examined instead of its file.
+    """
     result, sound = Examination(), {}
     for file in found:
         with result.noting(file.table, file.place):
-            table = table_files.declared(file, found)
+            substitute = (substitutes or {}).get(file.table)
+            table = _substituted(file, substitute) if substitute else table_files.declared(file, found)
             _check_alone(table, result)
             if file.table not in result.broken:
                 sound[file.table] = table
@@ -110,6 +117,16 @@ def reads(table: Table) -> list[str]:
     """The tables that it reads, and those that its rules look into."""
     source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
     return source + [rule.table for rule in table.expect if isinstance(rule, References)]
+
+
+def _substituted(file: TableFile, substitute: Definition) -> Table:
+    try:
+        return last_good.declared(file, substitute)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # It imports something outside its package that is right no more.
+        raise DeclarationError(import_errors.sentence(file.place, error), table=file.table) from error
 
 
 def _check_alone(table: Table, result: Examination) -> None:

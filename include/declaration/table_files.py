@@ -33,6 +33,11 @@ class TableFile:
         return self.path.removesuffix(".py").rpartition("/")[0]
 
     @property
+    def module(self) -> str:
+        """By which it is imported."""
+        return f"{self.package}.{self.layer}.{self.stem}"
+
+    @property
     def table(self) -> str:
         """The name of the table that it has to declare."""
         return f"{self.layer}.{self.stem}"
@@ -100,8 +105,10 @@ def _imported(file: TableFile) -> Table:
         # First, so that what goes wrong there is not said of the table.
         importlib.import_module(module)
         place = file.place
-        imported = importlib.import_module(f"{module}.{file.stem}")
-    except (Exception, SystemExit) as error:
+        imported = importlib.import_module(file.module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise DeclarationError(import_errors.sentence(place, error), table=file.table) from error
     table = getattr(imported, "TABLE", None)
     if not isinstance(table, Table):

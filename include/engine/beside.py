@@ -53,7 +53,8 @@ class Backfiller:
                 self._hurry(LEAVES)
         elif asked is not None and not leaves:
             self._ends, self._keeper = None, None
-            self._thread = InheritableThread(self._run, args=(asked, self._tables()), daemon=True)
+            # As their files are now. Here, as the flows' loop reads them too, and two at once would disturb each other.
+            self._thread = InheritableThread(self._run, args=(asked, catalog.reload()), daemon=True)
             self._thread.start()
         return self._is_at_work
 
@@ -66,14 +67,7 @@ class Backfiller:
     def _is_at_work(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _tables(self) -> Catalog | SluiceError:
-        """As their files are now. Here, as the flows' loop reads them too, and two at once would disturb each other."""
-        try:
-            return catalog.reload()
-        except SluiceError as error:
-            return error
-
-    def _run(self, root: int, tables: Catalog | SluiceError) -> None:
+    def _run(self, root: int, tables: Catalog) -> None:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)
@@ -94,9 +88,7 @@ class Backfiller:
                 outcome = partial(requests.fail, self._engine, root, self._ends or str(named))
         self._tell(outcome)
 
-    def _work(self, one: Backfill, tables: Catalog | SluiceError) -> None:
-        if isinstance(tables, SluiceError):
-            raise tables
+    def _work(self, one: Backfill, tables: Catalog) -> None:
         print(f"sluice: driver '{self._name}' begins backfill {one.number} of {one.table} {one.range}", flush=True)
         with self._hired(one, tables) as own:
             backfill.work(own, one)

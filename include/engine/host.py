@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -14,14 +13,16 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.control import holds, lease, orders, resets, rewinds
+from include.control.definitions import INVALID_DEFINITION
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order, Orders
 from include.control.seen import Failure
 from include.engine import checkpoint, deployment, failure, flow, storage
+from include.engine.besides import Beside
 from include.engine.flow import Flow
 from include.engine.progress import Progress
-from include.errors import LeaseHeld, SluiceError, Unreachable
+from include.errors import DeclarationError, FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.ledger import beginning
 from include.spec import Table
 
@@ -30,16 +31,6 @@ POLL_SECONDS = 1
 BUSY_POLL_SECONDS = 0.2
 SIGN_SECONDS = 5
 ALTER_SECONDS = 20
-
-
-class Beside(Protocol):
-    """What a driver is asked to do beside its flows."""
-
-    def turn(self, asked: int | None, leaves: bool) -> bool:
-        """Once a second: begin what is asked, or end it where the driver leaves; returns whether it is at work."""
-
-    def end(self) -> None:
-        """Return when it can write nothing more, or end the driver."""
 
 
 class Host:
@@ -120,11 +111,7 @@ class Host:
         if (files := catalog.versions()) == self._table_files:
             return []
         self._table_files = files
-        try:
-            declared = catalog.reload().drivers().get(self._driver, [])
-        except SluiceError as error:
-            print(f"sluice: driver '{self._driver}' takes no new flow in: {error}", file=sys.stderr, flush=True)
-            return []
+        declared = catalog.reload().drivers().get(self._driver, [])
         new = [table.flow for table in declared if table.flow not in names]
         with suppress(Unreachable):
             orders.begin(self._engine, new, by_hand=False)
@@ -159,6 +146,9 @@ class Host:
         try:
             # The table file as it is now: a restart deploys it.
             table = catalog.reload().flow(name)
+        except DeclarationError as error:
+            # It is tried again, and at once when the file is mended.
+            return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION))
         except SluiceError as error:
             return self._give_up(name, error)
         return self._attempt(table, order, once=order.state == "draining")
@@ -182,6 +172,15 @@ class Host:
             resets.done(self._engine, reset, claimed.generation, claimed.lost)
         self._untold.append(partial(deployment.record, self._engine, self._driver, table, claimed))
         self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
+        self._keep_definition(table)
+
+    def _keep_definition(self, table: Table) -> None:
+        """By this it is started again, should its file be wrong by then."""
+        declared = catalog.load()
+        if warning := declared.warnings.get(table.name):
+            print(f"sluice: {table.flow}: {warning}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            catalog.keep(declared, [table.name])
 
     def _alter(self, table: Table, statement: str) -> None:
         """Run it at the gate, with the table to itself: like a batch, it commits. Raises Unreachable."""

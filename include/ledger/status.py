@@ -34,9 +34,9 @@ class Standing:
     `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
     view, has a state of its own.
 
-    in_flight: its batch that is planned and not committed. stale: why its table, or some of its
-    rows, should be made again, and since when. alarm: the open
-    one of the flow or table, and who has taken it on.
+    in_flight: its batch that is planned and not committed. stale: why its table, or some of its rows, should be made
+    again, and since when. alarm: the open one of the flow or table, and who has taken it on.
+    invalid_definition: why its table goes on with the last good definition.
     """
 
     flow: str
@@ -50,6 +50,7 @@ class Standing:
     in_flight: int | None
     stale: tuple[str, ...] = ()
     alarm: str | None = None
+    invalid_definition: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -76,11 +77,9 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
             trend.of(flow, found[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
-            (
-                *(backfills.words(one) for one in stale if one.table == flow.name),
-                *older_rows.get(flow.name, ()),
-            ),
+            (*(backfills.words(one) for one in stale if one.table == flow.name), *older_rows.get(flow.name, ())),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
+            tables.warnings.get(flow.name),
         )
         for flow in flows
     ]
@@ -240,8 +239,9 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    found = look(catalog.load())
-    if words := attendance.absence(settings().control_url):
+    tables = catalog.load()
+    found = look(tables)
+    for words in filter(None, (attendance.absence(settings().control_url), *tables.warnings.values())):
         # A program that reads JSON must not read this.
         print(words, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
     print(json.dumps([one.as_json() for one in found], indent=2) if arguments.json else text(found))

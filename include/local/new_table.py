@@ -65,7 +65,7 @@ def main() -> None:
     draft, row = begin(tables, path.stem, source, arguments.columns, arguments.keys)
     path.write_text(draft.text(name, arguments.comment or row))
     try:
-        catalog.reload()
+        catalog.reload().table(name)
     except DeclarationError:
         path.unlink()
         raise

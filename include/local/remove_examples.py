@@ -28,8 +28,8 @@ def main() -> None:
     if Platform(where.home).processes():
         raise SetupError(f"the platform in {where.home} runs, and the examples with it: `make down`, then try again")
     # Raises where a table of this project reads an example.
-    catalog.load(catalog.TABLES)
-    examples = catalog.load(f"{catalog.EXAMPLES}.tables").tables
+    catalog.require(catalog.TABLES)
+    examples = catalog.require(f"{catalog.EXAMPLES}.tables").tables
     for path in [*written(where, examples), *dependents(ROOT, names(examples)), EXAMPLES]:
         if path.is_dir():
             shutil.rmtree(path)

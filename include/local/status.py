@@ -2,6 +2,7 @@
 
 import psutil
 
+from include import catalog
 from include.control import attendance, database
 from include.errors import report
 from include.ledger import status
@@ -12,7 +13,7 @@ from include.settings import settings
 def main() -> None:
     platform = Platform(settings().home)
     print(processes(platform))
-    if words := attendance.absence(settings().control_url):
+    for words in filter(None, (attendance.absence(settings().control_url), *catalog.load().warnings.values())):
         print(f"\n{words}")
     print(f"\n{status.summary()}")
 

@@ -41,6 +41,6 @@ def ended(engine: Engine, before: dict[str, str]) -> list[str]:
     theirs is to run.
     """
     declared = catalog.load()
-    owners = {declared.flow(name).driver for name in missing(engine)}
+    owners = {declared.flows[name].driver for name in missing(engine)}
     now = {driver: handle for driver, handle in launched(engine).items() if handle != before.get(driver)}
     return sorted(name for name in owners & now.keys() if not Process.from_json(now[name]).is_alive)

@@ -119,8 +119,8 @@ def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None
 def _require_streams(engine: Engine, platform: Platform, before: dict[str, str]) -> None:
     """Raises SetupError where a flow says why it failed, or a driver ended without a word."""
     ends = {name: f"driver '{name}' ended without a word" for name in streams.ended(engine, before)}
-    owner = catalog.load().flow
-    ends |= {owner(flow).driver: f"{flow} failed ({reason})" for flow, reason in streams.failed(engine).items()}
+    flows, failed = catalog.load().flows, streams.failed(engine)
+    ends |= {flows[flow].driver: f"{flow} failed ({reason})" for flow, reason in failed.items() if flow in flows}
     for driver, what in ends.items():
         log = f"driver-{driver}"
         raise SetupError(
@@ -202,6 +202,8 @@ def _say(what: str) -> None:
 def _say_where(where: Settings, kit: Airflow) -> None:
     tables = catalog.load().tables
     print(f"\n{status.summary()}\n" if tables else "")
+    for warning in catalog.load().warnings.values():
+        print(f"{warning}\n")
     is_empty = not any(status.rows(table) for table in tables)
     if is_empty:
         print("the platform is up; no table holds rows yet\n")

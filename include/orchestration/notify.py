@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 
 from include.control import database, incidents, supervision
 from include.control.decide import State
+from include.control.definitions import INVALID_DEFINITION
 from include.control.incidents import Incident
 from include.control.remedies import remedy
 from include.errors import SluiceError, Unreachable, UsageError
@@ -138,6 +139,8 @@ def command(incident: Incident) -> str:
         return "python -m include.ledger status"
     if incident.state == State.REJECTING:
         return f"python -m include.ledger expectations {table_of(incident.target)}"
+    if incident.state == INVALID_DEFINITION:
+        return "make check"
     kind, _, table = incident.target.partition(" ")
     if table and kind in WINDOW_COMMANDS:
         return f"{WINDOW_COMMANDS[kind]}{table}"

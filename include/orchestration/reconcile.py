@@ -4,10 +4,10 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import acknowledgements, database, incidents, schedule, shutdown, supervision
+from include.control import acknowledgements, database, definitions, incidents, schedule, shutdown, supervision
 from include.control.decide import State
+from include.control.definitions import INVALID_DEFINITION
 from include.control.supervision import Outlook
-from include.errors import SluiceError
 from include.ledger import gather
 from include.orchestration import launch, notify, outlook, timetable
 from include.orchestration.launch import Launcher
@@ -18,8 +18,8 @@ from include.spec import Table
 def reconcile_all() -> list[dict[str, str]]:
     """Start, wait, back off or end, for each driver. Returns the sick flows, each with its reason in words.
 
-    A driver that cannot be launched leaves the others alone. Raises UsageError where the Spark connection is missing,
-    DeclarationError and Unreachable.
+    A driver that cannot be launched leaves the others alone, as does a table file that cannot be used. Raises
+    UsageError where the Spark connection is missing, and Unreachable.
     """
     engine = database.connect(settings().control_url)
     # Whoever started this supervisor without `make up` wants the streams, too.
@@ -30,11 +30,11 @@ def reconcile_all() -> list[dict[str, str]]:
         print(f"{flow}: by its schedule, it {asked}")
     place = launch.launcher()
     outlooks = outlook.look(engine, tables)
-    sick = _settle_promises(engine, tables, outlooks)
+    sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, outlooks)
     for driver, flows in tables.drivers().items():
         try:
             sick += _settle(engine, place, driver, flows, outlooks)
-        except (SluiceError, OSError) as error:
+        except Exception as error:
             print(f"driver '{driver}': {error}")
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.show_pulse(engine)
@@ -49,6 +49,18 @@ def _gather() -> None:
         print(f"query progress: {gather.gather() or 0} reports gathered")
     except Exception as error:
         print(f"query progress is not gathered for now: {error}")
+
+
+def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]:
+    """The table files that are not used."""
+    acknowledged = definitions.settle(engine, tables)
+    for table, words in tables.warnings.items():
+        print(f"{table}: {INVALID_DEFINITION}: {words}. {acknowledged[table] or ''}")
+    return [
+        {"flow": table, "reason": f"{INVALID_DEFINITION}: {words}. Next: docs/runbooks/invalid-definition.md"}
+        for table, words in tables.warnings.items()
+        if not acknowledged[table]
+    ]
 
 
 def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outlook]) -> list[dict[str, str]]:

@@ -82,7 +82,7 @@ def tables(tmp_path_factory) -> Catalog:
         file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(above)
-        return catalog.load("recipes_of_docs")
+        return catalog.require("recipes_of_docs")
 
 
 @pytest.fixture

@@ -3,17 +3,20 @@
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from include.control import database, migrations
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "your-project.md").read_text()
-[UPGRADE] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+[UPGRADE, COPY] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 # Nor what belongs to the platform of these tests.
 FOREIGN = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "GIT_")
 WHO = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -81,3 +84,12 @@ def test_a_table_that_reads_an_example_keeps_them_from_being_removed(sluice: Pat
     assert refused.returncode == 3
     assert "source is 'silver.tracker_readings', which no file declares" in refused.stderr
     assert (sluice / EXAMPLES.relative_to(ROOT) / "__init__.py").exists()
+
+
+def test_the_control_database_is_copied_before_it_is_migrated(tmp_path: Path):
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "venv").symlink_to(sys.prefix)
+    database.connect(f"sqlite:///{tmp_path / 'var' / 'control.db'}").dispose()
+    shell(tmp_path, COPY)
+    with closing(sqlite3.connect(tmp_path / "var" / "control.before.db")) as copy:
+        assert copy.execute("SELECT version FROM schema_version").fetchall() == [(migrations.newest_version(),)]

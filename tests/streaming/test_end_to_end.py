@@ -42,7 +42,7 @@ def test_a_mistake_in_a_table_file_is_one_sentence_and_exit_code_3(pipeline: Pip
     script = (
         "from include import catalog\n"
         "from include.errors import report\n"
-        "report(lambda: print(catalog.load('tests.mistakes.unknown_source')))"
+        "report(lambda: print(catalog.require('tests.mistakes.unknown_source')))"
     )
     done = subprocess.run([sys.executable, "-c", script], env=pipeline.environment, capture_output=True, text=True)
     assert done.returncode == 3

@@ -62,5 +62,5 @@ def test_two_files_cannot_declare_one_table(tmp_path: Path, monkeypatch):
             'TABLE = Table(name="bronze.orders", comment="", source=Kafka("orders"))\n'
         )
     with pytest.raises(DeclarationError) as refused:
-        catalog.load("here", "there")
+        catalog.require("here", "there")
     assert "there/bronze/orders.py: here/bronze/orders.py declares bronze.orders, too" in str(refused.value)

@@ -523,13 +523,13 @@ def package_of(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
 def test_a_wrong_table_file_is_refused_in_exact_sentences(case: str, tmp_path, monkeypatch):
     package = package_of(case, tmp_path, monkeypatch)
     with pytest.raises(DeclarationError) as refusal:
-        catalog.load(package)
+        catalog.require(package)
     folder = package.replace(".", "/")
     assert str(refusal.value).splitlines() == [f"{folder}/{sentence}" for sentence in SENTENCES[case]]
 
 
 def test_names_in_a_list_are_as_good_as_names_in_a_tuple():
-    assert list(catalog.load("tests.mistakes.unique_as_a_list").tables) == ["bronze.events", "silver.readings"]
+    assert list(catalog.require("tests.mistakes.unique_as_a_list").tables) == ["bronze.events", "silver.readings"]
 
 
 def test_every_directory_of_mistakes_has_its_test():
