@@ -57,6 +57,7 @@ class Flow:
     _shown: Any = None
     _shown_at: float = field(default_factory=time.monotonic)
     _stopping: threading.Thread | None = None
+    _is_named: bool = False
 
     @property
     def is_alive(self) -> bool:
@@ -101,12 +102,15 @@ class Flow:
         try:
             self.query.stop()
         except (Py4JError, PySparkException, OSError) as error:
-            print(
-                f"sluice: {self.table.flow}: its query was asked to stop and hangs, so it keeps its lease and nobody "
-                f"else may write: restart its driver where that lasts ({str(error).splitlines()[-1][:200]})",
-                file=sys.stderr,
-                flush=True,
-            )
+            if not self._is_named:
+                # Spark tells what the query's thread is at.
+                print(
+                    f"sluice: {self.table.flow}: its query was asked to stop and hangs, so it keeps its lease and "
+                    f"nobody else may write: restart its driver where that lasts\n{error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self._is_named = True
 
     def _tasks_ended(self) -> tuple[Any, ...]:
         """How far its newest jobs have come."""
