@@ -185,7 +185,7 @@ def reload() -> Catalog:
     with TABLE_FILES:
         load.cache_clear()
         below = tuple(f"{package}." for package in declared_in())
-        for module in [name for name in sys.modules if name.startswith(below)]:
+        for module in [name for name in list(sys.modules) if name.startswith(below)]:
             del sys.modules[module]
         importlib.invalidate_caches()
         return load()

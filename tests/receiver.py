@@ -7,12 +7,14 @@ from typing import Any
 
 
 class Receiver:
-    """messages: what came in. headers: of the newest. status: what it answers. port: stays when it starts anew."""
+    """messages: what came in. headers: of the newest. status: what it answers. refuses: it answers 400
+    to messages with this in their text. port: stays when it starts anew."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
         self.status = 200
+        self.refuses: str | None = None
         self.port = 0
         self.start()
 
@@ -22,10 +24,12 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                if receiver.status == 200:
-                    receiver.messages.append(json.loads(body))
+                message = json.loads(body)
+                status = 400 if receiver.refuses and receiver.refuses in message["text"] else receiver.status
+                if status == 200:
+                    receiver.messages.append(message)
                     receiver.headers = dict(self.headers)
-                self.send_response(receiver.status)
+                self.send_response(status)
                 self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
                 self.end_headers()
 

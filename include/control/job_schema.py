@@ -1,9 +1,10 @@
 """The tables of the control database for jobs that make rows again: backfills, full refreshes and rewinds."""
 
-from sqlalchemy import BigInteger, Column, Float, Integer, String, Table
+from sqlalchemy import BigInteger, Column, Float, Integer, Table
 
 # Who creates the tables of `metadata` takes it from here, where all of them are known.
 from include.control.schema import metadata as metadata
+from include.control.text import String
 
 backfills = Table(
     "backfill",

@@ -49,9 +49,11 @@ class Keeper:
         """Acquire the leases of all these flows or of none. Raises LeaseHeld and Unreachable."""
         if self._closed.is_set():
             raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
+        # Out of turn: it takes seconds to end a former holder that hangs, and what is held must be renewed meanwhile.
+        found = lease.make_way(self._engine, flows, self._holder)
         with self._turn:
             asked_at = database.boottime()
-            taken = lease.acquire(self._engine, flows, self._holder, self._ttl_seconds)
+            taken = lease.take(self._engine, found, flows, self._holder, self._ttl_seconds)
             if not self._held:
                 self._postpone(asked_at)
             self._held |= {one.flow: one for one in taken}

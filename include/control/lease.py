@@ -26,11 +26,26 @@ def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float
     that holder is ended first, so that it cannot commit any more. Raises LeaseHeld with the first flow somebody else
     holds, and Unreachable.
     """
+    return take(engine, make_way(engine, flows, holder), flows, holder, ttl_seconds)
+
+
+def make_way(engine: Engine, flows: list[str], holder: Holder) -> dict[str, Row[Any]]:
+    """The first half of `acquire`, which may take seconds: all `flows` are free, and their former holders have ended.
+
+    Returns what is stored of these leases. Raises as `acquire`, and SluiceError for a holder that cannot be ended.
+    """
     found = _free_rows(engine, flows)
     # In no transaction: ending a process may take longer than others can wait for a lock. And before the leases change
     # hands: if this process died in between, nobody would remember the ones before.
     for row in found.values():
         _end_former(row, holder)
+    return found
+
+
+def take(
+    engine: Engine, found: dict[str, Row[Any]], flows: list[str], holder: Holder, ttl_seconds: float
+) -> list[Lease]:
+    """The second half of `acquire`: take the leases as `make_way` found them. Raises LeaseHeld and Unreachable."""
     with database.transaction(engine) as connection:
         expires_at = database.now(connection) + ttl_seconds
         # Whoever locks several rows does so in their order, or two could wait for each other.

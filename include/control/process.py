@@ -5,7 +5,6 @@ import os
 import platform
 import signal
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,6 +32,13 @@ def _started_at(pid: int) -> float:
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except FileNotFoundError:
         return float(psutil.Process(pid).create_time() - psutil.boot_time())
+
+
+def _user(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).username())
+    except psutil.Error:
+        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -75,14 +81,24 @@ class Process:
             return False
 
     def kill(self) -> None:
-        """SIGKILL, which ends a stopped process too, and wait until it is gone."""
-        with suppress(ProcessLookupError):
+        """SIGKILL, which ends a stopped process too, and wait until it is gone. Raises SluiceError where it stays."""
+        try:
             if self.is_alive:
                 os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise SluiceError(
+                f"process {self.pid} belongs to user '{_user(self.pid)}', and user '{_user(os.getpid())}' may not end "
+                f"it: end it as its own user (kill -9 {self.pid}), what waits for that is tried again"
+            ) from None
         deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
         while self.is_alive:
             if time.monotonic() > deadline:
-                raise SluiceError(f"process {self.pid} outlives SIGKILL: its disk may hang; end it, then start again")
+                raise SluiceError(
+                    f"process {self.pid} of user '{_user(self.pid)}' outlives SIGKILL: its disk may hang; mend that or "
+                    f"start its machine anew, what waits for its end is tried again"
+                )
             time.sleep(0.02)
 
 

@@ -1,6 +1,8 @@
 """The tables of the control database: who may write, what is wanted, what was seen, who asked for what."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, Table, text
+
+from include.control.text import String
 
 metadata = MetaData()
 _IS_OPEN = text("ended_at IS NULL")

@@ -10,14 +10,13 @@ from typing import Never
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from sqlalchemy import Engine
 
 from include import catalog
 from include.control import database, lease, orders
 from include.control.keeper import Keeper
 from include.control.process import Holder, Process
-from include.engine.host import Beside, Host
+from include.engine.besides import Besides
+from include.engine.host import Host
 from include.engine.session import open_session
 from include.errors import LeaseLost
 from include.settings import settings
@@ -25,9 +24,6 @@ from include.spec import Table
 
 BY_HAND = "by hand"
 HALT_SECONDS = 2
-
-
-Besides = Callable[[SparkSession, Engine, str], Beside]
 
 
 def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: Besides | None = None) -> None:

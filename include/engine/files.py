@@ -11,7 +11,6 @@ from functools import reduce
 from typing import Any
 
 import pyarrow.dataset
-from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +22,7 @@ from include.engine.checkpoint import Checkpoint
 from include.engine.columns import Columns, Found, settle
 from include.engine.commit import Stamp
 from include.engine.peek import UNREADABLE, VANISHED, Head
-from include.ledger import landing
+from include.ledger import landing, scan
 from include.ledger.landing import Landed, Taken
 from include.settings import settings
 from include.spec import Files, Table
@@ -125,14 +124,14 @@ def blamed(
     spark: SparkSession, table: Table, heads: list[Head], lying: dict[str, Landed], settle: Settle = settle
 ) -> Iterator[Trouble]:
     """The files that cannot be read by themselves either, found by halves. Raises Unreachable."""
-    try:
-        read(spark, table, heads, settle).write.format("noop").mode("overwrite").save()
-    except (PySparkException, Py4JJavaError) as error:
-        if len(heads) > 1:
-            middle = len(heads) // 2
-            yield from blamed(spark, table, heads[:middle], lying, settle)
-            yield from blamed(spark, table, heads[middle:], lying, settle)
-            return
+    error = _error_of(spark, table, heads, settle)
+    if error and len(heads) > 1:
+        middle = len(heads) // 2
+        yield from blamed(spark, table, heads[:middle], lying, settle)
+        yield from blamed(spark, table, heads[middle:], lying, settle)
+        return
+    # Twice, as once it may be a lost task, or the query's own end.
+    if error and (error := _error_of(spark, table, heads, settle)):
         path = heads[0].path
         system, _ = landing.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]
         peek.require_bytes(system, path)
@@ -140,12 +139,21 @@ def blamed(
         yield Trouble(path, VANISHED if gone else UNREADABLE, str(error).partition("\n")[0][:500], lying.get(path))
 
 
+def _error_of(spark: SparkSession, table: Table, heads: list[Head], settle: Settle) -> Exception | None:
+    """What keeps these files from being read together."""
+    try:
+        read(spark, table, heads, settle).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError) as error:
+        return error
+    return None
+
+
 def _changed(table: Table, found: list[tuple[Taken, Landed]], last_commit: tuple[int, int] | None) -> Iterator[Trouble]:
     """Those of which the quarantine does not tell yet; what an earlier try of this batch said does not count."""
     if not found:
         return
     names = [_name(table, one.path) for one, _ in found]
-    stored = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()
+    stored = scan.dataset(table.quarantine)
     told = {
         (row["_filename"], round(row["modification_time"].timestamp() * 1000))
         for row in stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()

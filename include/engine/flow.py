@@ -1,11 +1,13 @@
 """One flow in one process: its query, what it was told, and the signs of life it gives."""
 
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -29,6 +31,8 @@ from include.spec import Kafka, Table
 # A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
 SILENT_SECONDS = 20
 NEWEST_JOBS = 3
+# As long as an idle query takes to stop on a busy machine.
+STOP_SECONDS = 2
 
 
 @dataclass
@@ -52,6 +56,13 @@ class Flow:
     _tasks: tuple[Any, ...] = ()
     _shown: Any = None
     _shown_at: float = field(default_factory=time.monotonic)
+    _stopping: threading.Thread | None = None
+    _is_named: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its query may still write. Spark's `isActive` says no as soon as somebody has asked for the end."""
+        return bool(self.query._jsq.streamingQuery().queryExecutionThread().isAlive())
 
     @property
     def silent_seconds(self) -> float:
@@ -81,7 +92,25 @@ class Flow:
         self.must_end = True
         if not self.query.status["isTriggerActive"] or self.silent_seconds > SILENT_SECONDS:
             self.is_turned = True
+            if self._stopping is None or not self._stopping.is_alive():
+                # In a thread: a query that hangs answers after half a minute, and its driver has others to look after.
+                self._stopping = threading.Thread(target=self._stop, daemon=True)
+                self._stopping.start()
+                self._stopping.join(STOP_SECONDS)
+
+    def _stop(self) -> None:
+        try:
             self.query.stop()
+        except (Py4JError, PySparkException, OSError) as error:
+            if not self._is_named:
+                # Spark tells what the query's thread is at.
+                print(
+                    f"sluice: {self.table.flow}: its query was asked to stop and hangs, so it keeps its lease and "
+                    f"nobody else may write: restart its driver where that lasts\n{error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self._is_named = True
 
     def _tasks_ended(self) -> tuple[Any, ...]:
         """How far its newest jobs have come."""

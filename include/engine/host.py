@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -20,6 +19,7 @@ from include.control.lock import Entry
 from include.control.orders import Order, Orders
 from include.control.seen import Failure
 from include.engine import checkpoint, deployment, failure, flow, storage
+from include.engine.besides import Beside
 from include.engine.flow import Flow
 from include.engine.progress import Progress
 from include.errors import DeclarationError, FlowFailed, LeaseHeld, SluiceError, Unreachable
@@ -31,16 +31,6 @@ POLL_SECONDS = 1
 BUSY_POLL_SECONDS = 0.2
 SIGN_SECONDS = 5
 ALTER_SECONDS = 20
-
-
-class Beside(Protocol):
-    """What a driver is asked to do beside its flows."""
-
-    def turn(self, asked: int | None, leaves: bool) -> bool:
-        """Once a second: begin what is asked, or end it where the driver leaves; returns whether it is at work."""
-
-    def end(self) -> None:
-        """Return when it can write nothing more, or end the driver."""
 
 
 class Host:
@@ -64,7 +54,7 @@ class Host:
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
             error = self._attempt(table, told.of[table.flow], once=True)
-            while error is None and self._flows[table.flow].query.isActive:
+            while error is None and self._flows[table.flow].is_alive:
                 self._show_signs()
                 self._progress.keep(self._flows[table.flow])
                 # What ended it is told by `_end`.
@@ -135,9 +125,10 @@ class Host:
             may_start = not (leaves or self._untold) and name not in self._orders.failed
             return self._try(name, order) if may_start and order.state != "stopped" else None
         self._progress.keep(running)
-        if running.query.isActive and (leaves or order != running.order):
+        if running.is_alive and (leaves or order != running.order):
             running.end()
-        return None if running.query.isActive else self._end(name)
+        # One that cannot be stopped may still write: it keeps its lease, and the others go on.
+        return None if running.is_alive else self._end(name)
 
     def _try(self, name: str, order: Order) -> SluiceError | None:
         try:
@@ -147,6 +138,9 @@ class Host:
         except (LeaseHeld, Unreachable):
             # Somebody else runs it, and the supervisor sees that.
             return None
+        except Exception as error:
+            # Whoever had it last cannot be ended, say.
+            return self._give_up(name, failure.of_exception(name, error))
         # Its start may take minutes, and nobody looks at the others meanwhile.
         self._show_signs()
         try:
@@ -225,8 +219,9 @@ class Host:
     def _release(self, name: str) -> None:
         checkpoint.release(name)
         self._tell()
-        with suppress(Unreachable):
-            self._keeper.give_back([name])
+        if self._keeper.holds(name):
+            with suppress(Unreachable):
+                self._keeper.give_back([name])
 
     def _tell(self) -> None:
         with suppress(Unreachable):

@@ -62,7 +62,8 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
 
     A view that reads what is not stored yet is left as it was, and named.
 
-    Raises LeaseHeld where a view has another window, Unreachable, and FlowFailed where one cannot be computed.
+    Raises LeaseHeld where a view has another window, Unreachable, FlowFailed where one cannot be computed, and Broken
+    where another run has made one of newer versions meanwhile.
     """
     lacking = refreshes.lacking(views)
     for view in views:
@@ -99,6 +100,7 @@ def _refresh(opened: Window, run: Run) -> None:
         # By another job of the same name, before this one had the view to itself.
         return
     read = {table: run.version(table) for table in _sources(view).values()}
+    refreshes.require_newest(view.name, run.name, read)
     frames = {name: _rows(opened.spark, table, read[table]) for name, table in _sources(view).items()}
     judged = quality.judged(computed(frames, view), view.expect).persist()
     try:

@@ -10,7 +10,7 @@ import pyarrow.compute as compute  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.errors import Unbalanced
-from include.ledger import kafka
+from include.ledger import kafka, scan
 from include.ledger.spans import Range
 from include.settings import settings
 
@@ -31,7 +31,7 @@ class Arrived:
     @cached_property
     def _offsets(self) -> dict[tuple[str, int], Sequence[int]]:
         """In order, by topic and partition."""
-        stored = DeltaTable(str(settings().table_path(self.table))).to_pyarrow_dataset()
+        stored = scan.dataset(self.table)
         rows = stored.to_table(columns=list(PLACE)).sort_by("offset")
         found: dict[tuple[str, int], Sequence[int]] = {}
         for group in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist():

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from deltalake import DeltaTable
 
 from include import catalog
 from include.catalog import Catalog
@@ -18,7 +17,7 @@ from include.control.stale import Stale
 from include.declaration import slices
 from include.declaration.slices import Slice
 from include.errors import SluiceError
-from include.ledger import forgotten, guard
+from include.ledger import forgotten, guard, scan
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -62,7 +61,7 @@ def _said(flow: Table) -> str:
 
 def rows(table: Table, range_: Slice) -> int:
     """How many the range holds now."""
-    stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
+    stored = scan.dataset(table.name)
     if range_.begin is None or range_.end is None:
         return int(stored.count_rows())
     time = pc.field(table.sliced_by)

@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from deltalake import DeltaTable
 
 from include.errors import Broken
-from include.ledger import landing, standing, topics
+from include.ledger import landing, scan, standing, topics
 from include.ledger.batches import BACKFILL
 from include.ledger.landing import Taken
 from include.ledger.log import Commit, Log
@@ -141,8 +140,8 @@ def _names(table: Table, stamp: dict[str, Any]) -> set[str]:
     """Files that have rows in the table, or a row of the quarantine that goes with them."""
 
     name = pc.field("_filename")
-    stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
-    broken = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()
+    stored = scan.dataset(table.name)
+    broken = scan.dataset(table.quarantine)
     generation, batch = (pc.field(column) for column in ("_generation", "_batch"))
     last = int(stamp["generation"])
     is_done = (generation < last) | ((generation == last) & (batch <= int(stamp["batch"])))

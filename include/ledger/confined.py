@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from deltalake import DeltaTable
 from sqlalchemy import select
 
 from include.control import database
 from include.control.schema import losses
 from include.errors import Unbalanced
-from include.ledger import planned, standing
+from include.ledger import planned, scan, standing
 from include.ledger.batches import BACKFILL, HELD, UNDONE, Account, Entry
 from include.ledger.log import Log
 from include.settings import settings
@@ -17,7 +16,7 @@ from include.spec import Table
 
 def rows(table: Table, entries: list[Entry]) -> list[str]:
     """Notes on the quarantine, whose rows of each batch are those that its commit counts. Raises Unbalanced."""
-    stored = DeltaTable(str(settings().table_path(table.quarantine))).to_pyarrow_dataset()
+    stored = scan.dataset(table.quarantine)
     held = stored.to_table(columns=["_flow", "_generation", "_batch"])
     groups = held.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     found = {(one["_flow"], one["_generation"], one["_batch"]): one["count_all"] for one in groups}
@@ -70,7 +69,7 @@ def _deleted(log: Log, version: int) -> int:
 
 def files(table: Table) -> None:
     """Raises Unbalanced where a file's rows are not numbered from 0 on without a gap, each number once."""
-    stored = DeltaTable(str(settings().table_path(table.name))).to_pyarrow_dataset()
+    stored = scan.dataset(table.name)
     held = stored.to_table(columns=["_filename", "_index"])
     wanted = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
     for one in held.group_by("_filename").aggregate(wanted).to_pylist():

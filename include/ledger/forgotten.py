@@ -5,10 +5,9 @@ from functools import reduce
 from operator import or_
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from deltalake import DeltaTable
 
 from include.errors import UsageError
-from include.ledger import arrived, beginning, kafka, landing
+from include.ledger import arrived, beginning, kafka, landing, scan
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 
@@ -41,7 +40,7 @@ def files(table: Table, found: set[str]) -> list[str]:
 
 def names(table: str) -> set[str]:
     """The files that have rows in a stored table."""
-    stored = DeltaTable(str(settings().table_path(table))).to_pyarrow_dataset()
+    stored = scan.dataset(table)
     found: set[str] = set()
     for rows in stored.to_batches(columns=[FILE]):
         found.update(rows.column(0).unique().to_pylist())
@@ -71,7 +70,7 @@ def _records(flow: Table, source: Kafka) -> Iterator[str]:
     topics = kafka.Topics(settings().kafka)
     read = stamp["source"]["topics"]
     now = topics.ids(read)
-    stored = DeltaTable(str(settings().table_path(flow.name))).to_pyarrow_dataset()
+    stored = scan.dataset(flow.name)
     for topic, topic_id in read.items():
         own = pc.field("topic") == topic
         if now.get(topic) == topic_id:

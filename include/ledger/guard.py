@@ -2,14 +2,15 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from include.catalog import Catalog
-from include.errors import Broken
-from include.ledger import checkpoint, standing
+from include.errors import Broken, Unreachable
+from include.ledger import checkpoint, since, standing
 from include.ledger.log import Log, Tombstone
 from include.settings import settings
 from include.spec import Delta
@@ -42,16 +43,16 @@ class Consumer:
     needs_files: bool = True
 
 
-def readers(catalog: Catalog, table: str) -> list[str]:
-    """The flows that read a table."""
-    flows = catalog.flows.items()
-    return [name for name, flow in flows if isinstance(flow.source, Delta) and flow.source.table == table]
+def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
+    """The flows that read a table, and how."""
+    sources = {name: flow.source for name, flow in catalog.flows.items()}
+    return {name: one for name, one in sources.items() if isinstance(one, Delta) and one.table == table}
 
 
 def consumers(
     own: Collection[str],
     log: Log,
-    flows: Iterable[str],
+    flows: Mapping[str, Delta],
     time_travel_hours: float,
     now: float,
     registered: Iterable[Consumer] = (),
@@ -59,10 +60,10 @@ def consumers(
 ) -> list[Consumer]:
     """Everybody who counts: the flows that read the table, its own, the promised time travel, and the registered.
 
-    own: the flows that write it. flows: those that read it. now: seconds since 1970. released: flows that count no
+    own: the flows that write it. flows: as `readers`. now: seconds since 1970. released: flows that count no
     more, because somebody decided to rebuild them.
     """
-    found = [one for flow in flows if flow not in released for one in _flow(flow)]
+    found = [one for flow, source in flows.items() if flow not in released for one in _flow(flow, source)]
     return [*found, *_own_flows(own, log), _time_travel(log, time_travel_hours, now), *registered]
 
 
@@ -146,7 +147,7 @@ def clean_log(log: Log, needed_from: int) -> list[Path]:
     return removable
 
 
-def _flow(name: str) -> Iterator[Consumer]:
+def _flow(name: str, source: Delta) -> Iterator[Consumer]:
     """Where a flow stands in the table; nothing where it has not begun, so that it will begin with the newest version.
 
     When it starts again, Spark asks the source for its last batch once more, whose rows it does not look at. So it
@@ -158,23 +159,29 @@ def _flow(name: str) -> Iterator[Consumer]:
         return
     directory = checkpoints / str(generation)
     done = checkpoint.last_committed(directory)
-    since = None if done is None else _modified(directory / "commits" / str(done))
+    at = None if done is None else _modified(directory / "commits" / str(done))
     try:
         checkpoint.check(directory)
         batch = checkpoint.last_planned(directory) if done is None else done
         offset = None if batch is None else checkpoint.end_offset(directory, batch)
         if offset is None:
             return
-        # A first batch that is replayed may begin with all of the version before the one in which it ends.
-        version = int(offset["reservoirVersion"]) - 1 if done is None else checkpoint.read_version(offset)
+        version = _before_first(name, source, offset) if done is None else checkpoint.read_version(offset)
         before = checkpoint.end_offset(directory, done - 1) if done else None
         began = None if before is None else checkpoint.read_version(before)
-    except (Broken, KeyError, TypeError, ValueError):
-        yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, since)
+    except (Broken, Unreachable, KeyError, TypeError, ValueError):
+        yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, at)
         return
-    yield Consumer(name, version, since)
+    yield Consumer(name, version, at)
     if began is not None:
-        yield Consumer(f"{name}, which looks up its last batch when it starts", began, since, needs_files=False)
+        yield Consumer(f"{name}, which looks up its last batch when it starts", began, at, needs_files=False)
+
+
+def _before_first(name: str, source: Delta, offset: dict[str, Any]) -> int:
+    """The version before those that a first batch needs when it is replayed. offset: where it ends."""
+    begins = since.first_version(name, source)
+    # Without a declared beginning it may begin with all of the version before the one in which it ends.
+    return int(offset["reservoirVersion"]) - 1 if begins is None else begins - 1
 
 
 def _own_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:

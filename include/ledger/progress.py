@@ -12,7 +12,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from include.ledger import journal
+from include.control.text import storable
+from include.ledger import journal, scan
 from include.settings import settings
 
 TABLE = "ledger.query_progress"
@@ -87,7 +88,8 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     row = {name: line[name] for name in ("flow", "driver", "generation")}
     row |= {"day": at.date(), "at": at, "query_id": told["id"], "run_id": told["runId"], "batch": told["batchId"]}
     if raw is None:
-        return row | {"event": "failed" if told["error"] else "ended", "error": told["error"]}
+        error = told["error"]
+        return row | {"event": "failed" if error else "ended", "error": error and storable(error)}
     return row | _measured(told) | {"raw": raw}
 
 
@@ -145,7 +147,7 @@ def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
 
 
 def _newest_stored(table: DeltaTable, flow: str, limit: int) -> list[dict[str, Any]]:
-    data = table.to_pyarrow_dataset()
+    data = scan.dataset(TABLE, table)
     found: list[dict[str, Any]] = []
     for day in sorted({str(one["day"]) for one in table.partitions()}, reverse=True):
         if len(found) >= limit:

@@ -1,12 +1,13 @@
 """What the refreshes of a materialized view say of themselves in its log."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from include.errors import SluiceError, Unbalanced
+from include.errors import Broken, SluiceError, Unbalanced
+from include.ledger import standing
 from include.ledger.log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Table
@@ -103,6 +104,34 @@ def newest(view: str) -> Refresh | None:
 def in_run(view: str, run: str) -> Refresh | None:
     """None where the run has not refreshed it."""
     return next((one for one in of_view(view) if one.run == run), None)
+
+
+def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
+    """Raises Broken where the view holds what was made of newer versions than `read`, or one of these was undone."""
+    held = _held(view)
+    for table, version in read.items():
+        log = Log(settings().table_path(table))
+        newer = held.read.get(table, 0) if held else 0
+        why = None
+        # A newer one than there is was of another table, which this one has replaced.
+        if held and version < newer <= log.newest:
+            why = f"and run '{held.run}' has made it of version {newer} since"
+        elif undone := standing.undone_by(log, version):
+            why = f"which version {undone.version} took back since: it went back to {standing.restored_to(log, undone)}"
+        if why:
+            raise Broken(
+                f"{view}: run '{run}' reads {table} at version {version}, {why}; it is left as it was: begin another "
+                f"run, which reads the tables as they are now",
+                "REFRESH_OUTDATED",
+            )
+
+
+def _held(view: str) -> Refresh | None:
+    """What made the rows that the view holds; None where its log does not say."""
+    if not settings().is_stored(view):
+        return None
+    found = (of_commit(commit) for commit, stands in standing.commits(Log(settings().table_path(view))) if stands)
+    return next(filter(None, found), None)
 
 
 def verify(view: str) -> list[str]:

@@ -19,6 +19,17 @@ def commits(log: Log) -> Iterator[tuple[Commit, bool]]:
         alive_to = alive_to if to is None else min(alive_to, to)
 
 
+def undone_by(log: Log, version: int) -> Commit | None:
+    """The RESTORE that took a version back; None where it still counts."""
+    for commit, stands in commits(log):
+        if commit.version <= version:
+            break
+        to = restored_to(log, commit) if stands else None
+        if to is not None and to < version:
+            return commit
+    return None
+
+
 def overwrites(commit: Commit) -> bool:
     """Whether nothing that was in the table before is in it behind this commit."""
     if "REPLACE TABLE" in commit.operation:

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.errors import Unreachable, UsageError
-from include.ledger import checkpoint, landing, origins, spans
+from include.ledger import checkpoint, landing, origins, scan, spans
 from include.ledger.arrived import columns
 from include.ledger.batches import HELD, PLANNED, Account, Entry
 from include.settings import settings
@@ -130,7 +129,7 @@ def _count(table: str, sought: dict[str, Any]) -> int | None:
     wanted = {name: value for name, value in sought.items() if name in known}
     if not set(wanted) >= set(sought) - {"topic"}:
         return None
-    return int(_stored(table).count_rows(filter=_filter(wanted)))
+    return int(scan.dataset(table).count_rows(filter=_filter(wanted)))
 
 
 def _rules(table: Table, sought: dict[str, Any]) -> tuple[str, ...]:
@@ -140,12 +139,8 @@ def _rules(table: Table, sought: dict[str, Any]) -> tuple[str, ...]:
     wanted = {name: value for name, value in sought.items() if name in known}
     if not set(wanted) >= set(sought) - {"topic"}:
         return ()
-    rows = _stored(table.quarantine).to_table(columns=["_rules"], filter=_filter(wanted))
+    rows = scan.dataset(table.quarantine).to_table(columns=["_rules"], filter=_filter(wanted))
     return tuple(dict.fromkeys(rule for names in rows["_rules"].to_pylist() for rule in names or []))
-
-
-def _stored(table: str) -> Any:
-    return DeltaTable(str(settings().table_path(table))).to_pyarrow_dataset()
 
 
 def _filter(wanted: dict[str, Any]) -> Any:

@@ -45,6 +45,10 @@ REMEDIES = {
 WINDOW_COMMANDS = {"window": "airflow dags trigger maintain.", "vacuum": "python -m include.ledger plan "}
 
 
+class Refused(Unreachable):
+    """The receiver is there, and does not take this message."""
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirection would carry the token to another host."""
 
@@ -60,7 +64,8 @@ def notify(incident: Incident) -> None:
 def tell_all(engine: Engine) -> int:
     """Send what nobody was told yet. Never raises: says what went wrong, and returns LEFT or NO_CONNECTION, else 0.
 
-    Without the connection what is over counts as told, and what lasts is told once there is one.
+    One that the receiver refuses holds up none of the others. Without the connection what is over counts as told, and
+    what lasts is told once there is one.
     """
     try:
         return _tell(engine, incidents.untold(engine))
@@ -80,11 +85,18 @@ def _tell(engine: Engine, waiting: list[Incident]) -> int:
             if incident.is_over:
                 incidents.tell(engine, incident.number)
         return NO_CONNECTION
+    left = 0
     for incident in waiting:
-        _send(connection, incident)
+        try:
+            _send(connection, incident)
+        except Refused as error:
+            # It may be this message alone that the receiver does not take.
+            print(error)
+            left = LEFT
+            continue
         incidents.tell(engine, incident.number)
         print(f"told of {incident.target}: {incident.state}")
-    return 0
+    return left
 
 
 def _send(connection: Connection, incident: Incident) -> None:
@@ -95,8 +107,9 @@ def _send(connection: Connection, incident: Incident) -> None:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS):
             pass
     except (OSError, HTTPException, ValueError) as error:
+        refused = Refused if isinstance(error, urllib.error.HTTPError) else Unreachable
         # Without what caused it, which may show a header.
-        raise Unreachable(
+        raise refused(
             f"the receiver behind the Airflow connection '{CONNECTION}' did not take the message about "
             f"{incident.target} ({_why(error)}): it is sent again with the next round"
         ) from None

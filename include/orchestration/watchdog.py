@@ -109,8 +109,8 @@ class Watchdog:
         if not (self.news or self.is_untold) or time.monotonic() - self.told_at < self.again_seconds:
             return
         self.told_at = time.monotonic()
-        if self.news and _notify("--stdin", news=self.news):
-            self.news = []
+        # Each for itself: what the receiver takes is not sent again with what it refuses.
+        self.news = [one for one in self.news if not _notify("--stdin", news=[one])]
         if self.is_untold and not self.away and _notify():
             self.is_untold = False
         if not (self.news or self.is_untold):

@@ -109,6 +109,19 @@ def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
     assert [message["target"] for message in receiver.messages] == [FLOW]
 
 
+def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again(engine, receiver, capsys):
+    for flow in ("bronze.a", "bronze.b", "bronze.c"):
+        with database.transaction(engine) as connection:
+            incidents.begin(connection, flow, State.STUCK, "why")
+    receiver.refuses = "bronze.b"
+    assert notify.tell_all(engine) == notify.LEFT
+    assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c"]
+    assert "did not take the message about bronze.b (HTTP 400): it is sent again" in capsys.readouterr().out
+    receiver.refuses = None
+    assert notify.tell_all(engine) == 0
+    assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c", "bronze.b"]
+
+
 def test_what_was_over_before_anybody_could_be_told_says_so(engine, receiver):
     begin(engine)
     end(engine)

@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.control import attendance, database, shutdown, supervision
+from include.control.incidents import Incident
 from include.control.schema import incidents, pulses
+from include.orchestration import watchdog
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings
 from tests.waiting import wait_until
@@ -63,6 +65,21 @@ def paused(airflow_database) -> Iterator[None]:
 def airflow(*arguments: str) -> None:
     done = subprocess.run([str(Path(sys.executable).parent / "airflow"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_receiver_refuses_is_all_that_is_sent_again(monkeypatch):
+    taken, refused = Incident(0, "control database", "AWAY", "why"), Incident(0, "supervise", "LATE", "why")
+    sent: list[Incident] = []
+
+    def notify(option: str, news: list[Incident]) -> bool:
+        sent.extend(news)
+        return refused not in news
+
+    monkeypatch.setattr(watchdog, "_notify", notify)
+    impatient = Watchdog(late_seconds=60, again_seconds=0, well_at=0, answered_at=0, news=[refused, taken])
+    impatient._tell()
+    impatient._tell()
+    assert sent == [refused, taken, refused]
 
 
 def work_last(engine: Engine, seconds_ago: float) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from include.control import commands, database, orders, supervision
+from include.control import commands, database, lease, orders, supervision
 from include.control.commands import Action, Command
 from include.control.decide import State
 from include.control.schema import desired, runs
-from include.engine import flow, host
+from include.engine import batch, flow, host, session
 from include.spec import Expect
 from tests.flows import is_long, rows_of, wait_for_rows
 from tests.waiting import wait_until
@@ -76,6 +76,50 @@ def test_a_flow_whose_failure_may_pass_is_started_again_by_the_supervisor(chain,
 
         wait_until(is_tried_again, LONG)
         wait_for_rows(chain.silver, 1)
+    chain.assert_silver_holds(topic.messages())
+
+
+def test_a_query_that_cannot_be_stopped_keeps_its_lease_and_the_other_flow_goes_on(
+    chain, topic, driver, engine, ask, monkeypatch, spark, capsys
+):
+    said: list[str] = []
+
+    def is_named() -> bool:
+        said.append(capsys.readouterr().err)
+        return f"{chain.silver.name}: its query was asked to stop and hangs, so it keeps its lease" in "".join(said)
+
+    hangs, may_go_on = threading.Event(), threading.Event()
+    write = batch.write
+
+    def hang(rows, number, life):
+        if life.table.name == chain.silver.name:
+            hangs.set()
+            may_go_on.wait(LONG)
+        return write(rows, number, life)
+
+    monkeypatch.setattr(batch, "write", hang)
+    monkeypatch.setattr(flow, "SILENT_SECONDS", 0.5)
+    spark.conf.set("spark.sql.streaming.stopTimeout", "1s")
+    topic.create().send(1, 2)
+    with driver(fast(chain.bronze), fast(chain.silver)) as running:
+        try:
+            assert hangs.wait(LONG)
+            query = running.query(chain.silver)
+            ask(Action.STOP, chain.silver)
+            wait_until(lambda: running.error or is_named(), LONG)
+            assert running.error is None
+            topic.send(3, 4)
+            wait_for_rows(chain.bronze, 4)
+            assert running.query(chain.silver) is query
+            with database.transaction(engine) as connection:
+                assert chain.silver.name in lease.holders(connection)
+        finally:
+            may_go_on.set()
+            spark.conf.set("spark.sql.streaming.stopTimeout", session.CONF["spark.sql.streaming.stopTimeout"])
+        wait_until(lambda: running.query(chain.silver) is None, LONG)
+        ask(Action.START, chain.silver)
+        wait_for_rows(chain.silver, 4)
+        assert running.error is None
     chain.assert_silver_holds(topic.messages())
 
 

@@ -155,6 +155,21 @@ def test_all_views_of_a_run_read_a_table_at_one_version_and_each_other_as_the_ru
     assert is_whole(rows_of(second.name))
 
 
+def test_a_run_that_comes_to_its_work_behind_a_newer_one_is_refused_and_the_newer_rows_stay(name, grow, refresh):
+    view, _ = views(name)
+    grow(8)
+
+    def overtaken(rows):
+        grow(5)
+        refresh("tuesday", view)
+        return view.transform(rows)
+
+    other = replace(view, name=f"gold.{name}_c", transform=overtaken)
+    with pytest.raises(Broken, match="run 'monday' reads .* at version 0, and run 'tuesday' has made it of version 1"):
+        refresh("monday", other, view)
+    assert len(rows_of(view.name)) == 13
+
+
 class Killed(BaseException):
     """Nothing that anybody handles."""
 

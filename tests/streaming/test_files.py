@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from pyspark.errors import PySparkException
 
 from include import catalog
 from include.catalog import Catalog
@@ -230,6 +231,25 @@ def test_a_file_that_cannot_be_read_stops_no_other_and_is_named_once(landing, ru
     run_once(table)
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}], "later.parquet": [{"a": 3}]}
     assert landing.troubles() == sorted([*expected, ("rotten.parquet", "unreadable")])
+
+
+def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing, run_once, monkeypatch):
+    good = as_parquet(a=[1, 2])
+    landing.drop("good.parquet", good)
+    landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
+    read, failed = files.read, []
+
+    def fail_once(spark, table, heads, *settle):
+        if [Path(head.path).name for head in heads] == ["good.parquet"] and not failed:
+            failed.append(heads)
+            raise PySparkException("a task was lost")
+        return read(spark, table, heads, *settle)
+
+    monkeypatch.setattr(files, "read", fail_once)
+    run_once(landing.table("parquet"))
+    assert failed
+    assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}]}
+    assert landing.troubles() == [("rotten.parquet", "unreadable")]
 
 
 def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, run_once, fails):

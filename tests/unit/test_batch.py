@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import batch, storage
+from include.engine import batch, commit, storage
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import txn_app_id
@@ -74,6 +74,22 @@ def test_a_batch_that_is_written_again_leaves_the_tables_as_after_the_first_time
         write(readings, 0, [("a", NOON, 60, 0), ("b", NOON, 300, 1)])
     assert places(spark, readings.name) == [0]
     assert places(spark, readings.quarantine) == [1]
+
+
+def test_a_batch_that_is_tried_again_leaves_the_broken_rows_of_the_batch_before(spark, readings, write, monkeypatch):
+    write(readings, 0, [("a", NOON, 60, 0), ("b", NOON, 300, 1)])
+
+    def fail(*arguments, **named):
+        raise OSError("the disk is gone")
+
+    second = [("c", NOON, 60, 2), ("d", NOON, 300, 3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(commit, "commit", fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            write(readings, 1, second)
+    write(readings, 1, second)
+    assert places(spark, readings.name) == [0, 2]
+    assert places(spark, readings.quarantine) == [1, 3]
 
 
 @pytest.mark.parametrize(("condition", "what"), [("bpm <= 350", "lost"), ("bpm <= 50", "doubled")])

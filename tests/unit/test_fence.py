@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from include.control import database, lease
+from include.control.keeper import Keeper
 from include.control.lease import Lease
 from include.control.process import Holder
 from include.control.schema import leases
@@ -70,6 +71,25 @@ def test_ending_a_former_holder_may_take_longer_than_a_transaction_and_holds_up_
     assert not former.jvm.is_alive
     assert not former.python.is_alive
     assert held_by(engine) == {"a": (2, me), "b": (2, me)}
+
+
+def test_ending_a_former_holder_keeps_no_lease_of_its_follower_from_being_renewed(engine, holder, former, meanwhile):
+    def until(flow: str) -> float:
+        with database.transaction(engine) as connection:
+            return connection.execute(select(leases.c.expires_at).where(leases.c.flow == flow)).scalar_one()
+
+    def last_long() -> None:
+        before = until("c")
+        wait_until(lambda: until("c") > before, 10)
+
+    halted: list[str] = []
+    keeper = Keeper(engine, holder(), 1.5, halted.append)
+    keeper.take(["c"])
+    keeper.start()
+    meanwhile(last_long)
+    keeper.take(["a", "b"])
+    keeper.stop()
+    assert halted == []
 
 
 def test_a_former_holder_that_cannot_be_ended_keeps_its_leases(engine, holder, former, monkeypatch):

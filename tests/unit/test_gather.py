@@ -170,6 +170,12 @@ def test_idle_triggers_and_ends_are_told_from_batches():
     }
 
 
+def test_an_error_that_quotes_what_is_no_text_keeps_nothing_from_being_gathered():
+    write(line(report(7)), ending(9, "OSError: caf\udce9.csv"))
+    assert gather.gather() == 2
+    assert {row["error"] for row in rows_of(progress.TABLE)} == {None, "OSError: caf\\udce9.csv"}
+
+
 def test_all_segments_of_all_drivers_come_in_one_commit():
     for batch in range(5):
         write(line(report(batch)))

@@ -19,7 +19,10 @@ from tests.unit.test_log import added, append, commit, removed, said
 
 NOW = 1_800_000_000.0
 HOUR = 3_600
+# When version 3 of 9 is committed, one an hour up to NOW.
+MOMENT = "2027-01-15T03:00:00Z"
 FLOW, OTHER = "silver.reader", "gold.reader"
+SOURCES = {FLOW: Delta("silver.table")}
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
@@ -57,8 +60,9 @@ def hourly(table: Path, count: int) -> Log:
     return Log(table)
 
 
-def place_of(flow: str, log: Log, **more) -> Consumer | None:
-    found = guard.consumers(["silver.table"], log, [flow], time_travel_hours=1, now=NOW, **more)
+def place_of(flow: str, log: Log, source: Delta | None = None, **more) -> Consumer | None:
+    flows = {flow: source or Delta("silver.table")}
+    found = guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now=NOW, **more)
     return next((one for one in found if one.name.startswith(flow)), None)
 
 
@@ -74,7 +78,7 @@ def test_the_flows_that_read_a_table_are_those_whose_source_it_is():
         Table(name="silver.b", source=Delta("bronze.a"), comment=""),
         Table(name="silver.c", source=Delta("bronze.x"), comment=""),
     ]
-    assert guard.readers(Catalog({one.name: one for one in tables}), "bronze.a") == ["silver.b"]
+    assert guard.readers(Catalog({one.name: one for one in tables}), "bronze.a") == {"silver.b": Delta("bronze.a")}
 
 
 def test_a_flow_stands_where_its_last_committed_batch_ended(table: Path):
@@ -85,7 +89,7 @@ def test_a_flow_stands_where_its_last_committed_batch_ended(table: Path):
 
 def test_the_log_is_kept_from_the_end_of_the_batch_before_the_last_and_no_file(table: Path):
     checkpoint(FLOW, planned=[2, 4, 6], committed=2)
-    found = guard.consumers(["silver.table"], log := hourly(table, 9), [FLOW], time_travel_hours=1, now=NOW)
+    found = guard.consumers(["silver.table"], log := hourly(table, 9), SOURCES, time_travel_hours=1, now=NOW)
     assert guard.log_needed_from(log, found) == 2
     held = guard.held_by(found)
     assert held and held.version == 4
@@ -112,12 +116,25 @@ def test_a_first_batch_that_was_planned_needs_the_version_it_may_begin_with(tabl
     assert found and found.version == 4
 
 
+@pytest.mark.parametrize("begins", [{"since_version": 3}, {"since": MOMENT}], ids=str)
+def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_that_it_reads(begins: dict):
+    source = Delta("silver.table", **begins)
+    log = hourly(settings().table_path("silver.table"), 9)
+    checkpoint(FLOW, planned=[7], committed=0)
+    found = place_of(FLOW, log, source)
+    assert found and found.version == 2
+    assert guard.files_kept_since(log, [found], NOW) == NOW - 5 * HOUR
+    checkpoint(FLOW, planned=[7], committed=1, generation=2)
+    done = place_of(FLOW, log, source)
+    assert done and done.version == 7
+
+
 @pytest.mark.parametrize("damaged", ["offsets/1", "commits/1", "metadata"])
 def test_a_flow_whose_checkpoint_is_damaged_holds_everything_back_by_name(table: Path, damaged: str):
     directory = checkpoint(FLOW, planned=[2, 4], committed=2)
     (directory / damaged).write_text("")
     log = hourly(table, 9)
-    found = guard.consumers(["silver.table"], log, [FLOW], 1, NOW)
+    found = guard.consumers(["silver.table"], log, SOURCES, 1, NOW)
     holder = guard.held_by(found)
     assert holder and holder.name == "silver.reader, whose checkpoint does not say where it stands"
     assert guard.files_kept_since(log, found, NOW) == 0
@@ -135,22 +152,22 @@ def test_a_flow_that_was_released_does_not_count_and_the_others_do(table: Path):
     checkpoint(FLOW, planned=[2], committed=1)
     checkpoint(OTHER, planned=[4], committed=1)
     log = hourly(table, 9)
-    found = guard.consumers(["silver.table"], log, [FLOW, OTHER], 1, NOW, released={FLOW})
+    found = guard.consumers(["silver.table"], log, {**SOURCES, OTHER: SOURCES[FLOW]}, 1, NOW, released={FLOW})
     assert guard.held_by(found) == Consumer(OTHER, 4, found[0].since)
 
 
 def test_a_reader_that_registered_itself_counts_also_where_a_flow_of_its_name_was_released(table: Path):
     log = hourly(table, 9)
     report = Consumer("report", 3, 5.0)
-    assert guard.held_by(guard.consumers(["silver.table"], log, [], 1, NOW, registered=[report])) == report
-    later = guard.held_by(guard.consumers(["silver.table"], log, [], 1, NOW, registered=[report], released={"report"}))
+    assert guard.held_by(guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report])) == report
+    later = guard.held_by(guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report], released={"report"}))
     assert later == report
 
 
 @pytest.mark.parametrize(("hours", "version"), [(0, 8), (1, 7), (2.5, 5), (8, 0), (100, 0)])
 def test_time_travel_keeps_the_version_that_was_the_newest_at_that_moment(table: Path, hours: float, version: int):
     log = hourly(table, 9)
-    promised = guard.held_by(guard.consumers(["silver.table"], log, [], hours, NOW))
+    promised = guard.held_by(guard.consumers(["silver.table"], log, {}, hours, NOW))
     assert promised and promised.version == version
 
 
@@ -159,7 +176,7 @@ def test_a_tables_own_flow_keeps_the_log_from_its_newest_stamp_on_and_no_files(t
     for version, flow in ((2, "silver.table"), (3, "silver.table"), (4, "another")):
         commit(table, version, said(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
     log = Log(table)
-    found = guard.consumers(["silver.table"], log, [], 1, NOW)
+    found = guard.consumers(["silver.table"], log, {}, 1, NOW)
     assert guard.log_needed_from(log, found) == 3
     holder = guard.held_by(found)
     assert holder and holder.version == 7
@@ -170,7 +187,7 @@ def test_each_of_a_tables_flows_keeps_the_log_from_its_newest_stamp_on(table: Pa
     for version, flow in ((2, "silver.table.eu"), (3, "silver.table.eu"), (4, "silver.table.us"), (5, "silver.table")):
         commit(table, version, said(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
     log = Log(table)
-    found = guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, [], 1, NOW)
+    found = guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, {}, 1, NOW)
     assert [one.version for one in found if not one.needs_files] == [4, 3]
     assert guard.log_needed_from(log, found) == 3
 
@@ -180,7 +197,7 @@ def test_a_commit_that_was_undone_is_none_from_which_a_flow_goes_on(table: Path)
         stamp = json.dumps({"flow": FLOW, "generation": 1, "batch": version})
         commit(table, version, said(NOW, userMetadata=stamp), added(f"{version}"))
     commit(table, 3, said(NOW, operation="RESTORE", operationParameters={"version": "1"}))
-    [own] = [one for one in guard.consumers([FLOW], Log(table), [], 0, NOW) if one.name.startswith(FLOW)]
+    [own] = [one for one in guard.consumers([FLOW], Log(table), {}, 0, NOW) if one.name.startswith(FLOW)]
     assert own.version == 1
 
 

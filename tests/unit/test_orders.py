@@ -1,9 +1,11 @@
 """What a driver reads and reports."""
 
 import pytest
+import sqlalchemy
 from sqlalchemy import Engine, select
 
 from include.control import database, orders
+from include.control.job_schema import metadata
 from include.control.orders import Order, Orders
 from include.control.schema import desired, drivers, runs
 from include.control.seen import Failure
@@ -54,6 +56,19 @@ def test_what_failed_stays_down_with_its_reason(engine):
         True,
     )
     assert (run(engine, B).failure, run(engine, B).needs_person) == ("no broker answers", False)
+
+
+def test_what_a_payload_brought_into_a_sentence_is_stored_readable_and_ends_nobody(engine):
+    # Of a cast error that quotes the value, and of a file name that is no UTF-8.
+    orders.fail(engine, [A], Failure("the value 'a\x00b' of caf\udce9.csv, of 25 °C", "CAST\x00", needs_person=False))
+    found = run(engine)
+    assert (found.failure, found.error) == ("the value 'a\\x00b' of caf\\udce9.csv, of 25 °C", "CAST\\x00")
+    assert failed(engine) == {A}
+
+
+def test_every_column_of_text_takes_any_text():
+    columns = [one for table in metadata.tables.values() for one in table.columns]
+    assert [str(one) for one in columns if isinstance(one.type, sqlalchemy.String)] == []
 
 
 @pytest.mark.parametrize(("by_hand", "left"), [(False, {B}), (True, set())])

@@ -53,7 +53,7 @@ def test_a_table_reads_the_stored_source_of_its_temporary_steps_and_does_them_in
 def test_a_temporary_step_has_no_flow_and_its_reader_keeps_the_files_of_the_stored_source():
     tables = Catalog(*graph(EVENTS, STEP, FURTHER, READER))
     assert [flow.name for flow in tables.drivers()["main"]] == ["bronze.events", "gold.reader"]
-    assert guard.readers(tables, "bronze.events") == ["gold.reader"]
+    assert list(guard.readers(tables, "bronze.events")) == ["gold.reader"]
     with pytest.raises(UsageError, match="'silver.step' is a temporary step and has no flow"):
         tables.flow("silver.step")
 

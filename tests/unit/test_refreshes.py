@@ -8,7 +8,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.control import database
-from include.errors import Unbalanced, UsageError
+from include.errors import Broken, Unbalanced, UsageError
 from include.ledger import (
     expectations,
     freshness,
@@ -28,6 +28,7 @@ from include.ledger.trend import Verdict
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Replace, Table
 from tests import lake
+from tests.unit.test_log import commit, said
 
 BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
 CLICKS = Table(name="silver.clicks", source=Delta("bronze.events"), comment="")
@@ -67,6 +68,12 @@ def refreshed(view: Table, at: float, run: str, rows: int, dropped: int = 0, emp
     return lake.write(view.name, at, *(gone if version else []), lake.data(f"{version}-0", rows, at), **stamp)
 
 
+def restored(table: Table, to: int) -> None:
+    path = settings().table_path(table.name)
+    info = said(NOW, operation="RESTORE", operationParameters={"version": str(to)})
+    commit(path, len(list((path / "_delta_log").glob("*.json"))), info)
+
+
 @pytest.fixture
 def made() -> None:
     """Two silver tables of two versions each; of one the view has read both, of the other the first."""
@@ -101,6 +108,30 @@ def test_a_view_is_behind_each_of_its_sources_by_what_its_newest_refresh_has_not
     assert (buys.versions, buys.is_up_to_date, buys.words) == (1, False, "1 versions")
     assert buys.seconds == pytest.approx(time.time() - NOW + 600, abs=60)
     assert above.is_up_to_date
+
+
+def test_a_run_that_reads_older_versions_than_the_view_holds_is_refused(made):
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 0})
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 1})
+    with pytest.raises(Broken, match="'monday' reads silver.clicks at version 0, and run 'tuesday' has made it of ver"):
+        refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 1})
+    # Behind a RESTORE it holds what the run before had made.
+    restored(JOINED, to=0)
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 0})
+
+
+def test_a_run_that_reads_what_was_taken_back_since_is_refused(made):
+    restored(CLICKS, to=0)
+    refreshes.require_newest(JOINED.name, "sunday", {"silver.clicks": 2, "silver.buys": 0})
+    with pytest.raises(Broken, match="silver.clicks at version 1, which version 2 took back since: it went back to 0"):
+        refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
+    restored(CLICKS, to=1)
+    refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
+
+
+def test_a_view_of_a_table_that_was_made_anew_is_refreshed(made):
+    refreshed(JOINED, NOW - 300, "wednesday", 12, clicks=7, buys=0)
+    refreshes.require_newest(JOINED.name, "thursday", {"silver.clicks": 1, "silver.buys": 0})
 
 
 def test_a_deleted_row_makes_a_view_old_although_no_stream_would_read_it(made):
@@ -204,7 +235,7 @@ def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_r
     engine = database.connect(settings().control_url)
     [found] = survey.look(engine, JOINED, TABLES)
     assert found.held.name.startswith(guard.PROMISE)
-    assert guard.readers(TABLES, "silver.clicks") == []
+    assert guard.readers(TABLES, "silver.clicks") == {}
     assert place_of_compaction(JOINED, "hdfs")[0] is Place.WINDOW
 
 

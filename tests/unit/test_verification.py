@@ -125,6 +125,14 @@ def test_rows_that_a_window_lost_are_a_difference():
         verify(made.table)
 
 
+def test_rows_that_a_window_doubled_are_a_difference():
+    _, made = silver()
+    made.batch(0, None, delta(4), numbers(30), judged(30, 30))
+    made.append(numbers(2), {"window": 1, "step": "optimize"})
+    with pytest.raises(Unbalanced, match="holds 32 rows, and its commits wrote 30"):
+        verify(made.table)
+
+
 def silver(**declared) -> tuple[Stored, Stored]:
     source = filled()
     made = Stored(reader(name(), source.table.name, **declared), {"table": source.table.name})

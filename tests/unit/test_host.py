@@ -1,0 +1,47 @@
+"""A driver whose flow cannot be taken over, with real leases and without Spark."""
+
+import os
+
+import pytest
+from sqlalchemy import update
+
+from include.control import database, lease, orders, process, supervision
+from include.control.decide import State
+from include.control.keeper import Keeper
+from include.control.schema import leases
+from include.engine.host import Host
+
+FLOW = "silver.readings"
+
+
+def refuse(pid: int, number: int) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def outlive(pid: int, number: int) -> None:
+    """As a process does whose disk hangs."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(refuse, "belongs to user '{user}', and user '{user}' may not end it: end it as"), (outlive, "outlives SIGKILL")],
+)
+def test_a_former_holder_that_cannot_be_ended_fails_the_flow_and_not_its_driver(
+    engine, holder, monkeypatch, answer, why: str
+):
+    former = holder()
+    lease.acquire(engine, [FLOW], former, 30)
+    with database.transaction(engine) as connection:
+        connection.execute(update(leases).values(expires_at=database.now(connection) - 1))
+    monkeypatch.setattr(os, "kill", answer)
+    monkeypatch.setattr(process, "KILL_TIMEOUT_SECONDS", 0.2)
+    orders.begin(engine, [FLOW], by_hand=False)
+    host = Host(None, engine, Keeper(engine, holder(), 30, pytest.fail), "main")
+    host._read_orders([FLOW])
+    error = host._tend(FLOW, leaves=False)
+    assert f"process {former.jvm.pid} " in str(error)
+    assert why.format(user=process._user(os.getpid())) in str(error)
+    assert orders.read(engine, "main", [FLOW]).failed == {FLOW}
+    decision = supervision.settle(engine, "main", [FLOW]).decisions[FLOW]
+    assert (decision.state, decision.start) == (State.BACKING_OFF, True)
+    assert str(error) in decision.reason

@@ -1,0 +1,47 @@
+"""What pyarrow reads of stored tables, to the end of the process."""
+
+import os
+import subprocess
+import sys
+
+import pyarrow
+import pytest
+from deltalake import write_deltalake
+
+from include.ledger import scan
+from include.settings import settings
+from tests.conftest import ROOT
+
+# Arrow still reads ahead when it ends.
+LEAVES_EARLY = """
+from include.ledger import scan
+
+next(scan.dataset("bronze.x").to_batches(columns=["number"]))
+"""
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def test_a_process_that_ends_while_arrow_still_reads_ends_well(home):
+    for _ in range(20):
+        rows = pyarrow.table({"number": range(5_000), "text": ["x" * 20] * 5_000})
+        write_deltalake(str(settings().table_path("bronze.x")), rows, mode="append")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLUICE_HOME": str(home)}
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", LEAVES_EARLY], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_values_by_which_a_table_is_partitioned_may_hold_anything():
+    values = ["a b", "c:d", "e%20f", "ü/ö", "x=y", "pl+us", None]
+    rows = pyarrow.table({"key": values, "number": range(len(values))})
+    write_deltalake(str(settings().table_path("bronze.y")), rows, partition_by=["key"])
+    found = scan.dataset("bronze.y").to_table().to_pylist()
+    assert {row["number"]: row["key"] for row in found} == dict(enumerate(values))
+
+
+def test_nothing_else_reads_by_threads_that_call_python():
+    elsewhere = [file for file in (ROOT / "include").rglob("*.py") if "to_pyarrow_" in file.read_text()]
+    assert elsewhere == [ROOT / "include" / "ledger" / "scan.py"]
