@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, event, select
 
 from include.control import database, lease
 from include.control.keeper import Keeper
@@ -240,6 +240,44 @@ def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_i
     over = expires_at(engine)
     with database_away(engine):
         wait_until(lambda: clock() > over - 0.8, 10)
+        keeper.start()
+        wait_until(lambda: halts.reasons, 10)
+    keeper.stop()
+    assert halts.moments[0] < over
+
+
+@pytest.fixture
+def slow_renewals(engine: Engine) -> Iterator[None]:
+    """Each lasts 0.8 s longer after the database has said until when the lease lasts."""
+
+    def slowly(_connection: Connection) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begin = clock()
+            wait_until(lambda: clock() > begin + 0.8, 10)
+
+    event.listen(engine, "commit", slowly)
+    yield
+    event.remove(engine, "commit", slowly)
+
+
+@pytest.mark.usefixtures("slow_renewals")
+def test_a_renewal_that_takes_its_time_leaves_no_deadline_behind_the_expiry(engine, holder, keep, halts):
+    keep(holder(), 2)
+    first = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > first, 10)
+    with database_away(engine) as ends:
+        over = ends()
+        wait_until(lambda: halts.reasons, 10)
+    assert halts.moments[0] < over
+
+
+def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_renewed(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 2, halts)
+    keeper.take([FLOW])
+    over = expires_at(engine)
+    wait_until(lambda: clock() > over - 1.2, 10)
+    keeper.take(["silver.more"])
+    with database_away(engine):
         keeper.start()
         wait_until(lambda: halts.reasons, 10)
     keeper.stop()
