@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -38,9 +38,24 @@ def clock() -> float:
         return connection.execute("SELECT (julianday('now') - 2440587.5) * 86400.0").fetchone()[0]
 
 
-def expires_at(engine: Engine) -> float:
+def expires_at(engine: Engine, flow: str = FLOW) -> float:
     with database.transaction(engine) as connection:
-        return connection.execute(select(leases.c.expires_at).where(leases.c.flow == FLOW)).scalar_one()
+        return connection.execute(select(leases.c.expires_at).where(leases.c.flow == flow)).scalar_one()
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[int]]:
+    """How many values each statement brings."""
+    values: list[int] = []
+
+    def count(_connection: Connection, _cursor: object, _statement: str, parameters: Sized, *_: object) -> None:
+        values.append(len(parameters))
+
+    event.listen(engine, "before_cursor_execute", count)
+    try:
+        yield values
+    finally:
+        event.remove(engine, "before_cursor_execute", count)
 
 
 def passes(keeper: Keeper, since: Order, flow: str = FLOW) -> bool:
@@ -162,6 +177,67 @@ def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has
         keeper.take(["silver.more"])
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
+
+
+def test_a_look_at_the_gate_costs_the_same_however_many_leases_the_driver_holds(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 300, halts)
+
+    def asked() -> list[int]:
+        with counted(engine) as values:
+            assert passes(keeper, Order()) is True
+            keeper.leave(FLOW)
+        return values
+
+    keeper.take([FLOW])
+    alone = asked()
+    keeper.take([f"silver.flow_{number}" for number in range(299)])
+    assert asked() == alone
+    assert halts.reasons == []
+
+
+def test_all_leases_of_a_driver_are_renewed_and_given_back_by_as_many_statements_as_two(engine, holder):
+    few = lease.acquire(engine, ["a", "b"], holder(), 30)
+    many = lease.acquire(engine, [f"silver.flow_{number}" for number in range(300)], holder(), 30)
+
+    def statements(held: list[Lease]) -> int:
+        with counted(engine) as values:
+            with database.transaction(engine) as connection:
+                lease.renew(connection, held, 30)
+            lease.release(engine, held)
+        return len(values)
+
+    assert statements(many) == statements(few)
+
+
+def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    begin = clock()
+    wait_until(lambda: passes(keeper, Order()) and clock() > begin + 2, 20)
+    assert expires_at(engine, "silver.more") > clock()
+    assert halts.reasons == []
+
+
+def test_whoever_lost_another_lease_in_its_sleep_is_halted_at_the_gate_before_it_writes(engine, holder, halts):
+    former = holder()
+    keeper = Keeper(engine, former, 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    over = expires_at(engine)
+    former.fence()
+    lease.acquire(engine, ["silver.more"], holder(), 30)
+    wait_until(lambda: clock() > over - 0.9, 10)
+    with pytest.raises(SystemExit):
+        passes(keeper, Order())
+    assert halts.reasons == ["silver.more was taken over by another driver (this one held epoch 1)"]
+
+
+def test_a_keeper_that_could_give_nothing_back_halts_nothing(engine, holder, keep, halts):
+    keeper = keep(holder(), 2)
+    over = expires_at(engine)
+    with database_away(engine), pytest.raises(Unreachable):
+        keeper.give_back([FLOW])
+    wait_until(lambda: clock() > over, 10)
+    assert halts.reasons == []
 
 
 def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):

@@ -107,7 +107,7 @@ def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgr
 
 def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
     halted: list[str] = []
-    keeper = Keeper(on_postgresql, holder(), 30, halted.append)
+    keeper = Keeper(on_postgresql, holder(), 1.5, halted.append)
     keeper.take([FLOW, "silver.more"])
     giving_back = threading.Thread(target=lambda: keeper.give_back(["silver.more"]))
 
@@ -117,8 +117,9 @@ def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one
         # It has to wait for the renewal, which has begun.
         giving_back.join(0.5)
 
-    keeper.leave(FLOW)
-    giving_back.join(10)
+    keeper.start()
+    wait_until(lambda: not keeper.holds("silver.more") and not giving_back.is_alive(), 10)
+    keeper.stop()
     assert halted == []
 
 
