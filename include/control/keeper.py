@@ -15,6 +15,7 @@ from include.control.lock import Entry, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
 from include.errors import LeaseLost, SluiceError, Unreachable
+from include.settings import LEASE_LOOK, LEASE_MARGIN
 
 # How soon a writer notices that its turn has come.
 GATE_SECONDS = 0.25
@@ -143,8 +144,8 @@ class Keeper:
             return done
 
     def _postpone(self, asked_at: float) -> None:
-        # A sixth early: halting a JVM takes a moment.
-        self._deadline = asked_at + self._ttl_seconds * 5 / 6
+        # Halting a JVM takes a moment.
+        self._deadline = asked_at + self._ttl_seconds * (1 - LEASE_MARGIN)
 
     def _renew_forever(self) -> None:
         pause_seconds = self._ttl_seconds / 3
@@ -156,9 +157,9 @@ class Keeper:
                 pause_seconds = self._ttl_seconds / 30
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._ttl_seconds / 60):
+        while not self._stopped.wait(self._ttl_seconds * LEASE_LOOK):
             if database.boottime() > self._deadline:
-                self._halt(f"the control database did not answer for {self._ttl_seconds * 5 / 6:.0f} s")
+                self._halt(f"the control database did not answer for {self._ttl_seconds * (1 - LEASE_MARGIN):.0f} s")
 
 
 def _look(

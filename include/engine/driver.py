@@ -20,11 +20,10 @@ from include.control.process import Holder, Process
 from include.engine.host import Beside, Host
 from include.engine.session import open_session
 from include.errors import LeaseLost
-from include.settings import settings
+from include.settings import HALT_SECONDS, settings
 from include.spec import Table
 
 BY_HAND = "by hand"
-HALT_SECONDS = 2
 
 
 Besides = Callable[[SparkSession, Engine, str], Beside]
