@@ -55,7 +55,7 @@ class Attendance:
 
 def look(engine: Engine) -> Attendance:
     """In one short transaction. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         worked, started = (_seconds_ago(connection, name) for name in (NAME, STARTER))
         return Attendance(worked, started, shutdown.current(connection))
 

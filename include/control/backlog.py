@@ -22,7 +22,7 @@ def remember(engine: Engine, behind: dict[str, int]) -> None:
 
 def growing(engine: Engine) -> dict[str, tuple[int, int]]:
     """From how many to how many the backlog of a flow has grown, for those that fall behind. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(backlogs).order_by(backlogs.c.at)).all()
     series: dict[str, list[int]] = {}
     for row in rows:

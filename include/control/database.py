@@ -1,5 +1,6 @@
 """The control database, SQLite on one machine, PostgreSQL for several: short transactions and one clock."""
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from include.errors import Unreachable, UsageError
 
 URLS = {"sqlite", "postgresql+psycopg"}
 MISTAKES = (DataError, IntegrityError, ProgrammingError)
+READ_ONLY_SQL_TRANSACTION = "25006"
 
 
 @lru_cache
@@ -69,22 +71,43 @@ def _create_tables(connection: Connection) -> None:
 def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
-        # SQLAlchemy must not begin for us: BEGIN IMMEDIATE takes the write lock before the first read.
+        # SQLAlchemy must not begin for us.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {patience.BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        only_reads = connection.get_execution_options().get("only_reads", False)
+        connection.exec_driver_sql(f"PRAGMA query_only = {int(only_reads)}")
+        # Whoever writes takes the lock before its first read. Whoever reads needs none, and waits for nobody.
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One short transaction. Raises Unreachable where the database does not answer or stays locked."""
+    """One short transaction that may write. Raises Unreachable where the database does not answer or stays locked."""
     # What this program asks wrongly is no reason to try again.
     with _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
         yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One short transaction that only reads, also while another holds the database's lock. Raises Unreachable."""
+    with _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.connect() as connection:
+        connection.execution_options(only_reads=True, postgresql_readonly=True)
+        try:
+            with connection.begin():
+                yield connection
+        except DBAPIError as error:
+            if _code(error) in (sqlite3.SQLITE_READONLY, READ_ONLY_SQL_TRANSACTION):
+                raise RuntimeError(f"a transaction that only reads was to write: {error.statement}") from error
+            raise
+
+
+def _code(error: DBAPIError) -> object:
+    return getattr(error.orig, "sqlite_errorcode", None) or getattr(error.orig, "sqlstate", None)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float
 
 def _free_rows(engine: Engine, flows: list[str]) -> dict[str, Row[Any]]:
     """What is stored of these leases, all free. Raises LeaseHeld."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         now = database.now(connection)
         found = {row.flow: row for row in connection.execute(select(leases).where(leases.c.flow.in_(flows)))}
     for row in (found[flow] for flow in flows if flow in found):

@@ -46,7 +46,7 @@ def order(connection: Connection, flow: str) -> Order:
 
 def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
     """All a driver has to know, in one short transaction. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         failed = connection.execute(select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
         ends = connection.execute(select(drivers.c.ends_epoch).where(drivers.c.driver == driver)).scalar_one_or_none()
         asked = (

@@ -63,7 +63,7 @@ class _Driver:
 
 def handle(engine: Engine, driver: str) -> str | None:
     """By which the launcher knows the driver's newest process. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return connection.execute(select(drivers.c.handle).where(drivers.c.driver == driver)).scalar_one_or_none()
 
 
@@ -127,7 +127,7 @@ def show_pulse(engine: Engine, name: str = NAME) -> None:
 
 def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
     """Since that part was last at work; None: it never was. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
         return None if at is None else database.now(connection) - at
 

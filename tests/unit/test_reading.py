@@ -1,138 +1,101 @@
-"""How tables read each other: through temporary steps, by their change feeds, from some version or moment on."""
+"""Whoever only reads the control database waits for nobody, and cannot write by mistake."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from sqlalchemy import Engine, select
 
-from include.catalog import Catalog
-from include.declaration.reading import FEED, resolved
-from include.engine.definition import fingerprint
-from include.errors import Broken, Unreachable, UsageError
-from include.ledger import guard, since
-from include.settings import settings
-from include.spec import Delta, Kafka, Table
-from tests.unit.test_log import added, commit, said
+from include.control import attendance, database, lease, orders, supervision
+from include.control.process import Holder
+from include.control.schema import pulses
+from include.errors import Unreachable
+from tests.conftest import ROOT
+from tests.waiting import wait_until
 
-DAY = 86_400
+FLOW = "silver.readings"
+
+# Writes, says so before it commits, and goes on when told to.
+WRITER = """
+import sys
+from include.control import database
+from include.control.schema import pulses
+
+with database.transaction(database.connect(sys.argv[1])) as connection:
+    connection.execute(pulses.insert().values(name="a test", at=1.0))
+    print("inside", flush=True)
+    sys.stdin.readline()
+"""
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch) -> Path:
-    """Where the table `bronze.events` of the test's own home lies."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
-    yield settings().table_path("bronze.events")
-    monkeypatch.undo()
-    settings.cache_clear()
+def on_sqlite(tmp_path: Path) -> Iterator[Engine]:
+    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield made
+    made.dispose()
 
 
-def table(name: str, source: Delta | Kafka, **more) -> Table:
-    return Table(name=name, comment="", source=source, schema="key BINARY", **more)
-
-
-def graph(*tables: Table) -> tuple[dict[str, Table], dict[str, Table]]:
-    return resolved({one.name: one for one in tables})
-
-
-EVENTS = table("bronze.events", Kafka("events"))
-STEP = table("silver.step", Delta("bronze.events", max_files=7), temporary=True, transform="SELECT key FROM source")
-FURTHER = table("silver.further", Delta("silver.step"), temporary=True)
-READER = table("gold.reader", Delta("silver.further"))
-
-
-def test_a_table_reads_the_stored_source_of_its_temporary_steps_and_does_them_in_order():
-    stored, steps = graph(EVENTS, STEP, FURTHER, READER)
-    assert list(stored) == ["bronze.events", "gold.reader"]
-    assert list(steps) == ["silver.step", "silver.further"]
-    assert stored["gold.reader"].source == Delta("bronze.events", max_files=7)
-    assert [step.name for step in stored["gold.reader"].steps] == ["silver.step", "silver.further"]
-    assert all(not step.steps for step in stored["gold.reader"].steps)
-    assert [step.name for step in steps["silver.further"].steps] == ["silver.step"]
-
-
-def test_a_temporary_step_has_no_flow_and_its_reader_keeps_the_files_of_the_stored_source():
-    tables = Catalog(*graph(EVENTS, STEP, FURTHER, READER))
-    assert [flow.name for flow in tables.drivers()["main"]] == ["bronze.events", "gold.reader"]
-    assert guard.readers(tables, "bronze.events") == ["gold.reader"]
-    with pytest.raises(UsageError, match="'silver.step' is a temporary step and has no flow"):
-        tables.flow("silver.step")
-
-
-def test_a_new_definition_of_a_temporary_step_is_one_of_its_readers():
-    def made(transform: str) -> str:
-        step = table("silver.step", Delta("bronze.events"), temporary=True, transform=transform)
-        stored, _ = graph(EVENTS, step, table("gold.reader", Delta("silver.step")))
-        return fingerprint(stored["gold.reader"])
-
-    assert made("SELECT key FROM source") == made("SELECT key FROM source")
-    assert made("SELECT key FROM source") != made("SELECT upper(key) AS key FROM source")
-
-
-def test_a_table_whose_changes_are_read_keeps_its_change_feed():
-    stored, _ = graph(EVENTS, table("silver.a", Delta("bronze.events")), table("gold.a", Delta("silver.a", True)))
-    assert [name for name, one in stored.items() if one.properties.get(FEED) == "true"] == ["silver.a"]
-
-
-def committed(source: Path, *moments: float, first: int = 0) -> None:
-    """Versions that were committed so many seconds after 1970."""
-    for version, at in enumerate(moments, start=first):
-        commit(source, version, said(at), added(f"{version}"))
-
-
-BEGINNINGS = [
-    (Delta("bronze.events"), None),
-    (Delta("bronze.events", since_version=0), 0),
-    (Delta("bronze.events", since_version=2), 2),
-    (Delta("bronze.events", since="1970-01-01T00:00:00Z"), 0),
-    (Delta("bronze.events", since="1970-01-02T00:00:00Z"), 1),
-    (Delta("bronze.events", since="1970-01-02T00:00:00+01:00"), 1),
-    (Delta("bronze.events", since="1970-01-02T00:00:01Z"), 2),
-]
-
-
-@pytest.mark.parametrize(("asked", "version"), BEGINNINGS)
-def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Path, asked: Delta, version: int | None):
-    committed(source, 0.5 * DAY, DAY, 2 * DAY)
-    assert since.first_version("silver.reader", asked) == version
-
-
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        (
-            Delta("bronze.events", since_version=3),
-            "silver.reader begins with version 3 of bronze.events, which has come to 2: wait, or lower since_version",
-        ),
-        (
-            Delta("bronze.events", since="1970-01-04T00:00:00Z"),
-            "silver.reader begins with what bronze.events holds since 1970-01-04T00:00:00Z, and nothing was committed "
-            "there since: wait",
-        ),
-    ],
-)
-def test_a_flow_waits_for_a_beginning_that_is_still_to_come(source: Path, asked: Delta, sentence: str):
-    committed(source, 0.5 * DAY, DAY, 2 * DAY)
-    with pytest.raises(Unreachable) as refusal:
-        since.first_version("silver.reader", asked)
-    assert str(refusal.value) == sentence
-
-
-@pytest.mark.parametrize(
-    ("asked", "what"),
-    [
-        (Delta("bronze.events", since_version=3), "version 3"),
-        (Delta("bronze.events", since="1970-01-01T00:00:00Z"), "1970-01-01T00:00:00Z"),
-    ],
-)
-def test_a_beginning_that_the_log_no_longer_holds_is_refused_instead_of_passed_over(
-    source: Path, asked: Delta, what: str
-):
-    committed(source, DAY, 2 * DAY, first=5)
-    with pytest.raises(Broken) as refusal:
-        since.first_version("silver.reader", asked)
-    assert str(refusal.value) == (
-        f"silver.reader begins with {what} of bronze.events, whose log begins with version 5 of "
-        f"1970-01-02T00:00:00+00:00: begin later, or with all that it holds"
+@contextmanager
+def client_stopped_inside_a_transaction(engine: Engine) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, engine.url.render_as_string()],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    later = Delta("bronze.events", since="1970-01-02T00:00:01Z")
-    assert since.first_version("silver.reader", later) == 6
+    try:
+        assert process.stdout.readline() == "inside\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 10)
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def pulse_names(engine: Engine) -> list[str]:
+    with database.reading(engine) as connection:
+        return list(connection.execute(select(pulses.c.name)).scalars())
+
+
+def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
+    on_sqlite: Engine, holder: Callable[[], Holder]
+):
+    lease.acquire(on_sqlite, [FLOW], holder(), 30)
+    supervision.show_pulse(on_sqlite)
+    with client_stopped_inside_a_transaction(on_sqlite):
+        with pytest.raises(Unreachable):
+            supervision.show_pulse(on_sqlite)
+        assert pulse_names(on_sqlite) == [supervision.NAME]
+        assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
+        assert attendance.look(on_sqlite).worked_seconds_ago is not None
+        assert supervision.show(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
+    supervision.show_pulse(on_sqlite)
+
+
+def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_that_it_is(engine: Engine):
+    insert = pulses.insert().values(name="a test", at=1.0)
+    with (
+        pytest.raises(RuntimeError, match="^a transaction that only reads was to write: INSERT INTO pulse"),
+        database.reading(engine) as connection,
+    ):
+        connection.execute(insert)
+    # By the same connection, as it comes out of the pool again.
+    with database.transaction(engine) as connection:
+        connection.execute(insert)
+    assert pulse_names(engine) == ["a test"]
+
+
+def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
+    with database.reading(on_sqlite) as connection:
+        before = connection.execute(select(pulses.c.name)).all()
+        supervision.show_pulse(on_sqlite)
+        assert connection.execute(select(pulses.c.name)).all() == before == []
+    assert pulse_names(on_sqlite) == [supervision.NAME]
