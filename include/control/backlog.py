@@ -14,7 +14,9 @@ def remember(engine: Engine, behind: dict[str, int]) -> None:
     """Write down how far these flows are behind now, and forget what is older than a trend. Raises Unreachable."""
     with database.transaction(engine) as connection:
         now = database.now(connection)
-        connection.execute(backlogs.delete().where(backlogs.c.at < now - TREND_SECONDS))
+        # Later than now: by a clock that was put back since.
+        old = (backlogs.c.at < now - TREND_SECONDS) | (backlogs.c.at > now)
+        connection.execute(backlogs.delete().where(old))
         if behind:
             rows = [{"flow": flow, "at": now, "behind": count} for flow, count in behind.items()]
             connection.execute(backlogs.insert(), rows)
