@@ -3,8 +3,9 @@
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -19,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.control import patience
+from include.control import patience, private
 from include.control.job_schema import metadata
 from include.control.postgresql import prepare as prepare_postgresql
 from include.errors import Unreachable, UsageError
@@ -69,6 +70,9 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _prepare_sqlite(engine: Engine) -> None:
+    if engine.url.database not in (None, "", ":memory:"):
+        _keep_private(Path(engine.url.database))
+
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
         # SQLAlchemy must not begin for us.
@@ -82,6 +86,15 @@ def _prepare_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql(f"PRAGMA query_only = {int(only_reads)}")
         # Whoever writes takes the lock before its first read. Whoever reads needs none, and waits for nobody.
         connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+
+def _keep_private(file: Path) -> None:
+    """With what SQLite keeps beside it, which is open to the same people as itself."""
+    # Where it cannot be created, SQLite says so.
+    with suppress(OSError):
+        private.create(file)
+    for suffix in ("-wal", "-shm"):
+        private.close(file.with_name(file.name + suffix))
 
 
 @contextmanager
