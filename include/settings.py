@@ -9,6 +9,11 @@ from pathlib import Path
 
 from include.errors import UsageError
 
+# A driver ends itself a sixth of a lease before that is over, as it notices at one of sixty looks.
+LEASE_MARGIN, LEASE_LOOK = 1 / 6, 1 / 60
+# How long it may take to end its JVM.
+HALT_SECONDS = 1
+SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_LOOK))
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -93,7 +98,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
-        lease_seconds=_number(environment, "SLUICE_LEASE_SECONDS", 30),
+        lease_seconds=_lease_seconds(environment),
         # Its own name, which every other producer of lineage knows.
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
@@ -114,6 +119,17 @@ def _number(environment: dict[str, str], name: str, default: float) -> float:
     if not 0 < number < math.inf:
         raise UsageError(
             f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}"
+        )
+    return number
+
+
+def _lease_seconds(environment: dict[str, str]) -> float:
+    name = "SLUICE_LEASE_SECONDS"
+    number = _number(environment, name, 30)
+    if number < SHORTEST_LEASE_SECONDS:
+        raise UsageError(
+            f"{name} is {number:g}, which leaves a driver too little time to end itself before its lease is over: set "
+            f"it to {SHORTEST_LEASE_SECONDS} or more, or unset it for 30"
         )
     return number
 

@@ -1,10 +1,11 @@
 """Whether anybody acts on what the states say: a supervisor at its work, or a platform that starts or is down."""
 
+import math
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, select
 
-from include.control import database, shutdown
+from include.control import clock, database, shutdown
 from include.control.schema import pulses
 from include.control.shutdown import Shutdown
 from include.control.supervision import NAME
@@ -55,7 +56,7 @@ class Attendance:
 
 def look(engine: Engine) -> Attendance:
     """In one short transaction. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         worked, started = (_seconds_ago(connection, name) for name in (NAME, STARTER))
         return Attendance(worked, started, shutdown.current(connection))
 
@@ -70,8 +71,10 @@ def absence(url: str) -> str | None:
 
 def _seconds_ago(connection: Connection, name: str) -> float | None:
     at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
-    return None if at is None else database.now(connection) - at
+    return clock.seconds_ago(database.now(connection), at)
 
 
 def _minutes(seconds: float) -> str:
+    if seconds == math.inf:
+        return "some time"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

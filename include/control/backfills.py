@@ -70,7 +70,7 @@ def of_job(root: int) -> str:
 
 def find(engine: Engine, number: int) -> Backfill:
     """One that there is. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
 
 
@@ -91,14 +91,14 @@ def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
     """Those that have stopped readers of the table. For whoever holds its window: the jobs of all others are dead."""
     own = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:
     """What is left to do of one that somebody asked for."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         own = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
@@ -107,7 +107,7 @@ def undone(engine: Engine, root: int) -> list[Backfill]:
 def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Backfill]:
     """Newest first. Raises Unreachable."""
     chosen = backfills.c.target == table if table else backfills.c.number > 0
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(backfills).where(chosen).order_by(backfills.c.number.desc()).limit(limit))
         return [_of(connection, row) for row in rows.all()]
 

@@ -14,7 +14,9 @@ def remember(engine: Engine, behind: dict[str, int]) -> None:
     """Write down how far these flows are behind now, and forget what is older than a trend. Raises Unreachable."""
     with database.transaction(engine) as connection:
         now = database.now(connection)
-        connection.execute(backlogs.delete().where(backlogs.c.at < now - TREND_SECONDS))
+        # Later than now: by a clock that was put back since.
+        old = (backlogs.c.at < now - TREND_SECONDS) | (backlogs.c.at > now)
+        connection.execute(backlogs.delete().where(old))
         if behind:
             rows = [{"flow": flow, "at": now, "behind": count} for flow, count in behind.items()]
             connection.execute(backlogs.insert(), rows)
@@ -22,7 +24,7 @@ def remember(engine: Engine, behind: dict[str, int]) -> None:
 
 def growing(engine: Engine) -> dict[str, tuple[int, int]]:
     """From how many to how many the backlog of a flow has grown, for those that fall behind. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(backlogs).order_by(backlogs.c.at)).all()
     series: dict[str, list[int]] = {}
     for row in rows:

@@ -201,7 +201,7 @@ def _repeated_seconds_ago(connection: Connection, action: Action, target: str, f
     same = (audits.c.action == action) & (audits.c.target == target) & ~audits.c.result.startswith("nothing done")
     at = connection.execute(select(func.max(audits.c.at)).where(same)).scalar_one_or_none()
     ago = None if at is None else database.now(connection) - at
-    return ago if ago is not None and ago < REPEAT_SECONDS else None
+    return ago if ago is not None and 0 <= ago < REPEAT_SECONDS else None
 
 
 def _has_failed(connection: Connection, flows: tuple[str, ...]) -> bool:

@@ -1,10 +1,11 @@
 """The control database, SQLite on one machine, PostgreSQL for several: short transactions and one clock."""
 
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from sqlite3 import SQLITE_ERROR
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -19,12 +20,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.control import migrations, patience
+from include.control import migrations, patience, private
 from include.control.postgresql import prepare as prepare_postgresql
 from include.errors import Unreachable, UsageError
 
 URLS = {"sqlite", "postgresql+psycopg"}
 MISTAKES = (DataError, IntegrityError, ProgrammingError)
+READ_ONLY_SQL_TRANSACTION = "25006"
 
 
 @lru_cache
@@ -39,13 +41,15 @@ def connect(url: str) -> Engine:
         prepare_postgresql(engine)
     shown = parsed.render_as_string(hide_password=True)
     try:
-        with (
-            _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"),
-            engine.begin() as connection,
-        ):
-            # Two that come at one moment would both create its tables.
-            serialize(connection, "sluice")
-            migrations.migrate(connection)
+        with _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"):
+            # Who only wants to read must not wait for SQLite's lock here.
+            with _begin_reading(engine) as connection:
+                is_done = migrations.is_done(connection)
+            if not is_done:
+                with engine.begin() as connection:
+                    # Two that come at one moment would both create its tables.
+                    serialize(connection, "sluice")
+                    migrations.migrate(connection)
     except BaseException:
         engine.dispose()
         raise
@@ -67,24 +71,66 @@ def _parse(url: str) -> URL:
 
 
 def _prepare_sqlite(engine: Engine) -> None:
+    if engine.url.database not in (None, "", ":memory:"):
+        _keep_private(Path(engine.url.database))
+
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
-        # SQLAlchemy must not begin for us: BEGIN IMMEDIATE takes the write lock before the first read.
+        # SQLAlchemy must not begin for us.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {patience.BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        only_reads = connection.get_execution_options().get("only_reads", False)
+        connection.exec_driver_sql(f"PRAGMA query_only = {int(only_reads)}")
+        # Whoever writes takes the lock before its first read. Whoever reads needs none, and waits for nobody.
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+
+def _keep_private(file: Path) -> None:
+    """With what SQLite keeps beside it, which is open to the same people as itself."""
+    # Where it cannot be created, SQLite says so.
+    with suppress(OSError):
+        private.create(file)
+    for suffix in ("-wal", "-shm"):
+        private.close(file.with_name(file.name + suffix))
 
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One short transaction. Raises Unreachable where the database does not answer or stays locked."""
+    """One short transaction that may write. Raises Unreachable where the database does not answer or stays locked."""
     # What this program asks wrongly is no reason to try again.
     with _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
         yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One short transaction that only reads, also while another holds the database's lock. Raises Unreachable."""
+    with (
+        _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES),
+        _begin_reading(engine) as connection,
+    ):
+        try:
+            yield connection
+        except DBAPIError as error:
+            if _code(error) in (sqlite3.SQLITE_READONLY, READ_ONLY_SQL_TRANSACTION):
+                raise RuntimeError(f"a transaction that only reads was to write: {error.statement}") from error
+            raise
+
+
+@contextmanager
+def _begin_reading(engine: Engine) -> Iterator[Connection]:
+    with engine.connect() as connection:
+        connection.execution_options(only_reads=True, postgresql_readonly=True)
+        with connection.begin():
+            yield connection
+
+
+def _code(error: DBAPIError) -> object:
+    return getattr(error.orig, "sqlite_errorcode", None) or getattr(error.orig, "sqlstate", None)
 
 
 @contextmanager
@@ -95,7 +141,10 @@ def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = (
     except mistakes:
         raise
     except (DBAPIError, TimeoutError) as error:
-        if getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorcode", None) == SQLITE_ERROR:
+        if (
+            getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorcode", None)
+            == sqlite3.SQLITE_ERROR
+        ):
             # No such column, say: what PostgreSQL calls a ProgrammingError.
             raise
         reason = " ".join(str(getattr(error, "orig", error)).split())

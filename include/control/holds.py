@@ -28,7 +28,7 @@ def unregister(engine: Engine, name: str, table: str) -> bool:
 
 def registered(engine: Engine, table: str) -> list[tuple[str, int, float]]:
     """Name, version, and since when, of each reader that counts. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         counts = (readers.c.target == table) & (readers.c.ends_at > database.now(connection))
         rows = connection.execute(select(readers).where(counts).order_by(readers.c.name))
         return [(row.name, row.version, row.since) for row in rows]
@@ -42,13 +42,13 @@ def release(connection: Connection, flow: str, who: str, reason: str) -> None:
 
 def released(engine: Engine) -> frozenset[str]:
     """The flows that VACUUM does not wait for. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return frozenset(connection.execute(select(releases.c.flow)).scalars())
 
 
 def require_unreleased(engine: Engine, flow: str) -> None:
     """Raises Broken for a flow that was released, and Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         row = connection.execute(select(releases).where(releases.c.flow == flow)).one_or_none()
     if row:
         raise Broken(

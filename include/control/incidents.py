@@ -54,7 +54,7 @@ def end(connection: Connection, target: str) -> None:
 def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
     """The target's open incident, and whether anybody was told of it. Raises Unreachable."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
     return (_incident(row), row.told_at is not None) if row else None
 
@@ -67,7 +67,7 @@ def of_state(connection: Connection, state: str) -> frozenset[str]:
 
 def untold(engine: Engine) -> list[Incident]:
     """Those that nobody was notified of yet, oldest first. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         found = connection.execute(
             select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
         ).all()

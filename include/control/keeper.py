@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -15,6 +15,7 @@ from include.control.lock import Entry, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
 from include.errors import LeaseLost, SluiceError, Unreachable
+from include.settings import LEASE_LOOK, LEASE_MARGIN
 
 # How soon a writer notices that its turn has come.
 GATE_SECONDS = 0.25
@@ -61,9 +62,10 @@ class Keeper:
     def give_back(self, flows: list[str]) -> None:
         """Release these leases, so that the next holder need not wait. Raises Unreachable."""
         with self._turn:
-            lease.release(self._engine, [self._held.pop(flow) for flow in flows])
+            given_back = [self._held.pop(flow) for flow in flows]
             if not self._held:
                 self._deadline = math.inf
+            lease.release(self._engine, given_back)
 
     def holds(self, flow: str) -> bool:
         """Whether this driver has the flow's lease."""
@@ -94,13 +96,15 @@ class Keeper:
         """The one gate before a table is written: True once the lock is held, False where the writer is to stop.
 
         patience: asked before every look; False ends the wait. since: what was wanted of the flow when it started; once
-        something else is wanted, it stops. Each look renews the leases in the same short transaction. While the
-        database is away it waits; if that lasts too long, `halt` ends the wait. `leave` follows, whatever came of it.
+        something else is wanted, it stops. Each look renews the flow's lease in the same short transaction, and all
+        where their renewal is due. While the database is away it waits; if that lasts too long, `halt` ends the wait.
+        `leave` follows, whatever came of it.
         """
         came: tuple[float, Obstacle] | None = None
-        while patience() and not self._closed.is_set():
+        while patience() and self.holds(entry.name) and not self._closed.is_set():
             try:
-                wanted, obstacle, now = self._renew_and(partial(_look, entry=entry, since=since, came=came))
+                look = partial(_look, entry=entry, since=since, came=came)
+                wanted, obstacle, now = self._renew_and(look, {entry.name})
                 if wanted != since:
                     return False
                 if obstacle is None:
@@ -118,18 +122,18 @@ class Keeper:
         """Let others write; while the database is away, as soon as it is back."""
         self._leaving.add(name)
         with suppress(Unreachable):
-            self._renew()
+            self._renew_and(lambda _: None, frozenset())
 
-    def _renew(self) -> None:
-        self._renew_and(lambda _: None)
-
-    def _renew_and(self, work: Callable[[Connection], T]) -> T:
-        """Renew all leases, and do this work in the same transaction."""
+    def _renew_and(self, work: Callable[[Connection], T], names: Set[str] | None = None) -> T:
+        """Renew these leases, or all where that is due or none are named; do this work in the same transaction."""
         with self._turn:
             asked_at, leaving = database.boottime(), set(self._leaving)
+            is_due = asked_at > self._deadline - self._ttl_seconds / 2
+            named = self._held.keys() if is_due or names is None else names | leaving & self._held.keys()
+            renewed = [self._held[name] for name in named]
             try:
                 with database.transaction(self._engine) as connection:
-                    lease.renew(connection, list(self._held.values()), self._ttl_seconds)
+                    lease.renew(connection, renewed, self._ttl_seconds)
                     for name in leaving & self._held.keys():
                         lock.leave(connection, name)
                     done = work(connection)
@@ -137,27 +141,27 @@ class Keeper:
                 self._halt(str(lost))
                 raise
             self._leaving -= leaving
-            if self._held:
+            if self._held and len(renewed) == len(self._held):
                 self._postpone(asked_at)
             return done
 
     def _postpone(self, asked_at: float) -> None:
-        # A sixth early: halting a JVM takes a moment.
-        self._deadline = asked_at + self._ttl_seconds * 5 / 6
+        # Halting a JVM takes a moment.
+        self._deadline = asked_at + self._ttl_seconds * (1 - LEASE_MARGIN)
 
     def _renew_forever(self) -> None:
         pause_seconds = self._ttl_seconds / 3
         while not self._stopped.wait(pause_seconds):
             try:
-                self._renew()
+                self._renew_and(lambda _: None)
                 pause_seconds = self._ttl_seconds / 3
             except Unreachable:
                 pause_seconds = self._ttl_seconds / 30
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._ttl_seconds / 60):
+        while not self._stopped.wait(self._ttl_seconds * LEASE_LOOK):
             if database.boottime() > self._deadline:
-                self._halt(f"the control database did not answer for {self._ttl_seconds * 5 / 6:.0f} s")
+                self._halt(f"the control database did not answer for {self._ttl_seconds * (1 - LEASE_MARGIN):.0f} s")
 
 
 def _look(

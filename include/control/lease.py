@@ -57,7 +57,7 @@ def take(
 
 def _free_rows(engine: Engine, flows: list[str]) -> dict[str, Row[Any]]:
     """What is stored of these leases, all free. Raises LeaseHeld."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         now = database.now(connection)
         found = {row.flow: row for row in connection.execute(select(leases).where(leases.c.flow.in_(flows)))}
     for row in (found[flow] for flow in flows if flow in found):
@@ -100,18 +100,31 @@ def _compare_and_set(
 def renew(connection: Connection, held: list[Lease], ttl_seconds: float) -> None:
     """Hold on for another `ttl_seconds`. Raises LeaseLost where somebody else has taken over."""
     expires_at = database.now(connection) + ttl_seconds
-    for lease in sorted(held):
-        mine = (leases.c.flow == lease.flow) & (leases.c.epoch == lease.epoch) & (leases.c.expires_at > 0)
-        if connection.execute(update(leases).where(mine).values(expires_at=expires_at)).rowcount != 1:
-            raise LeaseLost(f"{lease.flow} was taken over by another driver (this one held epoch {lease.epoch})")
+    still_held = _lock(connection, held)
+    if lost := min(set(held) - still_held, default=None):
+        raise LeaseLost(f"{lost.flow} was taken over by another driver (this one held epoch {lost.epoch})")
+    _set_expiry(connection, still_held, expires_at)
 
 
 def release(engine: Engine, held: list[Lease]) -> None:
     """Give back, so that the next holder need not wait. Harmless for a lease that was lost."""
     with database.transaction(engine) as connection:
-        for lease in sorted(held):
-            mine = (leases.c.flow == lease.flow) & (leases.c.epoch == lease.epoch)
-            connection.execute(update(leases).where(mine).values(expires_at=0.0))
+        _set_expiry(connection, _lock(connection, held), 0.0)
+
+
+def _lock(connection: Connection, held: list[Lease]) -> set[Lease]:
+    """Those that nobody has taken over or given back; their rows are locked, in the order in which `acquire` does."""
+    # PostgreSQL may sort by a language.
+    order = leases.c.flow.collate("C") if connection.dialect.name == "postgresql" else leases.c.flow
+    names = [lease.flow for lease in held]
+    mine = select(leases.c.flow, leases.c.epoch).where(leases.c.flow.in_(names), leases.c.expires_at > 0)
+    rows = connection.execute(mine.order_by(order).with_for_update())
+    return {Lease(row.flow, row.epoch) for row in rows} & set(held)
+
+
+def _set_expiry(connection: Connection, held: set[Lease], expires_at: float) -> None:
+    names = [lease.flow for lease in held]
+    connection.execute(update(leases).where(leases.c.flow.in_(names)).values(expires_at=expires_at))
 
 
 def of_driver(name: str) -> str:

@@ -22,6 +22,13 @@ def newest_version() -> int:
     return FIRST_VERSION + len(MIGRATIONS)
 
 
+def is_done(connection: Connection) -> bool:
+    """Whether the database is as this build needs it; looked at, and nothing is changed."""
+    if not metadata.tables.keys() <= set(inspect(connection).get_table_names()):
+        return False
+    return connection.execute(select(schema.versions.c.version)).scalar_one_or_none() == newest_version()
+
+
 def migrate(connection: Connection) -> None:
     """Bring the database to the newest version. The caller sees to it that nobody else does so at the same time.
 

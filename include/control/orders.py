@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, true, update
@@ -13,6 +14,7 @@ from include.control.seen import Failure
 
 # What a run that begins has nothing of.
 AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
+NEVER_RAN = {"turn": 0, "attempts": 0, "needs_person": False}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def order(connection: Connection, flow: str) -> Order:
 
 def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
     """All a driver has to know, in one short transaction. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         failed = connection.execute(select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
         ends = connection.execute(select(drivers.c.ends_epoch).where(drivers.c.driver == driver)).scalar_one_or_none()
         asked = (
@@ -71,11 +73,17 @@ def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
     each other.
     """
     names = sorted(flows)
-    row = {"turn": 0, "attempts": 0, "needs_person": False}
     for name in names:
-        connection.execute(database.insert(connection, runs).values(flow=name, **row).on_conflict_do_nothing())
+        connection.execute(database.insert(connection, runs).values(flow=name, **NEVER_RAN).on_conflict_do_nothing())
     held = select(runs).where(runs.c.flow.in_(names)).order_by(runs.c.flow).with_for_update()
     return {found.flow: found for found in connection.execute(held)}
+
+
+def find(connection: Connection, flows: list[str]) -> dict[str, Any]:
+    """The rows of these flows as they are, held by nobody; of a flow that has none, that with which it begins."""
+    rows = connection.execute(select(runs).where(runs.c.flow.in_(flows)))
+    never_ran = {flow: SimpleNamespace(**{**dict.fromkeys(runs.c.keys()), **NEVER_RAN, "flow": flow}) for flow in flows}
+    return never_ran | {row.flow: row for row in rows}
 
 
 def show_signs(engine: Engine, flows: list[str]) -> None:

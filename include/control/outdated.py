@@ -29,7 +29,7 @@ class Outdated:
 
 def every(engine: Engine) -> list[Outdated]:
     """Of each flow's newest change, which counts the rows of all earlier ones. Oldest first. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(outdated).order_by(outdated.c.number)).all()
     marks = [Outdated(row.flow, row.generation, row.batch, stored(row.begins, row.ends), row.since) for row in rows]
     newest: dict[str, tuple[int, int]] = {}

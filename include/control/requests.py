@@ -36,7 +36,7 @@ def ask(engine: Engine, table: str, range_: Slice, who: str, driver: str) -> int
 
     None, and nothing is entered, where no such driver lives. Raises Unreachable.
     """
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         if lease.of_driver(driver) not in lease.alive(connection):
             return None
         waiting = _waiting(connection, table, range_)
@@ -103,7 +103,7 @@ def fail(engine: Engine, root: int, failure: str) -> None:
 def standing(engine: Engine, root: int) -> Standing:
     """For whoever waits for it. Raises Unreachable."""
     # In this order: a driver first ends its work, then says so.
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         asked = connection.execute(select(requests).where(requests.c.root == root)).one_or_none()
         alive = lease.alive(connection)
         busy = {row.driver for row in connection.execute(select(requests)) if backfills.of_job(row.root) in alive}

@@ -35,7 +35,7 @@ class LostRange(Protocol):
 
 def asked(engine: Engine, flow: str) -> Reset | None:
     """What is to happen at the flow's next start. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         row = connection.execute(select(resets).where(resets.c.flow == flow)).one_or_none()
         return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
 

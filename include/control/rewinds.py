@@ -91,13 +91,13 @@ def plan(
 
 def get(engine: Engine, number: int) -> Rewind:
     """Raises UsageError where there is none, and Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return _read(connection, number)
 
 
 def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
     """Those that put back one of these tables and have not ended. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         own = rewinds.c.ended_at.is_(None) & (rewinds.c.phase != PLANNED)
         rows = connection.execute(select(rewinds).where(own).order_by(rewinds.c.number)).all()
         found = [_of(connection, row) for row in rows]
@@ -106,7 +106,7 @@ def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
 
 def newest(engine: Engine, limit: int = 20) -> list[Rewind]:
     """Newest first. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(rewinds).order_by(rewinds.c.number.desc()).limit(limit)).all()
         return [_of(connection, row) for row in rows]
 

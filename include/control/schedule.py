@@ -28,7 +28,8 @@ def follow(
         now = database.now(connection)
         for flow, schedule in flows.items():
             at, state = followed_at.get(flow), wanted.get(flow)
-            is_due = schedule is not None and at is not None and next_tick(schedule, at) <= now
+            # Followed later than now: by a clock that was put back since.
+            is_due = schedule is not None and at is not None and (at > now or next_tick(schedule, at) <= now)
             if action := _action(schedule, state, is_due):
                 why = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
                 said |= commands.carry_out(connection, Command(action, (flow,), WHO, why))

@@ -4,13 +4,14 @@ So whoever looks can tell a driver that was stopped with its platform from one t
 """
 
 import json
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import database, lease
+from include.control import clock, database, lease
 from include.control.decide import START_SECONDS
 from include.control.process import Holder, Process
 from include.control.schema import drivers, runs, shutdowns
@@ -21,7 +22,9 @@ LONGEST_SECONDS = 120
 
 @dataclass(frozen=True)
 class Shutdown:
-    """stopped: the drivers that lived when it began, and were stopped with the platform."""
+    """seconds_ago: since it began; math.inf where nobody knows, because the clock was put back since.
+    stopped: the drivers that lived when it began, and were stopped with the platform.
+    """
 
     seconds_ago: float
     stopped: frozenset[str]
@@ -45,7 +48,10 @@ def current(connection: Connection) -> Shutdown | None:
     """None while the platform is not down, or not by `make down`."""
     newest = select(shutdowns).where(shutdowns.c.ended_at.is_(None)).order_by(shutdowns.c.began_at.desc()).limit(1)
     row = connection.execute(newest).one_or_none()
-    return Shutdown(database.now(connection) - row.began_at, frozenset(json.loads(row.drivers))) if row else None
+    if row is None:
+        return None
+    ago = clock.seconds_ago(database.now(connection), row.began_at)
+    return Shutdown(math.inf if ago is None else ago, frozenset(json.loads(row.drivers)))
 
 
 def end(engine: Engine, older_than_seconds: float = 0) -> None:
@@ -64,6 +70,7 @@ def _lives(row: Row[Any], holder: Holder | None, pids: Collection[int], now: flo
     if holder:
         return holder.python.is_here and holder.python.pid in pids
     if row.handle is None:
-        return row.intended_at is not None and bool(now - row.intended_at < START_SECONDS)
+        ago = clock.seconds_ago(now, row.intended_at)
+        return ago is not None and ago < START_SECONDS
     launched = Process.of_handle(row.handle)
     return launched is not None and launched.is_alive and launched.pid in pids

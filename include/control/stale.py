@@ -21,7 +21,7 @@ class Stale:
 
 def every(engine: Engine) -> list[Stale]:
     """Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(stale).order_by(stale.c.number)).all()
         return [Stale(row.target, stored(row.begins, row.ends), row.why, row.since) for row in rows]
 

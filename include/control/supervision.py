@@ -1,11 +1,12 @@
 """The supervisor's work on one driver: what it sees of each flow, and what it decides."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import abandoned, acknowledgements, database, incidents, lease, orders, shutdown
+from include.control import abandoned, acknowledgements, clock, database, incidents, lease, orders, shutdown
 from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
 from include.control.process import Holder, Process
 from include.control.schema import desired, drivers, leases, pulses, runs
@@ -14,6 +15,7 @@ from include.control.shutdown import Shutdown
 from include.spec import table_of
 
 NAME = "supervise"
+NEW_DRIVER = {"ends_epoch": 0, "epoch": 0}
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Driver:
     abandoned: by flow, the job that has stopped it and died. shutdown: the platform is down, driver and all.
     """
 
-    row: Row[Any]
+    row: Any
     held: dict[str, Holder]
     is_alive: bool
     is_up: bool
@@ -63,7 +65,7 @@ class _Driver:
 
 def handle(engine: Engine, driver: str) -> str | None:
     """By which the launcher knows the driver's newest process. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return connection.execute(select(drivers.c.handle).where(drivers.c.driver == driver)).scalar_one_or_none()
 
 
@@ -76,6 +78,9 @@ def settle(
     that has ended. outlooks: of flows, what is known of their sources. Raises Unreachable.
     """
     with database.transaction(engine) as connection:
+        lock_driver(connection, driver)
+        orders.lock(connection, flows)
+        clock.forget_future(connection, driver, flows)
         seen_driver = _look_at_driver(connection, driver, dead)
         seen = _look(connection, flows, seen_driver, outlooks or {})
         decisions = {flow: decide(one) for flow, one in seen.items()}
@@ -83,7 +88,7 @@ def settle(
         if not seen_driver.is_alive and any(decision.start for decision in decisions.values()):
             launch_since = database.now(connection)
             epoch = lease.epoch(connection, lease.of_driver(driver))
-            intent = {"intended_at": launch_since, "handle": None, "epoch": epoch}
+            intent = {"intended_at": launch_since, "handle": None, "epoch": epoch, "ends_at": None}
             connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
         for flow, decision in decisions.items():
             # A new driver tries them all, those that wait for their next start too.
@@ -105,7 +110,7 @@ def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, 
     """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
     launched = handle(engine, driver)
     dead = launched if launched and _has_ended_here(launched) else None
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         seen = _look(connection, flows, _look_at_driver(connection, driver, dead), {})
     return {flow: (one.wanted, decide(one)) for flow, one in seen.items()}
 
@@ -127,40 +132,43 @@ def show_pulse(engine: Engine, name: str = NAME) -> None:
 
 def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
     """Since that part was last at work; None: it never was. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
-        return None if at is None else database.now(connection) - at
+        return clock.seconds_ago(database.now(connection), at)
 
 
 def lock_driver(connection: Connection, driver: str) -> Row[Any]:
     """The driver's row, held, so that two do not decide at once."""
-    row = {"driver": driver, "ends_epoch": 0, "epoch": 0}
+    row = {"driver": driver, **NEW_DRIVER}
     connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
     return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
 
 
-def owes_end(row: Row[Any], epoch: int) -> bool:
+def owes_end(row: Any, epoch: int) -> bool:
     """Whether a restart was asked for that neither its driver nor a launch has followed yet."""
-    return row.ends_at is not None and epoch <= row.ends_epoch and bool(row.ends_at > (row.intended_at or 0))
+    return row.ends_at is not None and bool(epoch <= row.ends_epoch)
 
 
 def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _Driver:
-    row, held, now = lock_driver(connection, driver), lease.alive(connection), database.now(connection)
+    found = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
+    row = found or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **NEW_DRIVER, "driver": driver})
+    held, now = lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
     is_up, down = lease.of_driver(driver) in held, shutdown.current(connection)
     is_alive = is_up or _may_come_up(row, epoch, dead, now)
-    restart_seconds_ago = now - row.ends_at if owes_end(row, epoch) else None
+    restart_seconds_ago = clock.seconds_ago(now, row.ends_at) if owes_end(row, epoch) else None
     return _Driver(row, held, is_alive, is_up, restart_seconds_ago, abandoned.flows(connection), down)
 
 
-def _may_come_up(row: Row[Any], epoch: int, dead: str | None, now: float) -> bool:
+def _may_come_up(row: Any, epoch: int, dead: str | None, now: float) -> bool:
     if epoch > row.epoch:
         # It had its lease and let it expire: it is dead or asleep, and its successor ends it.
         return False
     if row.handle is not None:
         return bool(row.handle != dead)
     # Without a handle the supervisor died between intent and launch, and nobody can tell how far it came.
-    return row.intended_at is not None and bool(now - row.intended_at < START_SECONDS)
+    ago = clock.seconds_ago(now, row.intended_at)
+    return ago is not None and ago < START_SECONDS
 
 
 def _has_ended_here(handle: str) -> bool:
@@ -170,14 +178,14 @@ def _has_ended_here(handle: str) -> bool:
 
 
 def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: dict[str, Outlook]) -> dict[str, Seen]:
-    rows, now = orders.lock(connection, flows), database.now(connection)
+    rows, now = orders.find(connection, flows), database.now(connection)
     begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
     newest = max(begun, key=lambda row: row.intended_at, default=None)
     start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
     return {flow: _look_at(connection, rows[flow], driver, start, outlooks.get(flow, Outlook())) for flow in flows}
 
 
-def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Start | None, outlook: Outlook) -> Seen:
+def _look_at(connection: Connection, run: Any, driver: _Driver, start: Start | None, outlook: Outlook) -> Seen:
     now = database.now(connection)
     wish = connection.execute(select(desired).where(desired.c.flow == run.flow)).one_or_none()
     return Seen(
@@ -187,10 +195,10 @@ def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Star
         is_driver_alive=driver.is_alive,
         is_driver_up=driver.is_up,
         newest_start=start,
-        intended_seconds_ago=_ago(now, run.intended_at),
+        intended_seconds_ago=clock.seconds_ago(now, run.intended_at),
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
-        sign_seconds_ago=_ago(now, run.sign_at),
+        sign_seconds_ago=clock.seconds_ago(now, run.sign_at),
         waits_for=outlook.waits_for or _window(connection, table_of(run.flow), now),
         backlog=outlook.backlog,
         expires=outlook.expires,
@@ -226,7 +234,3 @@ def _remember(connection: Connection, flow: str, seen: Seen, decision: Decision)
         incidents.begin(connection, flow, decision.state, decision.reason, decision.error)
     elif lasts or decision.state is State.STOPPED:
         incidents.end(connection, flow)
-
-
-def _ago(now: float, moment: float | None) -> float | None:
-    return None if moment is None else now - moment

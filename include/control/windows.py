@@ -107,14 +107,14 @@ def record_pause(connection: Connection, entry: Entry, epoch: int, began_at: flo
 def calendar(engine: Engine, table: str | None = None, limit: int = 50) -> list[Window]:
     """The newest windows, newest first. Raises Unreachable."""
     chosen = windows.c.target == table if table else windows.c.number > 0
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(windows).where(chosen).order_by(windows.c.number.desc()).limit(limit)).all()
         return [_window(connection, row) for row in rows]
 
 
 def find(engine: Engine, number: int) -> Window | None:
     """One of them. Raises Unreachable."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         row = connection.execute(select(windows).where(windows.c.number == number)).one_or_none()
         return _window(connection, row) if row else None
 

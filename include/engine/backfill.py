@@ -233,7 +233,7 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
 
 def _let_catch_up(own: Worker, table: Table, flows: list[Table]) -> None:
     """Those that run soon read what is left, which is done sooner than stopping them first and starting them again."""
-    with database.transaction(own.engine) as connection:
+    with database.reading(own.engine) as connection:
         alive = lease.alive(connection)
     soon = [flow for flow in flows if flow.flow in alive and flow.interval_seconds <= CATCH_UP_SECONDS]
     deadline = time.monotonic() + CATCH_UP_SECONDS

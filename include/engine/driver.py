@@ -19,11 +19,10 @@ from include.engine.besides import Besides
 from include.engine.host import Host
 from include.engine.session import open_session
 from include.errors import LeaseLost
-from include.settings import settings
+from include.settings import HALT_SECONDS, settings
 from include.spec import Table
 
 BY_HAND = "by hand"
-HALT_SECONDS = 2
 
 
 def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: Besides | None = None) -> None:

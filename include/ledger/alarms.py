@@ -13,7 +13,7 @@ from include.settings import settings
 def by_target() -> dict[str, str]:
     """Of a flow, a table, the supervisor, or "window" or "vacuum" and a table. Nothing where nobody can tell."""
     try:
-        with database.transaction(database.connect(settings().control_url)) as connection:
+        with database.reading(database.connect(settings().control_url)) as connection:
             open_alarms = connection.execute(select(incidents).where(incidents.c.ended_at.is_(None))).all()
             acknowledged = acknowledgements.current(connection)
     except SluiceError:

@@ -89,7 +89,7 @@ def beginning(account: Account, entry: Entry) -> Any:
 def accepted(entry: Entry) -> str:
     """What was given up when the generation of this batch began, in words; empty for nothing. Raises Unreachable."""
     own = (losses.c.flow == entry.flow) & (losses.c.generation == entry.generation)
-    with database.transaction(database.connect(settings().control_url)) as connection:
+    with database.reading(database.connect(settings().control_url)) as connection:
         found = connection.execute(select(losses).where(own)).all()
     spans = (f"{one.topic}/{one.partition} from {one.first} to before {one.after or 'its end'}" for one in found)
     return ", ".join(spans)

@@ -137,7 +137,7 @@ def _retention(least_seconds: float, kept_since: float | None, now: float) -> fl
 
 def _merges(engine: Engine, table: Table) -> bool:
     """Whether its windows merge, and nobody has stopped its flow."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         return table.merges_in_windows and orders.order(connection, table.flow).state != "stopped"
 
 

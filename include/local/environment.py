@@ -7,6 +7,7 @@ import shlex
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
+from include.control import private
 from include.local import install
 from include.settings import ROOT, Settings
 
@@ -51,11 +52,16 @@ def write(where: Settings, java_home: Path) -> dict[str, str]:
     """Write the configuration below `home`, secrets only where there are none. Returns the variables of `env.sh`."""
     for directory in (where.home / "airflow", where.logs):
         directory.mkdir(parents=True, exist_ok=True)
+    # Airflow's database holds its users' sessions and connections.
+    private.close(where.home / "airflow")
     _write_secrets(where)
     variables = write_spark(where, java_home) | _airflow(where)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     path = ":".join(shlex.quote(str(part)) for part in _path(java_home))
-    (where.home / "env.sh").write_text("\n".join([*lines, f'export PATH={path}:"$PATH"', ""]))
+    file = where.home / "env.sh"
+    # It names the control database, with its password.
+    private.create(file)
+    file.write_text("\n".join([*lines, f'export PATH={path}:"$PATH"', ""]))
     return variables
 
 
@@ -149,7 +155,7 @@ def _write_secrets(where: Settings) -> None:
 
 def _write_once(file: Path, text: str) -> None:
     if not file.exists():
-        file.touch(mode=0o600)
+        private.create(file)
         file.write_text(text)
 
 

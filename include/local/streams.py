@@ -16,14 +16,14 @@ def forgive(engine: Engine) -> None:
 
 def failed(engine: Engine) -> dict[str, str]:
     """By flow, the sentence it ended with, for those that wait for their next start or for a person."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(runs.c.flow, runs.c.failure).where(runs.c.failure.is_not(None)))
         return {row.flow: row.failure for row in rows}
 
 
 def missing(engine: Engine) -> list[str]:
     """The flows that are to run and that no living driver holds."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         held = lease.alive(connection)
         names = catalog.load().flows
         return [name for name in names if name not in held and orders.order(connection, name).state == "running"]
@@ -31,7 +31,7 @@ def missing(engine: Engine) -> list[str]:
 
 def launched(engine: Engine) -> dict[str, str]:
     """By driver, the process that the supervisor launched last."""
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         rows = connection.execute(select(drivers.c.driver, drivers.c.handle).where(drivers.c.handle.is_not(None)))
         return {row.driver: row.handle for row in rows}
 

@@ -31,9 +31,9 @@ def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[
     the table cannot be made again, and AirflowSkipException where nothing is to be done.
     """
     tables = catalog.load()
-    begin, end = day if day and table.sliced_by else (asked["from"], asked["to"])
     try:
         table = tables.as_its_file_says(name)
+        begin, end = day if day and table.sliced_by else (asked["from"], asked["to"])
         range_ = slices.of(table, begin, end)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")

@@ -112,7 +112,7 @@ def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
 
 
 def _moves(engine: Engine, flow: str, window: Window) -> bool:
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         is_held = flow in lease.alive(connection)
         sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == flow)).scalar_one_or_none()
     # One that nobody runs is the supervisor's business.

@@ -35,7 +35,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, Outlook]:
             print(f"{flow}: how far it is behind cannot be told: {one.unknown}")
     backlog.remember(engine, {flow: one.count for flow, one in found.items() if one.count is not None})
     growing, broken = backlog.growing(engine), _broken_promises(tables, lags) if promises else {}
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         now, known = database.now(connection), incidents.of_state(connection, State.REJECTING)
     outlooks = {
         flow: Outlook(

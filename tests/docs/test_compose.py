@@ -1,6 +1,7 @@
 """docker-compose.yaml, as far as it can be checked without an engine."""
 
 import re
+from pathlib import Path
 
 import yaml
 
@@ -35,3 +36,11 @@ def test_airflow_is_the_version_of_the_lock():
     wanted = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE).group(1)
     images = {one["image"] for one in COMPOSE["services"].values() if one["image"].startswith("apache/airflow")}
     assert images == {f"apache/airflow:{wanted}-python3.11"}
+
+
+def test_no_container_sees_the_file_of_secrets_and_spark_is_given_none_of_them():
+    for name, service in COMPOSE["services"].items():
+        shared = {Path(volume.split(":")[0]) for volume in service.get("volumes", []) if volume.startswith((".", "/"))}
+        assert not any(Path(".env").is_relative_to(one) for one in shared), name
+        if service["image"].startswith("apache/spark"):
+            assert "environment" not in service and "env_file" not in service, name

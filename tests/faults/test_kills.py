@@ -43,7 +43,7 @@ def events_flowing(pipeline: Pipeline) -> Iterator[None]:
         producing.result()
 
 
-@pytest.mark.parametrize("pipeline", [{"SLUICE_LEASE_SECONDS": "5"}], indirect=True)
+@pytest.mark.parametrize("pipeline", [{"SLUICE_LEASE_SECONDS": "7"}], indirect=True)
 def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: Pipeline, capsys):
     dice = random.Random(SEED)
     recoveries: list[float] = []

@@ -6,14 +6,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, event, select
 
 from include.control import database, lease
 from include.control.keeper import Keeper
@@ -38,9 +38,24 @@ def clock() -> float:
         return connection.execute("SELECT (julianday('now') - 2440587.5) * 86400.0").fetchone()[0]
 
 
-def expires_at(engine: Engine) -> float:
+def expires_at(engine: Engine, flow: str = FLOW) -> float:
     with database.transaction(engine) as connection:
-        return connection.execute(select(leases.c.expires_at).where(leases.c.flow == FLOW)).scalar_one()
+        return connection.execute(select(leases.c.expires_at).where(leases.c.flow == flow)).scalar_one()
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[int]]:
+    """How many values each statement brings."""
+    values: list[int] = []
+
+    def count(_connection: Connection, _cursor: object, _statement: str, parameters: Sized, *_: object) -> None:
+        values.append(len(parameters))
+
+    event.listen(engine, "before_cursor_execute", count)
+    try:
+        yield values
+    finally:
+        event.remove(engine, "before_cursor_execute", count)
 
 
 def passes(keeper: Keeper, since: Order, flow: str = FLOW) -> bool:
@@ -164,6 +179,67 @@ def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has
         lease.acquire(engine, [FLOW], holder(), 30)
 
 
+def test_a_look_at_the_gate_costs_the_same_however_many_leases_the_driver_holds(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 300, halts)
+
+    def asked() -> list[int]:
+        with counted(engine) as values:
+            assert passes(keeper, Order()) is True
+            keeper.leave(FLOW)
+        return values
+
+    keeper.take([FLOW])
+    alone = asked()
+    keeper.take([f"silver.flow_{number}" for number in range(299)])
+    assert asked() == alone
+    assert halts.reasons == []
+
+
+def test_all_leases_of_a_driver_are_renewed_and_given_back_by_as_many_statements_as_two(engine, holder):
+    few = lease.acquire(engine, ["a", "b"], holder(), 30)
+    many = lease.acquire(engine, [f"silver.flow_{number}" for number in range(300)], holder(), 30)
+
+    def statements(held: list[Lease]) -> int:
+        with counted(engine) as values:
+            with database.transaction(engine) as connection:
+                lease.renew(connection, held, 30)
+            lease.release(engine, held)
+        return len(values)
+
+    assert statements(many) == statements(few)
+
+
+def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    begin = clock()
+    wait_until(lambda: passes(keeper, Order()) and clock() > begin + 2, 20)
+    assert expires_at(engine, "silver.more") > clock()
+    assert halts.reasons == []
+
+
+def test_whoever_lost_another_lease_in_its_sleep_is_halted_at_the_gate_before_it_writes(engine, holder, halts):
+    former = holder()
+    keeper = Keeper(engine, former, 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    over = expires_at(engine)
+    former.fence()
+    lease.acquire(engine, ["silver.more"], holder(), 30)
+    wait_until(lambda: clock() > over - 0.9, 10)
+    with pytest.raises(SystemExit):
+        passes(keeper, Order())
+    assert halts.reasons == ["silver.more was taken over by another driver (this one held epoch 1)"]
+
+
+def test_a_keeper_that_could_give_nothing_back_halts_nothing(engine, holder, keep, halts):
+    keeper = keep(holder(), 2)
+    over = expires_at(engine)
+    with database_away(engine), pytest.raises(Unreachable):
+        keeper.give_back([FLOW])
+    wait_until(lambda: clock() > over, 10)
+    assert halts.reasons == []
+
+
 def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):
     former = holder()
     keeper = keep(former, 30)
@@ -240,6 +316,44 @@ def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_i
     over = expires_at(engine)
     with database_away(engine):
         wait_until(lambda: clock() > over - 0.8, 10)
+        keeper.start()
+        wait_until(lambda: halts.reasons, 10)
+    keeper.stop()
+    assert halts.moments[0] < over
+
+
+@pytest.fixture
+def slow_renewals(engine: Engine) -> Iterator[None]:
+    """Each lasts 0.8 s longer after the database has said until when the lease lasts."""
+
+    def slowly(_connection: Connection) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begin = clock()
+            wait_until(lambda: clock() > begin + 0.8, 10)
+
+    event.listen(engine, "commit", slowly)
+    yield
+    event.remove(engine, "commit", slowly)
+
+
+@pytest.mark.usefixtures("slow_renewals")
+def test_a_renewal_that_takes_its_time_leaves_no_deadline_behind_the_expiry(engine, holder, keep, halts):
+    keep(holder(), 2)
+    first = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > first, 10)
+    with database_away(engine) as ends:
+        over = ends()
+        wait_until(lambda: halts.reasons, 10)
+    assert halts.moments[0] < over
+
+
+def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_renewed(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 2, halts)
+    keeper.take([FLOW])
+    over = expires_at(engine)
+    wait_until(lambda: clock() > over - 1.2, 10)
+    keeper.take(["silver.more"])
+    with database_away(engine):
         keeper.start()
         wait_until(lambda: halts.reasons, 10)
     keeper.stop()

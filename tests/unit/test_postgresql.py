@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, event, select
 
 from include.control import database, lease
 from include.control.keeper import Keeper
@@ -103,6 +103,24 @@ def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgr
         wait_until(lambda: halted_at, 10)
     keeper.stop()
     assert halted_at[0] < over
+
+
+def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
+    halted: list[str] = []
+    keeper = Keeper(on_postgresql, holder(), 1.5, halted.append)
+    keeper.take([FLOW, "silver.more"])
+    giving_back = threading.Thread(target=lambda: keeper.give_back(["silver.more"]))
+
+    @event.listens_for(on_postgresql, "before_cursor_execute", once=True)
+    def meanwhile(*_: object) -> None:
+        giving_back.start()
+        # It has to wait for the renewal, which has begun.
+        giving_back.join(0.5)
+
+    keeper.start()
+    wait_until(lambda: not keeper.holds("silver.more") and not giving_back.is_alive(), 10)
+    keeper.stop()
+    assert halted == []
 
 
 def test_a_server_that_is_started_anew_is_found_by_the_same_engine(postgresql: Server, on_postgresql: Engine, holder):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
-from include.settings import ROOT, from_environment
+from include.settings import HALT_SECONDS, LEASE_LOOK, LEASE_MARGIN, ROOT, from_environment
 
 
 def test_without_any_variable_everything_lies_below_var():
@@ -43,13 +43,13 @@ def test_each_variable_sets_its_setting():
             "SLUICE_KAFKA": "one:1,two:2",
             "SLUICE_CONTROL_URL": "postgresql://db/sluice",
             "SLUICE_AIRFLOW_PORT": "8181",
-            "SLUICE_LEASE_SECONDS": "2.5",
+            "SLUICE_LEASE_SECONDS": "7.5",
         }
     )
     assert where.jars == Path("/elsewhere/jars")
     assert where.kafka == "one:1,two:2"
     assert where.control_url == "postgresql://db/sluice"
-    assert (where.airflow_port, where.lease_seconds) == (8181, 2.5)
+    assert (where.airflow_port, where.lease_seconds) == (8181, 7.5)
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-3", "1,5", "nan", "inf"])
@@ -59,6 +59,21 @@ def test_a_lease_that_is_no_number_above_0_is_refused_by_name_and_value(value: s
     assert str(refusal.value) == (
         f"SLUICE_LEASE_SECONDS is '{value}', which is not a number above 0: set it to one, or unset it for 30"
     )
+
+
+@pytest.mark.parametrize("value", ["0.5", "5", "6.9"])
+def test_a_lease_that_is_over_before_its_driver_has_ended_itself_is_refused(value: str):
+    with pytest.raises(UsageError) as refusal:
+        from_environment({"SLUICE_LEASE_SECONDS": value})
+    assert str(refusal.value) == (
+        f"SLUICE_LEASE_SECONDS is {value}, which leaves a driver too little time to end itself before its lease is "
+        f"over: set it to 7 or more, or unset it for 30"
+    )
+
+
+def test_the_shortest_lease_leaves_its_driver_the_time_to_end_itself():
+    shortest = from_environment({"SLUICE_LEASE_SECONDS": "7"}).lease_seconds
+    assert shortest * (LEASE_MARGIN - LEASE_LOOK) >= HALT_SECONDS
 
 
 @pytest.mark.parametrize("value", ["http", "-1", "0", "0.5", "8080.7", "70000", "65536", "nan", "inf"])

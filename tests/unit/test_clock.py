@@ -1,0 +1,149 @@
+"""A clock that is put back by a day delays no restart, hides no silence and keeps nobody waiting."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, update
+
+from include.control import (
+    attendance,
+    backlog,
+    commands,
+    database,
+    lease,
+    orders,
+    schedule,
+    shutdown,
+    supervision,
+)
+from include.control.commands import Action, Command
+from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, STUCK_SECONDS, State
+from include.control.process import Holder
+from include.control.schema import audits, backlogs, drivers, pulses, runs, shutdowns, ticks
+from include.control.supervision import Settlement
+
+FLOW = "silver.readings"
+DAY_SECONDS = 86_400
+# Leases are judged by their holders' deadlines, too.
+MOMENTS = (
+    *(runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at),
+    *(pulses.c.at, shutdowns.c.began_at, ticks.c.at, backlogs.c.at, audits.c.at),
+)
+
+
+def put_clock_back(engine: Engine, seconds: float = DAY_SECONDS) -> None:
+    """As everything looks that was written before; below 0: time has passed."""
+    with database.transaction(engine) as connection:
+        for column in MOMENTS:
+            connection.execute(update(column.table).values({column: column + seconds}))
+
+
+def settle(engine: Engine, dead: str | None = None) -> Settlement:
+    return supervision.settle(engine, "main", [FLOW], dead)
+
+
+def state(settlement: Settlement) -> State:
+    return settlement.decisions[FLOW].state
+
+
+@pytest.fixture
+def at_work(engine: Engine, holder: Callable[[], Holder]) -> Holder:
+    """A driver whose flow has been well for a while."""
+    driver = holder()
+    supervision.record_launch(engine, "main", driver.python.to_json(), settle(engine).launch_since)
+    orders.begin(engine, [FLOW], by_hand=False)
+    lease.acquire(engine, [lease.of_driver("main"), FLOW], driver, 3600)
+    put_clock_back(engine, -HEALTHY_SECONDS - 1)
+    orders.show_signs(engine, [FLOW])
+    assert state(settle(engine)) is State.HEALTHY
+    return driver
+
+
+def ask(engine: Engine, action: Action, driver: str | None = None) -> str:
+    [result] = commands.obey(engine, Command(action, (FLOW,), "ann", "a test", driver))
+    return result
+
+
+def test_a_flow_that_waits_for_its_next_start_is_started_at_once(engine: Engine):
+    supervision.record_launch(engine, "main", "first", settle(engine).launch_since)
+    assert settle(engine, dead="first").launch_since is None
+    put_clock_back(engine)
+    assert settle(engine, dead="first").launch_since is not None
+
+
+def test_a_launch_that_nobody_knows_of_is_made_up_for(engine: Engine):
+    settle(engine)
+    put_clock_back(engine)
+    assert settle(engine).launch_since is not None
+
+
+def test_a_silence_counts_from_when_the_clock_was_put_back(engine: Engine, at_work: Holder):
+    put_clock_back(engine)
+    assert state(settle(engine)) is State.HEALTHY
+    put_clock_back(engine, -STUCK_SECONDS - 1)
+    assert state(settle(engine)) is State.STUCK
+
+
+def test_a_driver_that_does_not_restart_is_ended_by_force(engine: Engine, at_work: Holder):
+    ask(engine, Action.RESTART, driver="main")
+    put_clock_back(engine)
+    assert not settle(engine).kill
+    put_clock_back(engine, -FORCE_SECONDS - 1)
+    assert settle(engine).kill
+
+
+def test_a_restart_that_is_asked_for_afterwards_counts(engine: Engine, at_work: Holder):
+    put_clock_back(engine)
+    ask(engine, Action.RESTART, driver="main")
+    decision = settle(engine).decisions[FLOW]
+    assert decision.reason.startswith("its driver was asked to restart")
+
+
+def test_a_restart_that_was_asked_for_before_is_no_reason_to_do_nothing(engine: Engine, at_work: Holder):
+    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the batch in hand"
+    put_clock_back(engine)
+    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the batch in hand"
+
+
+def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engine: Engine):
+    supervision.show_pulse(engine)
+    assert attendance.look(engine).absence is None
+    put_clock_back(engine)
+    assert supervision.pulse_seconds_ago(engine) is None
+    assert "has not been at work yet" in attendance.look(engine).absence
+
+
+def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine, at_work: Holder):
+    supervision.show_pulse(engine)
+    put_clock_back(engine, 1)
+    assert state(settle(engine)) is State.HEALTHY
+    assert supervision.pulse_seconds_ago(engine) == 0
+    assert attendance.look(engine).absence is None
+
+
+def test_a_platform_that_was_stopped_before_can_be_started(engine: Engine):
+    shutdown.begin(engine, [])
+    put_clock_back(engine)
+    assert "stopped it some time ago" in attendance.look(engine).absence
+    shutdown.end(engine)
+    assert attendance.look(engine).shutdown is None
+
+
+def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(engine: Engine):
+    def follow() -> dict[str, str]:
+        return schedule.follow(engine, {FLOW: "hourly"}, lambda _, after: after + 3600)
+
+    follow()
+    put_clock_back(engine)
+    assert follow() == {FLOW: "reads what its source holds now, then stops"}
+    orders.end_drain(engine, FLOW)
+    assert follow() == {}
+
+
+def test_a_backlog_of_before_is_no_part_of_a_trend(engine: Engine):
+    for behind in range(backlog.SAMPLES):
+        backlog.remember(engine, {FLOW: behind})
+    assert backlog.growing(engine)
+    put_clock_back(engine)
+    backlog.remember(engine, {FLOW: 0})
+    assert backlog.growing(engine) == {}
