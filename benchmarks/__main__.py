@@ -11,6 +11,7 @@ NAMES = (
     "sources",
     "progress",
     "status",
+    "hundreds",
     "ledger",
     "backfill",
     "in_driver",

@@ -45,13 +45,13 @@ def tables(flows: int) -> list[Table]:
     return made
 
 
-def store(flow: Table) -> None:
+def store(flow: Table, commits: int = COMMITS, unread: int = UNREAD) -> None:
     """Commits of every two seconds until now, each with its stamp, and a checkpoint that is behind."""
     log = settings().table_path(flow.name) / "_delta_log"
     log.mkdir(parents=True)
-    for version in range(COMMITS):
-        at_ms = int((time.time() - 2 * (COMMITS - version)) * 1000)
-        end = _offset(flow, version - UNREAD)
+    for version in range(commits):
+        at_ms = int((time.time() - 2 * (commits - version)) * 1000)
+        end = _offset(flow, version - unread)
         stamp = {"flow": flow.flow, "generation": 1, "batch": version, "epoch": 1, "source_to": end}
         info = {"timestamp": at_ms, "operation": "WRITE", "userMetadata": json.dumps(stamp)}
         statistics = {"numRecords": 200, "minValues": {"offset": version}, "maxValues": {"offset": version + 200}}
@@ -62,7 +62,7 @@ def store(flow: Table) -> None:
     checkpoint = settings().checkpoints(flow.flow) / "1"
     for name, text in (
         ("metadata", '{"id":"x"}'),
-        ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, COMMITS - UNREAD))}"),
+        ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, commits - unread))}"),
         ("commits/7", "v1\n{}"),
     ):
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)

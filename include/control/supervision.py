@@ -1,14 +1,15 @@
 """The supervisor's work on one driver: what it sees of each flow, and what it decides."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import abandoned, acknowledgements, database, incidents, lease, orders, shutdown
+from include.control import abandoned, acknowledgements, database, incidents, lease, orders, shutdown, windows
 from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
 from include.control.process import Holder, Process
-from include.control.schema import desired, drivers, leases, pulses, runs
+from include.control.schema import desired, drivers, pulses, runs
 from include.control.seen import Failure, Seen, Start
 from include.control.shutdown import Shutdown
 from include.spec import table_of
@@ -85,12 +86,9 @@ def settle(
             epoch = lease.epoch(connection, lease.of_driver(driver))
             intent = {"intended_at": launch_since, "handle": None, "epoch": epoch}
             connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
-        for flow, decision in decisions.items():
-            # A new driver tries them all, those that wait for their next start too.
-            if decision.start or (launch_since and decision.state is State.BACKING_OFF):
-                _intend(connection, flow)
-            if not seen_driver.shutdown:
-                _remember(connection, flow, seen[flow], decision)
+        _intend(connection, decisions, is_new_driver=launch_since is not None)
+        if not seen_driver.shutdown:
+            _remember(connection, seen, decisions)
         known = acknowledgements.current(connection)
     acknowledged = {
         flow: str(known[flow])
@@ -174,12 +172,21 @@ def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: d
     begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
     newest = max(begun, key=lambda row: row.intended_at, default=None)
     start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
-    return {flow: _look_at(connection, rows[flow], driver, start, outlooks.get(flow, Outlook())) for flow in flows}
+    wishes = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
+    wish_of = {wish.flow: wish for wish in wishes}
+    window_of = windows.open_of(connection, {table_of(flow) for flow in flows})
+    # What is known from outside goes before a window of the table.
+    outlook_of = {flow: outlooks.get(flow, Outlook()) for flow in flows}
+    waits = {flow: outlook.waits_for or window_of.get(table_of(flow)) for flow, outlook in outlook_of.items()}
+    return {
+        flow: _seen(rows[flow], wish_of.get(flow), driver, start, replace(outlook, waits_for=waits[flow]), now)
+        for flow, outlook in outlook_of.items()
+    }
 
 
-def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Start | None, outlook: Outlook) -> Seen:
-    now = database.now(connection)
-    wish = connection.execute(select(desired).where(desired.c.flow == run.flow)).one_or_none()
+def _seen(
+    run: Row[Any], wish: Row[Any] | None, driver: _Driver, start: Start | None, outlook: Outlook, now: float
+) -> Seen:
     return Seen(
         wanted=wish.state if wish else "running",
         wanted_why=wish.reason if wish else "",
@@ -191,7 +198,7 @@ def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Star
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
         sign_seconds_ago=_ago(now, run.sign_at),
-        waits_for=outlook.waits_for or _window(connection, table_of(run.flow), now),
+        waits_for=outlook.waits_for,
         backlog=outlook.backlog,
         expires=outlook.expires,
         rejects=outlook.rejects,
@@ -203,29 +210,28 @@ def _look_at(connection: Connection, run: Row[Any], driver: _Driver, start: Star
     )
 
 
-def _window(connection: Connection, table: str, now: float) -> str | None:
-    """The window that the table's flow waits for, in words."""
-    held = (leases.c.flow == lease.of_window(table)) & (leases.c.writes == table) & (leases.c.expires_at > now)
-    row = connection.execute(select(leases).where(held)).one_or_none()
-    if row is None:
-        return None
-    return f"a window has {table} to itself for {now - row.wanted_at:.0f} s ({Holder.from_json(row.holder)})"
+def _intend(connection: Connection, decisions: Mapping[str, Decision], is_new_driver: bool) -> None:
+    # A new driver tries them all, those that wait for their next start too.
+    states = {State.BACKING_OFF} if is_new_driver else set()
+    starting = [flow for flow, decision in decisions.items() if decision.start or decision.state in states]
+    if starting:
+        values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
+        connection.execute(update(runs).where(runs.c.flow.in_(starting)).values(values))
 
 
-def _intend(connection: Connection, flow: str) -> None:
-    values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
-    connection.execute(update(runs).where(runs.c.flow == flow).values(values))
+def _remember(connection: Connection, seen: Mapping[str, Seen], decisions: Mapping[str, Decision]) -> None:
+    lasting = {flow for flow, decision in decisions.items() if _lasts(seen[flow], decision)}
+    if retried := [flow for flow in lasting if seen[flow].attempts]:
+        connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
+    sick = {flow: (one.state, one.reason, one.error) for flow, one in decisions.items() if one.is_sick}
+    stopped = {flow for flow, decision in decisions.items() if decision.state is State.STOPPED}
+    incidents.settle(connection, sick, (lasting | stopped) - sick.keys())
 
 
-def _remember(connection: Connection, flow: str, seen: Seen, decision: Decision) -> None:
+def _lasts(seen: Seen, decision: Decision) -> bool:
+    """Whether it has been well for so long that earlier failures count no more."""
     works = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
-    lasts = works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
-    if lasts and seen.attempts:
-        connection.execute(update(runs).where(runs.c.flow == flow).values(attempts=0))
-    if decision.is_sick:
-        incidents.begin(connection, flow, decision.state, decision.reason, decision.error)
-    elif lasts or decision.state is State.STOPPED:
-        incidents.end(connection, flow)
+    return works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
 
 
 def _ago(now: float, moment: float | None) -> float | None:
