@@ -23,6 +23,12 @@ from include.spec import Delta, Kafka, Table
 
 COMMITS, UNREAD = 1_000, 300
 RUNS = 5
+SCHEMA = {"type": "struct", "fields": [{"name": "offset", "type": "long", "nullable": True, "metadata": {}}]}
+METADATA = {"id": "x", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(SCHEMA)}
+_TABLE = [
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {"metaData": {**METADATA, "partitionColumns": [], "configuration": {}}},
+]
 ABSENT = "127.0.0.1:1"
 # The command line, over the tables of this benchmark.
 COMMAND = """
@@ -57,6 +63,7 @@ def store(flow: Table, commits: int = COMMITS, unread: int = UNREAD) -> None:
         statistics = {"numRecords": 200, "minValues": {"offset": version}, "maxValues": {"offset": version + 200}}
         file = {"path": f"{version}.parquet", "size": 20_000, "modificationTime": at_ms, "dataChange": True}
         actions = [{"commitInfo": info}, *({"add": {**file, "stats": json.dumps(statistics)}} for _ in range(3))]
+        actions += _TABLE if version == 0 else []
         lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
         (log / f"{version:020}.json").write_text(lines)
     checkpoint = settings().checkpoints(flow.flow) / "1"

@@ -62,10 +62,11 @@ class _Driver:
     shutdown: Shutdown | None
 
 
-def handle(engine: Engine, driver: str) -> str | None:
-    """By which the launcher knows the driver's newest process. Raises Unreachable."""
+def handles(engine: Engine) -> dict[str, str]:
+    """By driver, the text by which its launcher knows its newest process. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        return connection.execute(select(drivers.c.handle).where(drivers.c.driver == driver)).scalar_one_or_none()
+        launched = connection.execute(select(drivers).where(drivers.c.handle.is_not(None)))
+        return {row.driver: row.handle for row in launched}
 
 
 def settle(
@@ -101,7 +102,7 @@ def settle(
 
 def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
     """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
-    launched = handle(engine, driver)
+    launched = handles(engine).get(driver)
     dead = launched if launched and _has_ended_here(launched) else None
     with database.transaction(engine) as connection:
         seen = _look(connection, flows, _look_at_driver(connection, driver, dead), {})

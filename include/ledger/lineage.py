@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
     emit = _to(url) if url else _into(directory / "events.ndjson")
     told: dict[str, dict[str, str]] = json.loads(memory.read_text()) if memory.exists() else {}
     found: dict[str, str] = {}
+    _columns.cache_clear()
     for flow in (*tables.flows.values(), *tables.views.values()):
         try:
             commit = _newest(flow)
@@ -166,6 +168,8 @@ def _of_table(table: str, version: int | None) -> Facets:
     return facets
 
 
+# The table that one flow writes, another one reads.
+@cache
 def _columns(table: str) -> list[schema_dataset.SchemaDatasetFacetFields]:
     columns = json.loads(DeltaTable(str(settings().table_path(table))).schema().to_json())["fields"]
     return [
