@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import psutil
 
 from include.errors import SluiceError
+from include.settings import settings
 
 KILL_TIMEOUT_SECONDS = 10
+# Who made a folder for temporary files.
+OWNER = "owner.json"
 
 
 def boot_id() -> str:
@@ -84,6 +88,23 @@ class Process:
             if time.monotonic() > deadline:
                 raise SluiceError(f"process {self.pid} outlives SIGKILL: its disk may hang; end it, then start again")
             time.sleep(0.02)
+
+
+def scratch() -> Path:
+    """A new folder for what is of use to this process alone; `is_scratch_of_dead` tells when it is not any more."""
+    made = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    made.mkdir(parents=True)
+    (made / OWNER).write_text(Process.of(os.getpid()).to_json())
+    return made
+
+
+def is_scratch_of_dead(folder: Path) -> bool:
+    """Whether it was made by `scratch` of a process of this machine that has ended."""
+    try:
+        owner = Process.from_json((folder / OWNER).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+    return owner.is_here and not owner.is_alive
 
 
 @dataclass(frozen=True)
