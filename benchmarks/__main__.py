@@ -12,6 +12,7 @@ NAMES = (
     "progress",
     "status",
     "hundreds",
+    "growth",
     "ledger",
     "backfill",
     "in_driver",

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, text
 
-from include import retention
+from include import catalog, retention
+from include.control import commands, database
+from include.control.commands import Action, Command
 from include.orchestration import housekeeping, watchdog
 from include.orchestration.watchdog import Housekeeper
+from include.settings import settings
 from tests.waiting import wait_until
 
 CLI = str(Path(sys.executable).parent / "airflow")
@@ -22,6 +25,15 @@ def airflow(*arguments: str) -> str:
     done = subprocess.run([CLI, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.fixture
+def supervise(dags):
+    """The DAG, with nothing to start."""
+    engine, flows = database.connect(settings().control_url), tuple(catalog.load().flows)
+    commands.obey(engine, Command(Action.STOP, flows, "a test", "only the supervisor is at work"))
+    yield dags["supervise"]
+    commands.obey(engine, Command(Action.START, flows, "a test", "it is over"))
 
 
 @pytest.fixture
@@ -44,7 +56,10 @@ def run_each_day(session, dag_id: str) -> None:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    dag, version = SerializedDagModel.get_dag(dag_id, session), DagVersion.get_latest_version(dag_id, session=session)
+    dag, version = (
+        SerializedDagModel.get_dag(dag_id, session=session),
+        DagVersion.get_latest_version(dag_id, session=session),
+    )
     for age_days in range(RUNS):
         at = datetime.now(UTC) - timedelta(days=age_days, minutes=1)
         run = DagRun(
@@ -70,7 +85,7 @@ def run_each_day(session, dag_id: str) -> None:
     session.commit()
 
 
-def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(dags, session):
+def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(supervise, session):
     from airflow.models import DagRun, TaskInstance
     from airflow.models.dag_version import DagVersion
     from airflow.models.serialized_dag import SerializedDagModel
@@ -90,11 +105,11 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(d
     # Other tests leave young ones.
     assert {before[model] - kept[model] for model in before} == {RUNS - retention.AIRFLOW_DAYS}
     assert count(DagVersion) == versions
-    assert SerializedDagModel.get_dag("supervise", session) is not None
+    assert SerializedDagModel.get_dag("supervise", session=session) is not None
     assert "supervise" in airflow("dags", "list")
     housekeeping.forget_airflow()
     assert {model: count(model) for model in before} == kept
-    run = dags["supervise"].test()
+    run = supervise.test()
     assert run.get_task_instance("reconcile").state == "success"
     assert count(DagRun) == kept[DagRun] + 1
 
