@@ -48,7 +48,8 @@ def _old(now: float) -> Iterator[tuple[Table, Condition]]:
     unended = select(backfills.c.root).where(backfills.c.ended_at.is_(None))
     done = (backfills.c.ended_at < before(retention.JOB_DAYS)) & backfills.c.root.not_in(unended)
     yield backfills, _but_newest(backfills, done)
-    yield rewinds, _but_newest(rewinds, rewinds.c.ended_at < before(retention.JOB_DAYS))
+    never_begun = (rewinds.c.phase == "planned") & (rewinds.c.planned_at < before(retention.JOB_DAYS))
+    yield rewinds, _but_newest(rewinds, or_(rewinds.c.ended_at < before(retention.JOB_DAYS), never_begun))
     for rows, kind in ((backfills, "backfill "), (rewinds, "rewind ")):
         # The epochs of flows, drivers and windows must never go back; a job's number never comes again.
         left = select(kind + cast(rows.c.number, String)).where(rows.c.ended_at.is_(None))

@@ -74,6 +74,9 @@ def forget_generations(now: float) -> int:
     for flow in _entries(settings().home / "checkpoints"):
         generations = sorted((one for one in _entries(flow) if one.name.isdigit()), key=lambda one: int(one.name))
         old += [one for one in generations[:-2] if _written_at(one) < before]
+        # Whoever began one and died has left it under this name.
+        unfinished = [one for one in _entries(flow) if one.suffix == ".new"]
+        old += [one for one in unfinished if _written_at(one) < now - retention.SCRATCH_DAYS * DAY_SECONDS]
     return _delete(old)
 
 

@@ -97,14 +97,15 @@ def test_what_is_not_over_stays_however_old_it_is(engine):
     add(engine, windows, window(BEGIN, "open"), window(BEGIN, "asked"), window(BEGIN, "done"), window(BEGIN, "done"))
     # 1 was asked for, and its follower 2 is not done.
     add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 1, None), backfill(3, 3, BEGIN), backfill(4, 4, BEGIN))
-    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), rewind(3, BEGIN))
+    never_begun = {**rewind(3, None), "phase": "planned"}
+    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), never_begun, rewind(4, BEGIN))
     add(engine, shutdowns, {"began_at": BEGIN, "drivers": "[]", "ended_at": None})
     cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
     assert column(engine, incidents, "number") == [1, 3]
     assert column(engine, acknowledgements, "incident") == [1]
     assert column(engine, windows, "state") == ["asked", "done", "open"]
     assert column(engine, backfills, "number") == [1, 2, 4]
-    assert column(engine, rewinds, "number") == [1, 3]
+    assert column(engine, rewinds, "number") == [1, 4]
     assert count(engine, shutdowns) == 1
 
 

@@ -108,9 +108,12 @@ def test_old_generations_go_but_never_the_newest_two(home):
         os.utime(flow / str(number) / "commits", (NOW, NOW - 1_000 * DAY_SECONDS))
         os.utime(flow / str(number), (NOW, NOW - 1_000 * DAY_SECONDS))
     os.utime(flow / "9" / "commits", (NOW, NOW - 10 * DAY_SECONDS))
-    write(flow / "lock")
-    assert leftovers.forget_generations(NOW) == 1
-    assert names(flow) == {"9", "10", "11", "lock"}
+    write(flow / "lock", days_old=1_000)
+    for number, days_old in {12: 30, 13: 1}.items():
+        write(flow / f"{number}.new" / OWNER, days_old=days_old)
+        os.utime(flow / f"{number}.new", (NOW, NOW - days_old * DAY_SECONDS))
+    assert leftovers.forget_generations(NOW) == 2
+    assert names(flow) == {"9", "10", "11", "13.new", "lock"}
 
 
 def test_a_home_without_anything_has_nothing_to_clean_up(home):
