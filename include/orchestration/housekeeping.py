@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include import retention
-from include.control import cleanup, database
+from include.control import cleanup, database, incidents
+from include.errors import report
 from include.orchestration import leftovers
 from include.settings import settings
 
+NAME = "housekeeping"
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
 # What a DAG run leaves. Not the DAGs themselves; of their versions Airflow keeps the newest, and those in use.
 AIRFLOW_TABLES = (
@@ -28,17 +30,23 @@ AIRFLOW_SECONDS = 1_800
 
 
 def main() -> int:
-    """Exit code 1 where a part failed; the others are done all the same."""
-    now = time.time()
+    """Exit code 1, and an alarm, where a part failed; the others are done all the same. Raises Unreachable."""
+    now, engine = time.time(), database.connect(settings().control_url)
     parts: dict[str, Callable[[], object]] = {
-        "rows of the control database": lambda: cleanup.forget(database.connect(settings().control_url)),
+        "rows of the control database": lambda: cleanup.forget(engine),
         "logs put aside": lambda: [log.name for log in leftovers.rotate()],
         "logs of Airflow tasks": lambda: leftovers.forget_task_logs(now),
         "temporary files": lambda: leftovers.forget_scratch(now),
         "generations of checkpoints": lambda: leftovers.forget_generations(now),
         "Airflow's metadata": forget_airflow,
     }
-    return max([_do(what, part) for what, part in parts.items()])
+    failures = [failure for what, part in parts.items() if (failure := _do(what, part))]
+    with database.transaction(engine) as connection:
+        if failures:
+            incidents.begin(connection, NAME, "NOT CLEANED UP", "; ".join(failures))
+        else:
+            incidents.end(connection, NAME)
+    return 1 if failures else 0
 
 
 def forget_airflow() -> str:
@@ -58,14 +66,15 @@ def forget_airflow() -> str:
     return f"before {before:%Y-%m-%d} deleted"
 
 
-def _do(what: str, part: Callable[[], object]) -> int:
+def _do(what: str, part: Callable[[], object]) -> str | None:
+    """Why it failed, in words."""
     try:
         print(f"{what}: {part()}", flush=True)
     except Exception as error:
         print(f"{what}: not cleaned up, next time: {error}", flush=True)
-        return 1
-    return 0
+        return f"{what}: {error}"
+    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report(lambda: sys.exit(main()))

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import func, select, text
 
 from include import catalog, retention
-from include.control import commands, database
+from include.control import commands, database, incidents
 from include.control.commands import Action, Command
-from include.orchestration import housekeeping, watchdog
+from include.orchestration import housekeeping, notify, watchdog
 from include.orchestration.watchdog import Housekeeper
 from include.settings import settings
+from tests.conftest import ROOT
 from tests.waiting import wait_until
 
 CLI = str(Path(sys.executable).parent / "airflow")
@@ -120,6 +121,15 @@ def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(mon
     said = capsys.readouterr().out
     assert "Airflow's metadata: not cleaned up, next time: " in said
     assert "rows of the control database: {" in said
+    engine = database.connect(settings().control_url)
+    [alarm] = [one for one in incidents.untold(engine) if one.target == housekeeping.NAME]
+    assert alarm.state == "NOT CLEANED UP"
+    assert alarm.reason.startswith("Airflow's metadata: ")
+    assert notify.command(alarm) == "python -m include.orchestration.housekeeping"
+    assert (ROOT / notify.runbook(alarm)).exists()
+    monkeypatch.setattr(housekeeping, "forget_airflow", lambda: "deleted")
+    assert housekeeping.main() == 0
+    assert incidents.open_of(engine, housekeeping.NAME) is None
 
 
 def test_the_watchdog_has_it_done_once_in_an_hour_and_never_waits(monkeypatch, tmp_path):
