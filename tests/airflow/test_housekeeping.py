@@ -81,13 +81,15 @@ def run_each_day(session, dag_id: str) -> None:
         session.add(task)
         session.flush()
         XComModel.set("return_value", [], dag_id=dag_id, task_id="reconcile", run_id=run.run_id, session=session)
-        session.add(Log("success", task_instance=task))
+        said = Log("success", task_instance=task)
+        said.dttm = at
+        session.add(said)
     session.execute(text("UPDATE xcom SET timestamp = (SELECT start_date FROM dag_run WHERE id = dag_run_id)"))
     session.commit()
 
 
 def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(supervise, session):
-    from airflow.models import DagRun, TaskInstance
+    from airflow.models import DagRun, Log, TaskInstance
     from airflow.models.dag_version import DagVersion
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.models.xcom import XComModel
@@ -98,7 +100,7 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
         return session.execute(select(func.count()).select_from(model).where(mine)).scalar_one()
 
     run_each_day(session, "supervise")
-    before = {model: count(model) for model in (DagRun, TaskInstance, XComModel)}
+    before = {model: count(model) for model in (DagRun, TaskInstance, XComModel, Log)}
     versions = count(DagVersion)
     said = housekeeping.forget_airflow()
     assert said.endswith("deleted")
@@ -107,7 +109,7 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
     assert {before[model] - kept[model] for model in before} == {RUNS - retention.AIRFLOW_DAYS}
     assert count(DagVersion) == versions
     assert SerializedDagModel.get_dag("supervise", session=session) is not None
-    assert "supervise" in airflow("dags", "list")
+    assert "supervise" in airflow("dags", "list", "--output", "plain")
     housekeeping.forget_airflow()
     assert {model: count(model) for model in before} == kept
     run = supervise.test()
