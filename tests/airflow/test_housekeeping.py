@@ -65,7 +65,7 @@ def run_each_day(session, dag_id: str) -> None:
         at = datetime.now(UTC) - timedelta(days=age_days, minutes=1)
         run = DagRun(
             dag_id=dag_id,
-            run_id=f"{dag_id} {age_days}",
+            run_id=f"{dag_id}_{age_days}",
             logical_date=at,
             run_after=at,
             start_date=at,
@@ -109,9 +109,6 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
     assert {before[model] - kept[model] for model in before} == {RUNS - retention.AIRFLOW_DAYS}
     assert count(DagVersion) == versions
     assert SerializedDagModel.get_dag("supervise", session=session) is not None
-    assert "supervise" in airflow("dags", "list", "--output", "plain")
-    housekeeping.forget_airflow()
-    assert {model: count(model) for model in before} == kept
     run = supervise.test()
     assert run.get_task_instance("reconcile").state == "success"
     assert count(DagRun) == kept[DagRun] + 1
