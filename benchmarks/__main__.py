@@ -11,6 +11,8 @@ NAMES = (
     "sources",
     "progress",
     "status",
+    "hundreds",
+    "growth",
     "ledger",
     "backfill",
     "in_driver",

@@ -23,6 +23,12 @@ from include.spec import Delta, Kafka, Table
 
 COMMITS, UNREAD = 1_000, 300
 RUNS = 5
+SCHEMA = {"type": "struct", "fields": [{"name": "offset", "type": "long", "nullable": True, "metadata": {}}]}
+METADATA = {"id": "x", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(SCHEMA)}
+_TABLE = [
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {"metaData": {**METADATA, "partitionColumns": [], "configuration": {}}},
+]
 ABSENT = "127.0.0.1:1"
 # The command line, over the tables of this benchmark.
 COMMAND = """
@@ -45,24 +51,25 @@ def tables(flows: int) -> list[Table]:
     return made
 
 
-def store(flow: Table) -> None:
+def store(flow: Table, commits: int = COMMITS, unread: int = UNREAD) -> None:
     """Commits of every two seconds until now, each with its stamp, and a checkpoint that is behind."""
     log = settings().table_path(flow.name) / "_delta_log"
     log.mkdir(parents=True)
-    for version in range(COMMITS):
-        at_ms = int((time.time() - 2 * (COMMITS - version)) * 1000)
-        end = _offset(flow, version - UNREAD)
+    for version in range(commits):
+        at_ms = int((time.time() - 2 * (commits - version)) * 1000)
+        end = _offset(flow, version - unread)
         stamp = {"flow": flow.flow, "generation": 1, "batch": version, "epoch": 1, "source_to": end}
         info = {"timestamp": at_ms, "operation": "WRITE", "userMetadata": json.dumps(stamp)}
         statistics = {"numRecords": 200, "minValues": {"offset": version}, "maxValues": {"offset": version + 200}}
         file = {"path": f"{version}.parquet", "size": 20_000, "modificationTime": at_ms, "dataChange": True}
         actions = [{"commitInfo": info}, *({"add": {**file, "stats": json.dumps(statistics)}} for _ in range(3))]
+        actions += _TABLE if version == 0 else []
         lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
         (log / f"{version:020}.json").write_text(lines)
     checkpoint = settings().checkpoints(flow.flow) / "1"
     for name, text in (
         ("metadata", '{"id":"x"}'),
-        ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, COMMITS - UNREAD))}"),
+        ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, commits - unread))}"),
         ("commits/7", "v1\n{}"),
     ):
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Keeps the streams running: each minute, starts what is missing and names the flows that are not well.
 
 `reconcile` compares what is wanted with what is seen, starts what is missing and leaves at once; a driver lives on by
-itself. A flow that is not well is one red task instance with its name; its log says why and what to do. Healthy flows
-cost nothing.
+itself. A flow that is not well is one red task instance with its name; its log says why and what to do. Of more than
+ten, the last one lists the rest. Healthy flows cost nothing.
 """
 
 from datetime import timedelta
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include.orchestration import listing
 from include.orchestration.mirrors import show_all
-from include.orchestration.reconcile import reconcile_all
+from include.orchestration.reconcile import reconcile_all, tasks_of
 
 
 @dag(
@@ -32,7 +32,7 @@ def supervise():
     def reconcile() -> list[dict[str, str]]:
         sick = reconcile_all()
         show_all()
-        return sick
+        return tasks_of(sick)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")
     def sick(flow: str, reason: str) -> None:

@@ -61,6 +61,11 @@ class Settings:
         return self.home / "log"
 
     @property
+    def temporary(self) -> Path:
+        """What processes put here is of use to them alone."""
+        return self.home / "tmp"
+
+    @property
     def journals(self) -> Path:
         """Where drivers write down how their queries do."""
         return self.home / "progress"

@@ -1,5 +1,6 @@
 """Incidents: one from the moment something is sick until it has been well for a while. Each is told once."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,21 @@ def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
     with database.reading(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
     return (_incident(row), row.told_at is not None) if row else None
+
+
+def settle(connection: Connection, sick: Mapping[str, tuple[str, str, str]], well: Collection[str]) -> None:
+    """As `begin` and `end` for many that are looked at each minute: nothing is written where nothing has changed.
+
+    sick: by target, the state, reason and error of its alarm. well: the targets that have none any more.
+    """
+    is_open = incidents.c.target.in_([*sick, *well]) & incidents.c.ended_at.is_(None)
+    before = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
+    for target, (state, reason, error) in sick.items():
+        if target not in before or (state in NEWS and state != before[target]):
+            begin(connection, target, state, reason, error)
+    for target in well:
+        if target in before:
+            end(connection, target)
 
 
 def of_state(connection: Connection, state: str) -> frozenset[str]:

@@ -145,10 +145,14 @@ def epoch(connection: Connection, name: str) -> int:
 def holders(connection: Connection) -> dict[str, Holder]:
     """Who holds a lease that has not expired, by flow."""
     now = database.now(connection)
-    rows = connection.execute(select(leases.c.flow, leases.c.holder).where(leases.c.expires_at > now))
-    return {row.flow: Holder.from_json(row.holder) for row in rows}
+    rows = connection.execute(select(leases.c.flow, leases.c.holder).where(leases.c.expires_at > now)).all()
+    # A driver holds many leases, and is one holder.
+    holder_of = {text: Holder.from_json(text) for text in {row.holder for row in rows}}
+    return {row.flow: holder_of[row.holder] for row in rows}
 
 
 def alive(connection: Connection) -> dict[str, Holder]:
     """Of those, the ones that are not known to be dead."""
-    return {flow: holder for flow, holder in holders(connection).items() if not holder.is_known_dead}
+    found = holders(connection)
+    living = {holder for holder in set(found.values()) if not holder.is_known_dead}
+    return {flow: holder for flow, holder in found.items() if holder in living}

@@ -41,9 +41,16 @@ class Orders:
 
 def order(connection: Connection, flow: str) -> Order:
     """What is wanted of one flow; a flow nobody spoke of is to run."""
-    state = connection.execute(select(desired.c.state).where(desired.c.flow == flow)).scalar_one_or_none()
-    turn = connection.execute(select(runs.c.turn).where(runs.c.flow == flow)).scalar_one_or_none()
-    return Order(state or "running", turn or 0)
+    return _orders(connection, [flow])[flow]
+
+
+def _orders(connection: Connection, flows: list[str]) -> dict[str, Order]:
+    """Of many at the cost of one."""
+    states = select(desired.c.flow, desired.c.state).where(desired.c.flow.in_(flows))
+    turns = select(runs.c.flow, runs.c.turn).where(runs.c.flow.in_(flows))
+    state_of = {row.flow: row.state for row in connection.execute(states)}
+    turn_of = {row.flow: row.turn for row in connection.execute(turns)}
+    return {flow: Order(state_of.get(flow, "running"), turn_of.get(flow, 0)) for flow in flows}
 
 
 def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
@@ -55,8 +62,7 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
             select(requests.c.root).where(requests.c.driver == driver).order_by(requests.c.asked_at, requests.c.root)
         )
         backfill = connection.execute(asked.limit(1)).scalar_one_or_none()
-        of = {flow: order(connection, flow) for flow in flows}
-        return Orders(of, frozenset(failed.scalars()), ends or 0, backfill)
+        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends or 0, backfill)
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:
@@ -73,8 +79,9 @@ def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
     each other.
     """
     names = sorted(flows)
-    for name in names:
-        connection.execute(database.insert(connection, runs).values(flow=name, **NEVER_RAN).on_conflict_do_nothing())
+    if names:
+        rows = [{"flow": name, **NEVER_RAN} for name in names]
+        connection.execute(database.insert(connection, runs).values(rows).on_conflict_do_nothing())
     held = select(runs).where(runs.c.flow.in_(names)).order_by(runs.c.flow).with_for_update()
     return {found.flow: found for found in connection.execute(held)}
 

@@ -5,14 +5,18 @@ import os
 import platform
 import signal
 import time
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 from include.errors import SluiceError
+from include.settings import settings
 
 KILL_TIMEOUT_SECONDS = 10
+# Who made a folder for temporary files.
+OWNER = "owner.json"
 
 
 def boot_id() -> str:
@@ -100,6 +104,23 @@ class Process:
                     f"start its machine anew, what waits for its end is tried again"
                 )
             time.sleep(0.02)
+
+
+def scratch() -> Path:
+    """A new folder for what is of use to this process alone; `is_scratch_of_dead` tells when it is not any more."""
+    made = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    made.mkdir(parents=True)
+    (made / OWNER).write_text(Process.of(os.getpid()).to_json())
+    return made
+
+
+def is_scratch_of_dead(folder: Path) -> bool:
+    """Whether it was made by `scratch` of a process of this machine that has ended."""
+    try:
+        owner = Process.from_json((folder / OWNER).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+    return owner.is_here and not owner.is_alive
 
 
 @dataclass(frozen=True)

@@ -19,21 +19,36 @@ def follow(
     schedules: of all flows; None: it runs all the time. next_tick: the first time of a schedule after a moment, both in
     seconds since 1970. Several that were missed are caught up by one. Raises Unreachable.
     """
-    said: dict[str, str] = {}
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         followed_at = {row.flow: row.at for row in connection.execute(select(ticks))}
-        flows = {flow: one for flow, one in schedules.items() if one or flow in followed_at}
-        orders.lock(connection, flows)
         wanted = {row.flow: row.state for row in connection.execute(select(desired))}
         now = database.now(connection)
-        for flow, schedule in flows.items():
-            at, state = followed_at.get(flow), wanted.get(flow)
-            # Followed later than now: by a clock that was put back since.
-            is_due = schedule is not None and at is not None and (at > now or next_tick(schedule, at) <= now)
-            if action := _action(schedule, state, is_due):
-                why = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
-                said |= commands.carry_out(connection, Command(action, (flow,), WHO, why))
-                _remember(connection, flow, now if schedule else None)
+    said: dict[str, str] = {}
+    for flow, schedule in schedules.items():
+        at = followed_at.get(flow)
+        # Followed later than now: by a clock that was put back since.
+        is_due = schedule is not None and at is not None and (at > now or next_tick(schedule, at) <= now)
+        if (schedule or at is not None) and _action(schedule, wanted.get(flow), is_due):
+            # Each in a transaction of its own: hundreds that are due at one time would hold up everybody.
+            said |= _follow(engine, flow, schedule, at, is_due)
+    return said
+
+
+def _follow(engine: Engine, flow: str, schedule: str | None, at: float | None, is_due: bool) -> dict[str, str]:
+    """What is asked of the flow, unless a person has said otherwise since it was looked at.
+
+    at: when its schedule had last been followed then.
+    """
+    with database.transaction(engine) as connection:
+        orders.lock(connection, [flow])
+        state = connection.execute(select(desired.c.state).where(desired.c.flow == flow)).scalar_one_or_none()
+        followed_at = connection.execute(select(ticks.c.at).where(ticks.c.flow == flow)).scalar_one_or_none()
+        action = _action(schedule, state, is_due)
+        if action is None or followed_at != at:
+            return {}
+        why = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
+        said = commands.carry_out(connection, Command(action, (flow,), WHO, why))
+        _remember(connection, flow, database.now(connection) if schedule else None)
     return said
 
 

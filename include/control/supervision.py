@@ -1,15 +1,16 @@
 """The supervisor's work on one driver: what it sees of each flow, and what it decides."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import abandoned, acknowledgements, clock, database, incidents, lease, orders, shutdown
+from include.control import abandoned, acknowledgements, clock, database, incidents, lease, orders, shutdown, windows
 from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
 from include.control.process import Holder, Process
-from include.control.schema import desired, drivers, leases, pulses, runs
+from include.control.schema import desired, drivers, pulses, runs
 from include.control.seen import Failure, Seen, Start
 from include.control.shutdown import Shutdown
 from include.spec import table_of
@@ -63,10 +64,11 @@ class _Driver:
     shutdown: Shutdown | None
 
 
-def handle(engine: Engine, driver: str) -> str | None:
-    """By which the launcher knows the driver's newest process. Raises Unreachable."""
+def handles(engine: Engine) -> dict[str, str]:
+    """By driver, the text by which its launcher knows its newest process. Raises Unreachable."""
     with database.reading(engine) as connection:
-        return connection.execute(select(drivers.c.handle).where(drivers.c.driver == driver)).scalar_one_or_none()
+        launched = connection.execute(select(drivers).where(drivers.c.handle.is_not(None)))
+        return {row.driver: row.handle for row in launched}
 
 
 def settle(
@@ -90,12 +92,9 @@ def settle(
             epoch = lease.epoch(connection, lease.of_driver(driver))
             intent = {"intended_at": launch_since, "handle": None, "epoch": epoch, "ends_at": None}
             connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
-        for flow, decision in decisions.items():
-            # A new driver tries them all, those that wait for their next start too.
-            if decision.start or (launch_since and decision.state is State.BACKING_OFF):
-                _intend(connection, flow)
-            if not seen_driver.shutdown:
-                _remember(connection, flow, seen[flow], decision)
+        _intend(connection, decisions, is_new_driver=launch_since is not None)
+        if not seen_driver.shutdown:
+            _remember(connection, seen, decisions)
         known = acknowledgements.current(connection)
     acknowledged = {
         flow: str(known[flow])
@@ -108,7 +107,7 @@ def settle(
 
 def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
     """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
-    launched = handle(engine, driver)
+    launched = handles(engine).get(driver)
     dead = launched if launched and _has_ended_here(launched) else None
     with database.reading(engine) as connection:
         seen = _look(connection, flows, _look_at_driver(connection, driver, dead), {})
@@ -182,12 +181,19 @@ def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: d
     begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
     newest = max(begun, key=lambda row: row.intended_at, default=None)
     start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
-    return {flow: _look_at(connection, rows[flow], driver, start, outlooks.get(flow, Outlook())) for flow in flows}
+    wishes = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
+    wish_of = {wish.flow: wish for wish in wishes}
+    window_of = windows.open_of(connection, {table_of(flow) for flow in flows})
+    # What is known from outside goes before a window of the table.
+    outlook_of = {flow: outlooks.get(flow, Outlook()) for flow in flows}
+    waits = {flow: outlook.waits_for or window_of.get(table_of(flow)) for flow, outlook in outlook_of.items()}
+    return {
+        flow: _seen(rows[flow], wish_of.get(flow), driver, start, replace(outlook, waits_for=waits[flow]), now)
+        for flow, outlook in outlook_of.items()
+    }
 
 
-def _look_at(connection: Connection, run: Any, driver: _Driver, start: Start | None, outlook: Outlook) -> Seen:
-    now = database.now(connection)
-    wish = connection.execute(select(desired).where(desired.c.flow == run.flow)).one_or_none()
+def _seen(run: Any, wish: Row[Any] | None, driver: _Driver, start: Start | None, outlook: Outlook, now: float) -> Seen:
     return Seen(
         wanted=wish.state if wish else "running",
         wanted_why=wish.reason if wish else "",
@@ -199,7 +205,7 @@ def _look_at(connection: Connection, run: Any, driver: _Driver, start: Start | N
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
         sign_seconds_ago=clock.seconds_ago(now, run.sign_at),
-        waits_for=outlook.waits_for or _window(connection, table_of(run.flow), now),
+        waits_for=outlook.waits_for,
         backlog=outlook.backlog,
         expires=outlook.expires,
         rejects=outlook.rejects,
@@ -211,26 +217,25 @@ def _look_at(connection: Connection, run: Any, driver: _Driver, start: Start | N
     )
 
 
-def _window(connection: Connection, table: str, now: float) -> str | None:
-    """The window that the table's flow waits for, in words."""
-    held = (leases.c.flow == lease.of_window(table)) & (leases.c.writes == table) & (leases.c.expires_at > now)
-    row = connection.execute(select(leases).where(held)).one_or_none()
-    if row is None:
-        return None
-    return f"a window has {table} to itself for {now - row.wanted_at:.0f} s ({Holder.from_json(row.holder)})"
+def _intend(connection: Connection, decisions: Mapping[str, Decision], is_new_driver: bool) -> None:
+    # A new driver tries them all, those that wait for their next start too.
+    states = {State.BACKING_OFF} if is_new_driver else set()
+    starting = [flow for flow, decision in decisions.items() if decision.start or decision.state in states]
+    if starting:
+        values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
+        connection.execute(update(runs).where(runs.c.flow.in_(starting)).values(values))
 
 
-def _intend(connection: Connection, flow: str) -> None:
-    values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
-    connection.execute(update(runs).where(runs.c.flow == flow).values(values))
+def _remember(connection: Connection, seen: Mapping[str, Seen], decisions: Mapping[str, Decision]) -> None:
+    lasting = {flow for flow, decision in decisions.items() if _lasts(seen[flow], decision)}
+    if retried := [flow for flow in lasting if seen[flow].attempts]:
+        connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
+    sick = {flow: (one.state, one.reason, one.error) for flow, one in decisions.items() if one.is_sick}
+    stopped = {flow for flow, decision in decisions.items() if decision.state is State.STOPPED}
+    incidents.settle(connection, sick, (lasting | stopped) - sick.keys())
 
 
-def _remember(connection: Connection, flow: str, seen: Seen, decision: Decision) -> None:
+def _lasts(seen: Seen, decision: Decision) -> bool:
+    """Whether it has been well for so long that earlier failures count no more."""
     works = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
-    lasts = works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
-    if lasts and seen.attempts:
-        connection.execute(update(runs).where(runs.c.flow == flow).values(attempts=0))
-    if decision.is_sick:
-        incidents.begin(connection, flow, decision.state, decision.reason, decision.error)
-    elif lasts or decision.state is State.STOPPED:
-        incidents.end(connection, flow)
+    return works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS

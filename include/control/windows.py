@@ -1,6 +1,7 @@
 """The calendar of windows: planned, asked for, open, done, skipped and failed, each with its reason and its effect."""
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import database, lease
 from include.control.lock import Entry
+from include.control.process import Holder
 from include.control.schema import leases, pauses, windows
 
 
@@ -117,6 +119,18 @@ def find(engine: Engine, number: int) -> Window | None:
     with database.reading(engine) as connection:
         row = connection.execute(select(windows).where(windows.c.number == number)).one_or_none()
         return _window(connection, row) if row else None
+
+
+def open_of(connection: Connection, tables: Collection[str]) -> dict[str, str]:
+    """By table, the window that its flows wait for, in words; without the tables that have none."""
+    table_of_lease, now = {lease.of_window(table): table for table in tables}, database.now(connection)
+    held = leases.c.flow.in_(table_of_lease) & (leases.c.expires_at > now)
+    return {
+        row.writes: f"a window has {row.writes} to itself for {now - row.wanted_at:.0f} s "
+        f"({Holder.from_json(row.holder)})"
+        for row in connection.execute(select(leases).where(held))
+        if row.writes == table_of_lease[row.flow]
+    }
 
 
 def _set(connection: Connection, number: int, **values: Any) -> None:

@@ -5,6 +5,7 @@ import os
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
+from include.control.process import scratch
 from include.settings import settings
 
 # Avro takes the memory that a length in its bytes asks for before it looks whether so many bytes are there; what runs
@@ -61,6 +62,8 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     for key, value in _s3().items():
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
+    # Of this process alone, so that what is left of it when it is killed can be told from what others use.
+    builder = builder.config("spark.local.dir", str(scratch()))
     spark = builder.getOrCreate()
     for name, most in AVRO_LIMITS.items():
         # Of this JVM; it reads them when it first decodes something.

@@ -15,12 +15,12 @@ from deltalake.exceptions import DeltaError
 from include.errors import Unreachable
 from include.ledger import journal, progress
 from include.ledger.progress import TABLE
+from include.retention import PROGRESS_DAYS
 from include.settings import settings
 
 APP = "gather"
 # Of one commit, which is made in memory, of some fifteen times as many.
 MOST_BYTES = 16_000_000
-KEEP_DAYS = 30
 # One commit a minute: about once an hour.
 MOST_FILES_A_DAY = 60
 PROPERTIES = {
@@ -113,9 +113,9 @@ def _append(rows: list[dict[str, object]], number: int) -> None:
 
 
 def tidy() -> None:
-    """Compact a day of many files, and forget what is older than `KEEP_DAYS`."""
+    """Compact a day of many files, and forget what is older than it is kept."""
     table = DeltaTable(str(settings().table_path(TABLE)))
-    oldest = (datetime.now(UTC) - timedelta(days=KEEP_DAYS)).date()
+    oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()
     files = Counter(day for path in table.file_uris() for day in re.findall(r"/day=([0-9-]+)/", path))
     crowded = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]
     if min(files) >= str(oldest) and not crowded:

@@ -10,16 +10,15 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from include.retention import JOURNAL_BYTES
 from include.settings import settings
 
 SEGMENT_BYTES = 8_000_000
 SEGMENT_SECONDS = 30
-# Of all that waits to be gathered.
-MOST_BYTES = 500_000_000
 
 
 class Journal:
-    """Of one driver. It is full, and takes nothing more, while `MOST_BYTES` of all journals wait to be gathered."""
+    """Of one driver. It is full, and takes nothing more, while `JOURNAL_BYTES` of all journals wait to be gathered."""
 
     def __init__(self) -> None:
         self._folder = settings().journals
@@ -66,7 +65,7 @@ class Journal:
 
     def _begin(self) -> FileIO:
         waiting = sum(size(segment) for segment in segments())
-        if waiting >= MOST_BYTES:
+        if waiting >= JOURNAL_BYTES:
             raise OSError(f"{waiting / 1e6:,.0f} MB of query progress wait in {self._folder} to be gathered")
         self._folder.mkdir(parents=True, exist_ok=True)
         # Nobody may see it before it is locked.

@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
 from include.ledger import checkpoint, refreshes, standing
 from include.ledger.log import Commit, Log
+from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -44,8 +46,6 @@ NAMESPACE = "sluice"
 PRODUCER = "sluice"
 # Of everybody's commits: a flow that has none among so many has not moved for long, and was told of before.
 RECENT_COMMITS = 200
-# Of the file, before it becomes the one of before, which is deleted then.
-MOST_BYTES = 10_000_000
 # A receiver that is away is told a minute later.
 HTTP = {"timeout": 5, "retry": {"total": 1, "backoff_factor": 0.1, "allowed_methods": ["POST"]}}
 
@@ -68,6 +68,7 @@ def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
     emit = _to(url) if url else _into(directory / "events.ndjson")
     told: dict[str, dict[str, str]] = json.loads(memory.read_text()) if memory.exists() else {}
     found: dict[str, str] = {}
+    _columns.cache_clear()
     for flow in (*tables.flows.values(), *tables.views.values()):
         try:
             commit = _newest(flow)
@@ -166,6 +167,8 @@ def _of_table(table: str, version: int | None) -> Facets:
     return facets
 
 
+# The table that one flow writes, another one reads.
+@cache
 def _columns(table: str) -> list[schema_dataset.SchemaDatasetFacetFields]:
     columns = json.loads(DeltaTable(str(settings().table_path(table))).schema().to_json())["fields"]
     return [
@@ -190,7 +193,7 @@ def _place(path: str) -> tuple[str, str]:
 
 def _into(file: Path) -> Callable[[RunEvent], None]:
     def emit(event: RunEvent) -> None:
-        if file.exists() and file.stat().st_size > MOST_BYTES:
+        if file.exists() and file.stat().st_size > LINEAGE_BYTES:
             file.replace(file.with_suffix(".1.ndjson"))
         with file.open("a") as stream:
             stream.write(f"{Serde.to_json(event)}\n")

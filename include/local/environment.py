@@ -32,6 +32,8 @@ QUIET = {
     "checkpoints": "org.apache.spark.rdd.MapPartitionsRDD",
     "plans": "org.apache.spark.util.SparkStringUtils",
     "adaptive": "org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream",
+    # That a cluster has its own idea of spark.local.dir.
+    "scratch": "org.apache.spark.SparkConf",
     "trigger": "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
 }
 
@@ -105,7 +107,6 @@ def _variables(where: Settings, java_home: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(java_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(where.home / "tmp"),
         "SPARK_CONF_DIR": str(where.home / "conf" / "spark"),
         "PYSPARK_PYTHON": str(install.venv() / "bin" / "python"),
         "TMPDIR": str(where.home / "tmp"),

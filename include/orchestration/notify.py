@@ -26,6 +26,7 @@ from include.control.definitions import INVALID_DEFINITION
 from include.control.incidents import Incident
 from include.control.remedies import remedy
 from include.errors import SluiceError, Unreachable, UsageError
+from include.orchestration import housekeeping
 from include.orchestration.diagnose import DATABASE
 from include.settings import settings
 from include.spec import table_of
@@ -133,6 +134,8 @@ def command(incident: Incident) -> str:
     """The line that helps, or that shows more."""
     if incident.target in (supervision.NAME, DATABASE):
         return REMEDIES.get(incident.state, "make up")
+    if incident.target == housekeeping.NAME:
+        return "python -m include.orchestration.housekeeping"
     if incident.state == State.LAGGING:
         return "make status"
     if incident.state == State.NOT_FRESH:

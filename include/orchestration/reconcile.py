@@ -11,8 +11,12 @@ from include.control.supervision import Outlook
 from include.ledger import gather
 from include.orchestration import launch, notify, outlook, timetable
 from include.orchestration.launch import Launcher
+from include.orchestration.liveness import Liveness
 from include.settings import settings
 from include.spec import Table
+
+# A process takes more than a second to load Airflow, and who reads needs the first few names and one list.
+MOST_TASKS = 10
 
 
 def reconcile_all() -> list[dict[str, str]]:
@@ -31,9 +35,12 @@ def reconcile_all() -> list[dict[str, str]]:
     place = launch.launcher()
     outlooks = outlook.look(engine, tables)
     sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, outlooks)
+    handles = supervision.handles(engine)
+    liveness = Liveness(handles, place)
     for driver, flows in tables.drivers().items():
         try:
-            sick += _settle(engine, place, driver, flows, outlooks)
+            dead = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
+            sick += _settle(engine, place, driver, flows, outlooks, handles.get(driver), dead)
         except Exception as error:
             print(f"driver '{driver}': {error}")
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
@@ -41,6 +48,15 @@ def reconcile_all() -> list[dict[str, str]]:
     notify.tell_all(engine)
     _gather()
     return sick
+
+
+def tasks_of(sick: list[dict[str, str]]) -> list[dict[str, str]]:
+    """One red task for each sick flow, by its name, and one that lists the rest: each task is a process."""
+    if len(sick) <= MOST_TASKS:
+        return sick
+    rest = sick[MOST_TASKS - 1 :]
+    listed = "\n".join(f"{one['flow']}: {one['reason']}" for one in rest)
+    return [*sick[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{listed}"}]
 
 
 def _gather() -> None:
@@ -66,14 +82,11 @@ def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]
 def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outlook]) -> list[dict[str, str]]:
     """The alarms of tables that no supervised flow writes, such as views."""
     supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
-    others = [table for table in tables.tables if table not in supervised]
+    others = tables.tables.keys() - supervised
     broken = {table: words for table in others if (words := outlooks.get(table, Outlook()).not_fresh)}
     with database.transaction(engine) as connection:
-        for table in others:
-            if table in broken:
-                incidents.begin(connection, table, State.NOT_FRESH, broken[table])
-            else:
-                incidents.end(connection, table)
+        sick = {table: (State.NOT_FRESH, words, "") for table, words in broken.items()}
+        incidents.settle(connection, sick, others - sick.keys())
         acknowledged = acknowledgements.current(connection)
     for table, words in broken.items():
         print(f"{table}: {State.NOT_FRESH}: {words}. {acknowledged.get(table, '')}")
@@ -85,10 +98,14 @@ def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outloo
 
 
 def _settle(
-    engine: Engine, place: Launcher, driver: str, flows: list[Table], outlooks: dict[str, Outlook]
+    engine: Engine,
+    place: Launcher,
+    driver: str,
+    flows: list[Table],
+    outlooks: dict[str, Outlook],
+    handle: str | None,
+    dead: str | None,
 ) -> list[dict[str, str]]:
-    handle = supervision.handle(engine, driver)
-    dead = handle if handle and not launch.of(handle, place).is_alive(handle) else None
     settled = supervision.settle(engine, driver, [table.flow for table in flows], dead, outlooks)
     if settled.kill:
         if settled.holder:

@@ -10,11 +10,11 @@ from typing import BinaryIO
 import psutil
 
 from include.control.process import Process
+from include.retention import LOG_BYTES
 from include.settings import ROOT, settings
 
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 JOB = ROOT / "jobs" / "stream.py"
-LOG_BYTES = 50 * 2**20
 
 
 def detached(driver: str, options: list[str]) -> Process:

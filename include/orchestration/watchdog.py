@@ -1,4 +1,4 @@
-"""Notices, outside Airflow, that the supervisor is not at work; `make up` starts it.
+"""Notices, outside Airflow, that the supervisor is not at work, and keeps house; `make up` starts it.
 
 Airflow is only asked, and only loaded, by child processes, and only when there is something to say. For cron:
 `python -m include.orchestration.watchdog --once` looks once, and its exit code is 1 when the supervisor is late.
@@ -19,10 +19,14 @@ from include.control import attendance, database, incidents, supervision
 from include.control.attendance import LATE_SECONDS, Attendance
 from include.control.incidents import Incident
 from include.errors import Unreachable
-from include.orchestration import diagnose
+from include.orchestration import diagnose, leftovers
 from include.settings import settings
 
 EVERY_SECONDS = 30
+HOUSEKEEPING = [sys.executable, "-m", "include.orchestration.housekeeping"]
+HOUSEKEEPING_SECONDS = 3_600
+# `make up` starts it together with the streams, which need the processors first.
+FIRST_HOUSEKEEPING_SECONDS = 600
 TELL_TIMEOUT_SECONDS = 60
 # Exit code of include.orchestration.notify when only somebody who adds a connection can help.
 NO_CONNECTION = 2
@@ -129,6 +133,23 @@ def _notify(*options: str, news: list[Incident] | None = None) -> bool:
     return done.returncode in (0, NO_CONNECTION)
 
 
+@dataclass
+class Housekeeper:
+    """Cuts logs that are long at once, and has the rest cleaned up by a child process, the first time at `next_at`."""
+
+    next_at: float
+    child: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> None:
+        """Never waits for the child."""
+        for log in leftovers.rotate():
+            _say(f"{log} was long, and is put aside")
+        is_done = self.child is None or self.child.poll() is not None
+        if is_done and time.monotonic() >= self.next_at:
+            self.next_at = time.monotonic() + HOUSEKEEPING_SECONDS
+            self.child = subprocess.Popen(HOUSEKEEPING)
+
+
 def _say(what: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}", flush=True)
 
@@ -143,12 +164,14 @@ def main() -> int:
         return 0 if Watchdog(options.late, 0, -math.inf, -math.inf).look() else 1
     # What happened before it watched is not held against the supervisor, which may just have been started.
     watchdog = Watchdog(options.late, 2 * options.every, time.monotonic(), time.monotonic())
+    housekeeper = Housekeeper(time.monotonic() + FIRST_HOUSEKEEPING_SECONDS)
     while True:
-        try:
-            watchdog.look()
-        except Exception:
-            # It has to outlive whatever it watches, whatever that does.
-            traceback.print_exc()
+        for look in (watchdog.look, housekeeper.look):
+            try:
+                look()
+            except Exception:
+                # It has to outlive whatever it watches, whatever that does.
+                traceback.print_exc()
         time.sleep(options.every)
 
 

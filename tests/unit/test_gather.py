@@ -356,7 +356,7 @@ def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.Monke
 
 def test_a_full_journal_says_so_and_takes_more_when_it_was_gathered(monkeypatch: pytest.MonkeyPatch):
     write(line(report(1)))
-    monkeypatch.setattr(journal, "MOST_BYTES", 100)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 100)
     with pytest.raises(OSError, match="wait in .* to be gathered"):
         write(line(report(2)))
     gather_once()

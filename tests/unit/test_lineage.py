@@ -127,7 +127,7 @@ def test_a_damaged_table_is_named_and_leaves_the_others_alone():
 
 
 def test_the_file_does_not_grow_without_end(monkeypatch):
-    monkeypatch.setattr(lineage, "MOST_BYTES", 10)
+    monkeypatch.setattr(lineage, "LINEAGE_BYTES", 10)
     for batch in range(3):
         commit(SILVER, batch, None)
         lineage.tell(TABLES)

@@ -137,3 +137,15 @@ def test_at_rest_it_is_stopped_and_not_sick_and_its_driver_is_started_only_when_
     pass_hours(engine)
     follow(engine)
     assert supervision.settle(engine, "side", [FLOW]).launch_since is not None
+
+
+def test_a_person_who_stops_it_while_the_supervisor_looks_at_the_schedules_wins(engine):
+    at_rest(engine)
+    pass_hours(engine, 5)
+
+    def stop_meanwhile(cron: str, after: float) -> float:
+        ask(engine, Action.STOP)
+        return after
+
+    assert schedule.follow(engine, HOURLY, stop_meanwhile) == {}
+    assert state(engine) == "stopped"

@@ -163,7 +163,7 @@ def test_a_launch_that_took_so_long_that_it_was_given_up_is_not_taken_for_the_ne
     pass_time(engine, START_SECONDS + 1)
     launched(engine, settle(engine), "process 8")
     launched(engine, slow, "process 7")
-    assert supervision.handle(engine, "main") == "process 8"
+    assert supervision.handles(engine).get("main") == "process 8"
 
 
 def test_of_many_supervisors_at_one_moment_one_starts_the_driver(engine):
@@ -188,14 +188,14 @@ def test_a_launch_that_lives_is_waited_for_and_then_called_stuck_and_never_doubl
 
 def test_a_launch_that_died_before_it_had_its_leases_backs_off_and_comes_again(engine):
     launched(engine, settle(engine), "process 7")
-    assert supervision.handle(engine, "main") == "process 7"
+    assert supervision.handles(engine).get("main") == "process 7"
     settlement = settle(engine, dead="process 7")
     assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
     orders.fail(engine, FLOWS, CURABLE)
     assert settle(engine, dead="process 7").decisions[A].reason.startswith("no broker answers (start 2 follows in ")
     pass_time(engine, 31)
     assert launches(settle(engine, dead="process 7"))
-    assert supervision.handle(engine, "main") is None
+    assert supervision.handles(engine).get("main") is None
     assert (run(engine).attempts, run(engine).failure) == (2, None)
 
 
@@ -714,7 +714,7 @@ def test_a_driver_that_is_stopped_with_the_platform_on_its_way_has_not_failed(en
     process.wait()
     assert states(settle(engine)) == [State.STOPPED] * 2
     shutdown.end(engine)
-    assert launches(settle(engine, dead=supervision.handle(engine, "main")))
+    assert launches(settle(engine, dead=supervision.handles(engine).get("main")))
     assert news(engine) == []
 
 
@@ -768,5 +768,5 @@ def test_status_sees_as_the_supervisor_does_that_a_driver_died_on_its_way(engine
     process.wait()
     assert (
         supervision.show(engine, "main", FLOWS)[A][1]
-        == settle(engine, dead=supervision.handle(engine, "main")).decisions[A]
+        == settle(engine, dead=supervision.handles(engine).get("main")).decisions[A]
     )

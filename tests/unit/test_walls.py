@@ -22,6 +22,7 @@ PLAIN = (
     "include.rules",
     "include.settings",
     "include.errors",
+    "include.retention",
     "include.tables",
     "include.examples.tables",
 )

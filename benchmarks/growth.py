@@ -1,0 +1,138 @@
+"""What a year leaves beside the tables: python -m benchmarks.growth [--small], without Spark and broker.
+
+By a clock, not by waiting: the control database of 300 flows, cleaned up each day of a year; Airflow's database after
+three times as many supervisor runs as are kept; the greatest size of what is bounded by bytes. The sum has to stay
+below 1 GB. Takes minutes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, MetaData, create_engine, insert
+
+from include import retention
+from include.control import cleanup, database, schedule
+from include.control.cleanup import DAY_SECONDS
+from include.control.schema import audits, incidents, pauses, windows
+from include.errors import report
+from include.orchestration import housekeeping
+from include.settings import ROOT, settings
+
+MOST_BYTES = 1_000_000_000
+FLOWS = 300
+# Of the processes that `make up` starts, and ten drivers: each has a log, and the one of before.
+LOGS = 2 * (10 + 8)
+WORDS = "it reads what its source holds now, then stops; docs/runbooks/broken.md says what to do next " * 2
+
+
+def a_day(connection: Connection, at: float) -> None:
+    """Each flow follows an hourly schedule, and each table's window is planned each hour."""
+    who = {"action": "catch up", "reason": WORDS, "result": WORDS, "at": at}
+    rows = [{**who, "who": schedule.WHO, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
+    connection.execute(insert(audits), rows * 24 + [{**rows[0], "who": "ada"}] * 50)
+    window = {"state": "skipped", "who": "maintain", "why": WORDS, "planned_at": at}
+    planned = [{**window, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
+    connection.execute(insert(windows), planned * 24 + [{**one, "state": "done"} for one in planned])
+    pause = {"target": "t", "epoch": 1, "began_at": at, "ended_at": at + 1}
+    connection.execute(insert(pauses), [{**pause, "flow": f"silver.t{flow}"} for flow in range(FLOWS)] * 5)
+    alarm = {"target": "t", "state": "STUCK", "reason": WORDS, "error": "", "began_at": at, "ended_at": at + 60}
+    connection.execute(insert(incidents), [alarm] * 50)
+
+
+def control(days: int) -> int:
+    """Bytes of the control database after so many days."""
+    engine, begin = database.connect(settings().control_url), time.time()
+    for day in range(days):
+        with database.transaction(engine) as connection:
+            a_day(connection, begin + day * DAY_SECONDS)
+        cleanup.forget(engine, begin + (day + 1) * DAY_SECONDS)
+    return size(settings().home, "control.db*")
+
+
+def size(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
+def of_runs(template: dict[str, dict[str, Any]], first: int, runs: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The rows of so many runs of the supervisor, a minute each, the newest older than is kept."""
+    newest = datetime.now(UTC) - timedelta(days=retention.AIRFLOW_DAYS, hours=1)
+    for table, row in template.items():
+        rows = []
+        for number in range(runs):
+            at = newest - timedelta(minutes=number)
+            times = dict.fromkeys(("start_date", "end_date", "run_after", "timestamp", "dttm", "logical_date"), at)
+            own = {"id": first + number, "run_id": f"scheduled__{first + number}", "dag_run_id": first + number}
+            own |= {"ti_id": f"{first + number:032x}"}
+            if table == "task_instance":
+                own["id"] = own["ti_id"]
+            rows.append({name: {**times, **own}.get(name, value) for name, value in row.items()})
+        yield table, rows
+
+
+def airflow(runs: int) -> int:
+    """Bytes of Airflow's database after three times as many runs of the supervisor, each time cleaned up."""
+    file = Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
+    for arguments in (["db", "migrate"], ["dags", "reserialize"]):
+        subprocess.run([housekeeping.AIRFLOW, *arguments], check=True, capture_output=True)
+    engine, metadata = create_engine(f"sqlite:///{file}"), MetaData()
+    metadata.reflect(engine)
+    for around in range(3):
+        with engine.begin() as connection:
+            for table, rows in of_runs(template_of(metadata, connection), around * runs + 1, runs):
+                connection.execute(insert(metadata.tables[table]), rows)
+        housekeeping.forget_airflow()
+    return size(file.parent, "airflow.db*")
+
+
+def template_of(metadata: MetaData, connection: Connection) -> dict[str, dict[str, Any]]:
+    """A row of each table that a run fills; what is not said here is NULL, or the database's default."""
+    version = metadata.tables["dag_version"]
+    known = connection.execute(version.select().where(version.c.dag_id == "supervise")).mappings().first()
+    assert known
+    mine = {"dag_id": "supervise", "run_id": "", "task_id": "reconcile", "map_index": -1}
+    ran = {"start_date": None, "end_date": None, "state": "success", "dag_version_id": known["id"]}
+    run = {"id": 0, "dag_id": "supervise", "run_id": "", "run_type": "scheduled", "run_after": None}
+    run |= {"logical_date": None, "start_date": None, "end_date": None, "state": "success", "clear_number": 0}
+    task = {"id": "", **mine, **ran, "try_number": 1, "pool": "default_pool", "pool_slots": 1, "operator": WORDS}
+    said = json.dumps([{"flow": "silver.t", "reason": WORDS}])
+    return {
+        "dag_run": {**run, "created_dag_version_id": known["id"]},
+        "task_instance": task,
+        "xcom": {**mine, "dag_run_id": 0, "key": "return_value", "value": said, "timestamp": None},
+        "log": {"dttm": None, **mine, "event": "success", "extra": WORDS},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="to see that it works: ten days, and as many runs an hour")
+    small = parser.parse_args().small
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        os.environ |= {"SLUICE_HOME": home, "SLUICE_CONTROL_URL": f"sqlite:///{home}/control.db", "AIRFLOW_HOME": home}
+        os.environ |= {"AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+        os.environ["PYTHONPATH"] = str(ROOT)
+        settings.cache_clear()
+        parts = {
+            "control database": control(10 if small else 365),
+            "Airflow's database": airflow(240 if small else 1_440 * (retention.AIRFLOW_DAYS + 1)),
+            "logs of tasks": retention.TASK_LOG_BYTES,
+            "logs of processes": 0 if small else LOGS * retention.LOG_BYTES // 4,
+            "lineage": 2 * retention.LINEAGE_BYTES,
+        }
+    for what, count in parts.items():
+        print(f"{what}: {count / 1e6:,.0f} MB")
+    total = sum(parts.values())
+    print(f"a year beside the tables: {total / 1e6:,.0f} MB")
+    assert total < MOST_BYTES
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,178 @@
+"""What supervising hundreds of flows costs: python -m benchmarks.hundreds [--flows N] [--drivers N].
+
+One run of the supervisor, as a whole process, over real leases of fake flows: half of them read topics of a real
+broker, half tables. Two thirds have a schedule that is due, a tenth has failed. Seconds of CPU and on the clock,
+statements of the control database, and its longest transaction.
+"""
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from sqlalchemy import Engine, update
+
+from benchmarks import status
+from include.control import database, lease, orders, schedule
+from include.control.process import Holder
+from include.control.schema import runs, ticks
+from include.control.seen import Failure
+from include.errors import report
+from include.local import java
+from include.local.broker import Broker
+from include.settings import ROOT, settings
+from include.spec import Kafka, Table
+
+COMMITS, UNREAD = 100, 10
+PARTITIONS = 3
+HOUR_SECONDS = 3_600.0
+DAILY = "0 3 * * *"
+FAILURE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
+# The supervisor over the tables of this benchmark, with a count of what it asks of the control database.
+COMMAND = """
+import json, sys, time
+began = time.process_time()
+from sqlalchemy import event
+from benchmarks.hundreds import tables
+from include import catalog
+from include.catalog import Catalog
+from include.control import database
+from include.orchestration.mirrors import show_all
+from include.orchestration.reconcile import reconcile_all
+from include.settings import settings
+flows, drivers = map(int, sys.argv[1:])
+found = Catalog({table.name: table for table in tables(flows, drivers)})
+catalog.load = lambda: found
+engine, statements, transactions, starts = database.connect(settings().control_url), [], [], []
+event.listen(engine, "before_cursor_execute", lambda *_: statements.append(1))
+event.listen(engine, "begin", lambda *_: starts.append(time.monotonic()))
+for name in ("commit", "rollback"):
+    event.listen(engine, name, lambda *_: transactions.append(time.monotonic() - starts[-1]))
+loaded = time.process_time()
+sick = reconcile_all()
+settled = time.process_time()
+show_all()
+cpu = {"imports": loaded - began, "reconcile": settled - loaded, "mirrors": time.process_time() - settled}
+print(json.dumps({"statements": len(statements), "longest": max(transactions), "sick": len(sick), "cpu": cpu}))
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """cpu_seconds, wall_seconds: of the whole process. longest_seconds: of its transactions. parts: CPU seconds."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    statements: int
+    longest_seconds: float
+    sick: int
+    parts: dict[str, float]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.parts.items())
+        return (
+            f"{self.cpu_seconds:.2f} s of CPU ({parts}), {self.wall_seconds:.1f} s, {self.statements:,} statements, "
+            f"longest transaction {1000 * self.longest_seconds:.0f} ms, {self.sick} sick flows"
+        )
+
+
+def tables(flows: int, drivers: int) -> list[Table]:
+    made = status.tables(flows)
+    return [
+        replace(table, driver=f"driver{number % drivers}", schedule=DAILY if number % 3 else None)
+        for number, table in enumerate(made)
+    ]
+
+
+def prepare(engine: Engine, declared: list[Table]) -> None:
+    """Live leases of this process, flows that have shown signs of life, and some that have failed."""
+    for driver in {table.driver for table in declared}:
+        flows = [table.flow for table in declared if table.driver == driver]
+        holder = Holder.here(driver, os.getpid())
+        lease.acquire(engine, [lease.of_driver(driver), *flows], holder, HOUR_SECONDS)
+        orders.show_signs(engine, flows)
+    orders.fail(engine, [table.flow for table in declared[::9]], FAILURE)
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(intended_at=database.now(connection) - HOUR_SECONDS))
+    schedules = {table.flow: table.schedule for table in declared}
+    schedule.follow(engine, schedules, lambda cron, after: after)
+
+
+def fall_due(engine: Engine) -> None:
+    with database.transaction(engine) as connection:
+        connection.execute(update(ticks).values(at=0))
+
+
+def supervise(flows: int, drivers: int) -> Run:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = [sys.executable, "-c", COMMAND, str(flows), str(drivers)]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = json.loads(done.stdout.splitlines()[-1])
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(cpu, wall, said["statements"], said["longest"], said["sick"], said["cpu"])
+
+
+def feed(address: str, declared: list[Table]) -> None:
+    """A few hundred records for each topic, some of which are unread."""
+    topics = [table.source.names[0] for table in declared if isinstance(table.source, Kafka)]
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+        created.result()
+    producer = Producer({"bootstrap.servers": address, "log_level": 0})
+    for topic in topics:
+        for number in range(100):
+            producer.produce(topic, b"x" * 100, partition=number % PARTITIONS)
+    producer.flush()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hundreds", description=__doc__.splitlines()[0])
+    parser.add_argument("--flows", type=int, default=300)
+    parser.add_argument("--drivers", type=int, default=10)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+        home = Path(directory)
+        port, jars = free_port(), settings().jars
+        os.environ |= {"SLUICE_HOME": directory, "SLUICE_LANDING": "", "SLUICE_KAFKA": f"127.0.0.1:{port}"}
+        os.environ |= {"SLUICE_CONTROL_URL": f"sqlite:///{home / 'control.db'}", "AIRFLOW_HOME": directory}
+        os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
+        settings.cache_clear()
+        declared = tables(arguments.flows, arguments.drivers)
+        for table in declared:
+            status.store(table, COMMITS, UNREAD)
+        broker = Broker(home / "kafka", jars, java.home(), port, free_port())
+        broker.prepare()
+        with (home / "broker.log").open("ab") as log:
+            process = subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT)
+        try:
+            broker.wait(timeout_seconds=60)
+            feed(broker.address, declared)
+            engine = database.connect(settings().control_url)
+            prepare(engine, declared)
+            what = f"the supervisor over {arguments.flows} flows in {arguments.drivers} drivers"
+            fall_due(engine)
+            print(f"{what}, all schedules due: {supervise(arguments.flows, arguments.drivers)}")
+            print(f"{what}, a minute later: {supervise(arguments.flows, arguments.drivers)}")
+        finally:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,146 @@
+"""Airflow's metadata is cleaned up by Airflow's own command, and the supervisor works on behind it."""
+
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, text
+
+from include import catalog, retention
+from include.control import commands, database, incidents
+from include.control.commands import Action, Command
+from include.orchestration import housekeeping, notify, watchdog
+from include.orchestration.watchdog import Housekeeper
+from include.settings import settings
+from tests.conftest import ROOT
+from tests.waiting import wait_until
+
+CLI = str(Path(sys.executable).parent / "airflow")
+RUNS = 40
+
+
+def airflow(*arguments: str) -> str:
+    done = subprocess.run([CLI, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def supervise(dags):
+    """The DAG, with nothing to start."""
+    engine, flows = database.connect(settings().control_url), tuple(catalog.load().flows)
+    commands.obey(engine, Command(Action.STOP, flows, "a test", "only the supervisor is at work"))
+    yield dags["supervise"]
+    commands.obey(engine, Command(Action.START, flows, "a test", "it is over"))
+
+
+@pytest.fixture
+def session(dags):
+    from airflow import settings as airflow_settings
+
+    airflow("dags", "reserialize")
+    made = airflow_settings.Session()
+    yield made
+    made.rollback()
+    made.close()
+
+
+def run_each_day(session, dag_id: str) -> None:
+    """A run for each of the last `RUNS` days, the newest today, with a task and what that said."""
+    from airflow.models import DagRun, Log, TaskInstance
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.xcom import XComModel
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    dag, version = (
+        SerializedDagModel.get_dag(dag_id, session=session),
+        DagVersion.get_latest_version(dag_id, session=session),
+    )
+    for age_days in range(RUNS):
+        at = datetime.now(UTC) - timedelta(days=age_days, minutes=1)
+        run = DagRun(
+            dag_id=dag_id,
+            run_id=f"{dag_id}_{age_days}",
+            logical_date=at,
+            run_after=at,
+            start_date=at,
+            run_type=DagRunType.SCHEDULED,
+            state=DagRunState.SUCCESS,
+            triggered_by=DagRunTriggeredByType.TIMETABLE,
+        )
+        run.created_dag_version_id = version.id
+        session.add(run)
+        session.flush()
+        task = TaskInstance(dag.get_task("reconcile"), run_id=run.run_id, dag_version_id=version.id)
+        task.start_date, task.state = at, TaskInstanceState.SUCCESS
+        session.add(task)
+        session.flush()
+        XComModel.set("return_value", [], dag_id=dag_id, task_id="reconcile", run_id=run.run_id, session=session)
+        said = Log("success", task_instance=task)
+        said.dttm = at
+        session.add(said)
+    session.execute(text("UPDATE xcom SET timestamp = (SELECT start_date FROM dag_run WHERE id = dag_run_id)"))
+    session.commit()
+
+
+def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(supervise, session):
+    from airflow.models import DagRun, Log, TaskInstance
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.xcom import XComModel
+
+    def count(model) -> int:
+        session.rollback()
+        mine = model.dag_id == "supervise"
+        return session.execute(select(func.count()).select_from(model).where(mine)).scalar_one()
+
+    run_each_day(session, "supervise")
+    before = {model: count(model) for model in (DagRun, TaskInstance, XComModel, Log)}
+    versions = count(DagVersion)
+    said = housekeeping.forget_airflow()
+    assert said.endswith("deleted")
+    kept = {model: count(model) for model in before}
+    # Other tests leave young ones.
+    assert {before[model] - kept[model] for model in before} == {RUNS - retention.AIRFLOW_DAYS}
+    assert count(DagVersion) == versions
+    assert SerializedDagModel.get_dag("supervise", session=session) is not None
+    run = supervise.test()
+    assert run.get_task_instance("reconcile").state == "success"
+    assert count(DagRun) == kept[DagRun] + 1
+
+
+def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(monkeypatch, capsys):
+    monkeypatch.setattr(housekeeping, "AIRFLOW", "/nowhere/airflow")
+    assert housekeeping.main() == 1
+    said = capsys.readouterr().out
+    assert "Airflow's metadata: not cleaned up, next time: " in said
+    assert "rows of the control database: {" in said
+    engine = database.connect(settings().control_url)
+    [alarm] = [one for one in incidents.untold(engine) if one.target == housekeeping.NAME]
+    assert alarm.state == "NOT CLEANED UP"
+    assert alarm.reason.startswith("Airflow's metadata: ")
+    assert notify.command(alarm) == "python -m include.orchestration.housekeeping"
+    assert (ROOT / notify.runbook(alarm)).exists()
+    monkeypatch.setattr(housekeeping, "forget_airflow", lambda: "deleted")
+    assert housekeeping.main() == 0
+    assert incidents.open_of(engine, housekeeping.NAME) is None
+
+
+def test_the_watchdog_has_it_done_once_in_an_hour_and_never_waits(monkeypatch, tmp_path):
+    mark = tmp_path / "mark"
+    monkeypatch.setattr(watchdog, "HOUSEKEEPING", [sys.executable, "-c", f"open({str(mark)!r}, 'a').write('x')"])
+    housekeeper = Housekeeper(next_at=time.monotonic())
+    housekeeper.look()
+    wait_until(lambda: mark.exists() and mark.read_text() == "x", 30)
+    first = housekeeper.child
+    housekeeper.look()
+    assert housekeeper.child is first
+    housekeeper.next_at = time.monotonic()
+    wait_until(lambda: first.poll() is not None, 30)
+    housekeeper.look()
+    wait_until(lambda: mark.read_text() == "xx", 30)

@@ -1,0 +1,18 @@
+"""What Spark writes for itself alone lies in a folder of its process, so that what a killed one leaves can be told."""
+
+from pathlib import Path
+
+from include.control import process
+from include.control.process import OWNER, Process
+from include.settings import settings
+
+
+def test_a_session_keeps_its_scratch_in_a_folder_that_names_its_process(spark):
+    blocks = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
+    folders = {Path(str(block)).parent for block in blocks}
+    assert len(folders) == 1
+    (folder,) = folders
+    assert folder.parent == settings().temporary
+    assert Process.from_json((folder / OWNER).read_text()).is_alive
+    assert not process.is_scratch_of_dead(folder)
+    assert folder in Path(spark.sparkContext._temp_dir).parents

@@ -1,0 +1,150 @@
+"""Nothing in the control database grows for ever, and what an auditor or a job still needs stays."""
+
+import itertools
+
+import pytest
+from sqlalchemy import Engine, Table, func, insert, select, text
+
+from include import retention
+from include.control import cleanup, database, schedule
+from include.control.cleanup import DAY_SECONDS
+from include.control.job_schema import backfills, rewinds
+from include.control.schema import (
+    acknowledgements,
+    audits,
+    incidents,
+    leases,
+    pauses,
+    readers,
+    shutdowns,
+    windows,
+)
+
+BEGIN = 1_000_000_000.0
+TABLE = "silver.a"
+
+
+def add(engine: Engine, table: Table, *rows: dict) -> None:
+    with database.transaction(engine) as connection:
+        connection.execute(insert(table), list(rows))
+
+
+def column(engine: Engine, table: Table, name: str) -> list:
+    with database.transaction(engine) as connection:
+        return sorted(connection.execute(select(table.c[name])).scalars())
+
+
+def count(engine: Engine, table: Table) -> int:
+    with database.transaction(engine) as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def audit(at: float, who: str = "ada") -> dict:
+    return {"at": at, "who": who, "action": "stop", "target": TABLE, "reason": "a test", "result": "stops"}
+
+
+def incident(number: int, began_at: float, ended_at: float | None) -> dict:
+    said = {"target": f"{TABLE}{number}", "state": "STUCK", "reason": "why", "error": ""}
+    return {"number": number, "began_at": began_at, "ended_at": ended_at, **said}
+
+
+def window(at: float, state: str) -> dict:
+    return {"target": TABLE, "state": state, "who": "ada", "why": "why", "planned_at": at}
+
+
+def backfill(number: int, root: int, ended_at: float | None) -> dict:
+    said = {"target": TABLE, "key": "k", "who": "ada", "phase": "done", "said": "it is done"}
+    return {"number": number, "root": root, "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at, **said}
+
+
+def rewind(number: int, ended_at: float | None) -> dict:
+    said = {"target": TABLE, "moment": "m", "cut": "{}", "views": "[]", "key": "k", "who": "ada", "reason": "r"}
+    times = {"phase": "done", "said": "s", "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at}
+    return {"number": number, **said, **times}
+
+
+def lease(name: str, expires_at: float = 0.0) -> dict:
+    return {"flow": name, "epoch": 7, "holder": "{}", "expires_at": expires_at}
+
+
+def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_path):
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    numbers, sizes, step_days = itertools.count(1), [], 20
+    for day in range(0, 3 * 400, step_days):
+        at, then = BEGIN + day * DAY_SECONDS, BEGIN + (day + step_days) * DAY_SECONDS
+        add(engine, audits, *[audit(at)] * 20, *[audit(at, schedule.WHO)] * 200)
+        add(engine, incidents, *[incident(next(numbers), at, at + 60) for _ in range(20)])
+        add(engine, windows, *[window(at, "skipped")] * 200, *[window(at, "done")] * 20)
+        pause = {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": at, "ended_at": at + 1}
+        add(engine, pauses, *[pause] * 50)
+        add(engine, shutdowns, {"began_at": at, "drivers": "[]", "ended_at": at + 60})
+        cleanup.forget(engine, then)
+        with database.transaction(engine) as connection:
+            sizes.append(connection.execute(text("PRAGMA page_count")).scalar_one())
+    assert sizes[-1] < 1.1 * sizes[410 // step_days]
+    kept, routine = retention.AUDIT_DAYS // step_days, retention.ROUTINE_DAYS // step_days
+    by_schedule = column(engine, audits, "who").count(schedule.WHO)
+    assert by_schedule == 200 * routine
+    assert count(engine, audits) - by_schedule == 20 * kept == count(engine, incidents)
+    assert count(engine, windows) == 200 * routine + 20 * kept
+    assert count(engine, pauses) == 50 * routine
+
+
+def test_what_is_not_over_stays_however_old_it_is(engine):
+    add(engine, incidents, incident(1, BEGIN, None), incident(2, BEGIN, BEGIN), incident(3, BEGIN, BEGIN))
+    taken = {"who": "ada", "reason": "mine", "ends_at": BEGIN}
+    add(engine, acknowledgements, {"incident": 1, **taken}, {"incident": 2, **taken})
+    add(engine, windows, window(BEGIN, "open"), window(BEGIN, "asked"), window(BEGIN, "done"), window(BEGIN, "done"))
+    # 1 was asked for, and its follower 2 is not done.
+    add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 1, None), backfill(3, 3, BEGIN), backfill(4, 4, BEGIN))
+    never_begun = {**rewind(3, None), "phase": "planned"}
+    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), never_begun, rewind(4, BEGIN))
+    add(engine, shutdowns, {"began_at": BEGIN, "drivers": "[]", "ended_at": None})
+    cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
+    assert column(engine, incidents, "number") == [1, 3]
+    assert column(engine, acknowledgements, "incident") == [1]
+    assert column(engine, windows, "state") == ["asked", "done", "open"]
+    assert column(engine, backfills, "number") == [1, 2, 4]
+    assert column(engine, rewinds, "number") == [1, 4]
+    assert count(engine, shutdowns) == 1
+
+
+def test_no_epoch_of_a_flow_a_driver_or_a_window_goes_back(engine):
+    kept = [TABLE, "driver main", f"window {TABLE}", "backfill 2", "rewind 1"]
+    add(engine, leases, *map(lease, [*kept, "backfill 1", "backfill 9", "rewind 2"]))
+    add(engine, leases, lease("backfill 3", BEGIN + 2_000 * DAY_SECONDS))
+    add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 2, None))
+    add(engine, rewinds, rewind(1, None))
+    cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
+    assert column(engine, leases, "flow") == sorted([*kept, "backfill 3"])
+
+
+@pytest.mark.parametrize("table", [audits, incidents, windows, pauses, backfills, rewinds], ids=str)
+def test_a_number_is_never_given_twice(engine, table):
+    row = {
+        audits: audit(BEGIN),
+        incidents: incident(1, BEGIN, BEGIN),
+        windows: window(BEGIN, "done"),
+        pauses: {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": BEGIN, "ended_at": BEGIN},
+        backfills: backfill(1, 1, BEGIN),
+        rewinds: rewind(1, BEGIN),
+    }[table]
+    row = {name: value for name, value in row.items() if name != "number"}
+    for _ in range(3):
+        add(engine, table, row)
+    highest = max(column(engine, table, "number"))
+    cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
+    assert column(engine, table, "number") == [highest]
+    add(engine, table, row)
+    assert column(engine, table, "number") == [highest, highest + 1]
+
+
+def test_more_than_one_transaction_may_delete_goes_in_several_and_goes_all(engine, monkeypatch):
+    monkeypatch.setattr(cleanup, "MOST_ROWS", 10)
+    add(engine, audits, *[audit(BEGIN)] * 35)
+    reader = {"name": "report", "version": 1, "since": BEGIN}
+    add(engine, readers, *[{**reader, "target": f"t{number}", "ends_at": BEGIN} for number in range(25)])
+    add(engine, readers, {**reader, "target": TABLE, "ends_at": BEGIN + 1_000 * DAY_SECONDS})
+    deleted = cleanup.forget(engine, BEGIN + 900 * DAY_SECONDS)
+    assert deleted == {"audit": 34, "reader": 25}
+    assert column(engine, readers, "target") == [TABLE]

@@ -1,0 +1,98 @@
+"""Hundreds of flows: what the supervisor and the drivers ask of the control database does not grow with them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Engine, event, update
+
+from include.control import commands, database, incidents, lease, orders, schedule, supervision
+from include.control.commands import Action, Command
+from include.control.decide import State
+from include.control.process import Holder
+from include.control.schema import runs, ticks
+from include.control.seen import Failure
+
+FEW = [f"silver.t{number:03}" for number in range(3)]
+MANY = [f"silver.t{number:03}" for number in range(60)]
+HOUR_SECONDS = 3_600.0
+INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
+
+
+@contextmanager
+def counting(engine: Engine) -> Iterator[list[int]]:
+    """The number of statements of each transaction inside the block."""
+    counts = [0]
+
+    def on_statement(*_) -> None:
+        counts[-1] += 1
+
+    def on_commit(*_) -> None:
+        counts.append(0)
+
+    # When it first connects, SQLAlchemy asks a server what it is.
+    with database.transaction(engine):
+        pass
+    event.listen(engine, "before_cursor_execute", on_statement)
+    event.listen(engine, "commit", on_commit)
+    yield counts
+    event.remove(engine, "before_cursor_execute", on_statement)
+    event.remove(engine, "commit", on_commit)
+
+
+def statements(engine: Engine, do: Callable[[], object]) -> int:
+    """Of all its transactions."""
+    with counting(engine) as counts:
+        do()
+    assert sum(counts)
+    return sum(counts)
+
+
+def work(engine: Engine, driver: Holder, flows: list[str]) -> None:
+    """A driver that has run these flows for an hour."""
+    lease.acquire(engine, [lease.of_driver("main"), *flows], driver, HOUR_SECONDS)
+    orders.show_signs(engine, flows)
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(intended_at=database.now(connection) - HOUR_SECONDS))
+
+
+def next_hour(cron: str, after: float) -> float:
+    return after // HOUR_SECONDS * HOUR_SECONDS + HOUR_SECONDS
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda engine, flows: orders.read(engine, "main", flows),
+        lambda engine, flows: orders.show_signs(engine, flows),
+        lambda engine, flows: supervision.settle(engine, "main", flows),
+        lambda engine, flows: supervision.show(engine, "main", flows),
+    ],
+    ids=["read", "show signs", "settle", "show"],
+)
+def test_a_look_at_many_flows_asks_no_more_than_one_at_few(engine, holder, do):
+    work(engine, holder("main"), MANY)
+    assert statements(engine, lambda: do(engine, MANY)) == statements(engine, lambda: do(engine, FEW))
+
+
+def test_alarms_that_last_cost_nothing_and_begin_and_end_all_the_same(engine, holder):
+    work(engine, holder("main"), MANY)
+    orders.fail(engine, MANY, INCURABLE)
+    decided = supervision.settle(engine, "main", MANY).decisions
+    assert {decision.state for decision in decided.values()} == {State.BROKEN}
+    assert len(incidents.untold(engine)) == len(MANY)
+    again = statements(engine, lambda: supervision.settle(engine, "main", MANY))
+    assert again == statements(engine, lambda: supervision.settle(engine, "main", FEW))
+    commands.obey(engine, Command(Action.STOP, tuple(MANY), "ada", "a test"))
+    supervision.settle(engine, "main", MANY)
+    assert all(one.is_over for one in incidents.untold(engine))
+
+
+def test_of_hundreds_of_flows_that_are_due_at_once_each_is_a_short_transaction(engine):
+    schedules = dict.fromkeys(MANY, "0 * * * *")
+    schedule.follow(engine, schedules, next_hour)
+    with database.transaction(engine) as connection:
+        connection.execute(update(ticks).values(at=ticks.c.at - HOUR_SECONDS))
+    with counting(engine) as counts:
+        assert len(schedule.follow(engine, schedules, next_hour)) == len(MANY)
+    assert max(counts) < 20

@@ -1,0 +1,121 @@
+"""Logs, scratch and old generations do not grow for ever, and what lives loses nothing."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from include import retention
+from include.control import process
+from include.control.process import OWNER, Process
+from include.orchestration import leftovers
+from include.orchestration.leftovers import DAY_SECONDS
+
+NOW = time.time()
+
+
+def write(file: Path, text: str = "x", days_old: float = 0) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    os.utime(file, (NOW, NOW - days_old * DAY_SECONDS))
+    return file
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
+    monkeypatch.setattr(retention, "LOG_BYTES", 10)
+    short, log = write(home / "log" / "short.log", "short"), write(home / "log" / "long.log", "")
+    script = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    with log.open("ab") as output, log.open() as reading:
+        writer = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=output, text=True)
+
+        def say(line: str) -> None:
+            writer.stdin.write(f"{line}\n")
+            writer.stdin.flush()
+            while not reading.readline():
+                reading.seek(min(reading.tell(), log.stat().st_size))
+
+        try:
+            say("before it was put aside")
+            assert leftovers.rotate() == [log]
+            reading.seek(0)
+            say("after")
+        finally:
+            writer.communicate()
+    assert log.read_bytes() == b"after\n", "the log has a hole where it was cut"
+    assert Path(f"{log}.1").read_text() == "before it was put aside\n"
+    assert leftovers.rotate() == []
+    assert short.read_text() == "short"
+
+
+def test_logs_of_tasks_go_by_age_and_the_oldest_by_size(home, monkeypatch):
+    runs = home / "log" / "airflow" / "dag_id=supervise"
+    old = write(runs / "run_id=1" / "attempt=1.log", days_old=retention.TASK_LOG_DAYS + 1)
+    os.utime(old.parent, (NOW, NOW - 2 * DAY_SECONDS))
+    for number in range(2, 6):
+        write(runs / f"run_id={number}" / "attempt=1.log", "x" * 5_000, days_old=9 - number)
+    assert leftovers.forget_task_logs(NOW) == 1
+    monkeypatch.setattr(retention, "TASK_LOG_BYTES", 20_000)
+    assert leftovers.forget_task_logs(NOW) == 2
+    assert {file.parent.name for file in runs.rglob("*.log")} == {"run_id=4", "run_id=5"}
+    assert not old.parent.exists() or not names(old.parent)
+
+
+@pytest.fixture
+def scratch(home) -> Path:
+    return home / "tmp"
+
+
+def test_the_scratch_of_a_killed_process_goes_at_once_and_that_of_a_living_one_stays(home, scratch, sleeper):
+    own, living, dead = process.scratch(), scratch / "process-1", scratch / "process-2"
+    lives, dies = sleeper(), sleeper()
+    write(living / OWNER, Process.of(lives.pid).to_json(), days_old=1_000)
+    write(dead / OWNER, Process.of(dies.pid).to_json())
+    write(dead / "blockmgr-1" / "00" / "shuffle", "much")
+    dies.kill()
+    dies.wait()
+    assert leftovers.forget_scratch(NOW) == 1
+    assert names(scratch) == {own.name, living.name}
+
+
+def test_scratch_of_nobody_known_goes_when_it_is_old(scratch):
+    for name, days_old in {"blockmgr-1": 30, "blockmgr-2": 1}.items():
+        write(scratch / name / "00" / "shuffle")
+        os.utime(scratch / name, (NOW, NOW - days_old * DAY_SECONDS))
+    write(scratch / "libsnappy.so", days_old=30)
+    assert leftovers.forget_scratch(NOW) == 2
+    assert names(scratch) == {"blockmgr-2"}
+
+
+def test_scratch_that_a_living_jvm_may_have_made_stays(scratch, monkeypatch):
+    monkeypatch.setattr(leftovers, "_jvms_started", lambda: [NOW - 100 * DAY_SECONDS])
+    write(scratch / "before", days_old=101)
+    write(scratch / "since", days_old=99)
+    assert leftovers.forget_scratch(NOW) == 1
+    assert names(scratch) == {"since"}
+
+
+def test_old_generations_go_but_never_the_newest_two(home):
+    flow = home / "checkpoints" / "silver.a"
+    for number in (8, 9, 10, 11):
+        write(flow / str(number) / "commits" / "7", days_old=1_000)
+        os.utime(flow / str(number) / "commits", (NOW, NOW - 1_000 * DAY_SECONDS))
+        os.utime(flow / str(number), (NOW, NOW - 1_000 * DAY_SECONDS))
+    os.utime(flow / "9" / "commits", (NOW, NOW - 10 * DAY_SECONDS))
+    write(flow / "lock", days_old=1_000)
+    for number, days_old in {12: 30, 13: 1}.items():
+        write(flow / f"{number}.new" / OWNER, days_old=days_old)
+        os.utime(flow / f"{number}.new", (NOW, NOW - days_old * DAY_SECONDS))
+    assert leftovers.forget_generations(NOW) == 2
+    assert names(flow) == {"9", "10", "11", "13.new", "lock"}
+
+
+def test_a_home_without_anything_has_nothing_to_clean_up(home):
+    assert leftovers.rotate() == []
+    assert leftovers.forget_task_logs(NOW) == leftovers.forget_scratch(NOW) == leftovers.forget_generations(NOW) == 0
