@@ -3,7 +3,6 @@
 Whoever dies in the middle of one leaves here what the next try needs to end it.
 """
 
-import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, outdated, stale, standstill
+from include.control import commands, database, held, lease, outdated, stale, standstill
 from include.control.job_schema import backfills, requests
 from include.control.schema import resets
 from include.declaration.slices import Slice, stored
@@ -124,15 +123,13 @@ def stop_readers(engine: Engine, one: Backfill, flows: Iterable[str]) -> None:
     """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays."""
     with database.transaction(engine) as connection:
         why = f"backfill {one.number} of {one.table} replaces rows that it reads"
-        before = _readers(connection, one.number)
-        remembered = standstill.stop(connection, f"backfill {one.number}", flows, before, one.who, why)
-        _set(connection, one.number, readers=json.dumps(remembered))
+        standstill.stop(connection, f"backfill {one.number}", flows, one.who, why)
 
 
 def fail(engine: Engine, one: Backfill, failure: str) -> None:
     """It has failed before it replaced anything: what was wanted of its readers is wanted again."""
     with database.transaction(engine) as connection:
-        _let_go(connection, one)
+        standstill.let_go(connection, f"backfill {one.number}", one.who)
         _set(connection, one.number, failure=failure)
 
 
@@ -152,7 +149,7 @@ def finish(
     """
     before, after = rows
     with database.transaction(engine) as connection:
-        for flow in _let_go(connection, one):
+        for flow in standstill.let_go(connection, f"backfill {one.number}", one.who):
             if table_of(flow) == one.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}
@@ -201,19 +198,6 @@ def _supersede(connection: Connection, one: Backfill) -> None:
             _set(connection, row.number, phase=DONE, said=said, failure=None, ended_at=now)
 
 
-def _let_go(connection: Connection, one: Backfill) -> list[str]:
-    """What was wanted of its readers before is wanted again; returns their names."""
-    remembered = _readers(connection, one.number)
-    standstill.let_go(connection, f"backfill {one.number}", remembered, one.who)
-    _set(connection, one.number, readers=None)
-    return list(remembered)
-
-
-def _readers(connection: Connection, number: int) -> dict[str, tuple[str, str]]:
-    text = connection.execute(select(backfills.c.readers).where(backfills.c.number == number)).scalar_one()
-    return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
-
-
 def _insert(connection: Connection, table: str, range_: Slice, who: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
     values: dict[str, Any] = {
@@ -236,7 +220,7 @@ def _set(connection: Connection, number: int, **values: Any) -> None:
 
 
 def _of(connection: Connection, row: Row[Any]) -> Backfill:
-    readers = {flow: (state, reason) for flow, (state, reason) in json.loads(row.readers or "{}").items()}
+    readers = held.read(row.readers)
     asked = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
     is_held = not {of_job(row.root), lease.of_driver(asked or "")}.isdisjoint(lease.alive(connection))
     return Backfill(

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, database, holds, incidents, lease, orders, outdated, supervision
+from include.control import acknowledgements, database, held, holds, incidents, lease, orders, outdated, supervision
 from include.control.schema import audits, desired, drivers, resets, runs, ticks
 
 # Whoever pastes a command again within this time means the same restart.
@@ -80,7 +80,39 @@ def record(connection: Connection, who: str, action: str, target: str, reason: s
 
 
 def _obey_for(connection: Connection, command: Command, flow: str) -> str:
-    state = orders.order(connection, flow).state
+    said = _obey_later(connection, command, flow)
+    return said or _obey_now(connection, command, flow, orders.order(connection, flow).state)
+
+
+def _obey_later(connection: Connection, command: Command, flow: str) -> str | None:
+    """What is noted of a flow that jobs hold still, for when they let it go; None of what can be done at once."""
+    if (still := held.still(connection, flow)) is None:
+        return None
+    jobs, (state, _) = still
+    holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
+    match command.action:
+        case Action.STOP:
+            connection.execute(delete(ticks).where(ticks.c.flow == flow))
+            state = "stopped"
+        case Action.START:
+            state = "running"
+        case Action.DRAIN if state == "running":
+            state = "draining"
+        case Action.CATCH_UP if state == "stopped":
+            state = "draining"
+        case Action.RESTART if state != "stopped":
+            return f"{holds_still}, and it starts anew when that is done"
+        case Action.RESTART | Action.DRAIN | Action.CATCH_UP:
+            return f"nothing done, {holds_still}, and it is {state} when that is done"
+        case Action.RELEASE:
+            return f"nothing done, {holds_still}: ask again when that is done"
+        case _:
+            return None
+    held.want(connection, flow, state, command.reason)
+    return f"{holds_still}, and it is {state} when that is done"
+
+
+def _obey_now(connection: Connection, command: Command, flow: str, state: str) -> str:
     match command.action:
         case Action.RESTART:
             return _restart(connection, command, flow, state)

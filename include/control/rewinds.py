@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import backfills, commands, database, lease, stale, standstill
+from include.control import backfills, commands, database, held, lease, stale, standstill
 from include.control.job_schema import rewinds
 from include.errors import Broken, UsageError
 
@@ -141,11 +141,11 @@ def stop(engine: Engine, one: Rewind) -> None:
     """
     why = f"rewind {one.number} of {one.table} to {one.moment}"
     with database.transaction(engine) as connection:
+        standstill.stop(connection, of_job(one.number), one.flows, one.who, why)
         before = _read(connection, one.number)
-        stopped = standstill.stop(connection, of_job(one.number), one.flows, before.stopped, one.who, why)
         phase = STOPPING if before.phase == PLANNED else before.phase
-        said, now = f"{len(stopped)} flows end their batch in hand", database.now(connection)
-        _set(connection, one.number, phase=phase, said=said, stopped=json.dumps(stopped), failure=None, phase_at=now)
+        said, now = f"{len(before.stopped)} flows end their batch in hand", database.now(connection)
+        _set(connection, one.number, phase=phase, said=said, failure=None, phase_at=now)
         commands.record(connection, one.who, "rewind", one.table, one.reason, f"begins: to {one.moment}")
 
 
@@ -180,10 +180,9 @@ def finish(engine: Engine, one: Rewind, said: str, failure: str | None = None) -
 
 def _end(engine: Engine, one: Rewind, phase: str, said: str, failure: str | None) -> None:
     with database.transaction(engine) as connection:
-        remembered = _read(connection, one.number).stopped
-        standstill.let_go(connection, of_job(one.number), remembered, one.who)
+        standstill.let_go(connection, of_job(one.number), one.who)
         now = database.now(connection)
-        values = {"phase": phase, "said": said, "failure": failure, "stopped": None}
+        values = {"phase": phase, "said": said, "failure": failure}
         _set(connection, one.number, phase_at=now, ended_at=now, **values)
         commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")
 
@@ -205,7 +204,7 @@ def _read(connection: Connection, number: int) -> Rewind:
 
 def _of(connection: Connection, row: Row[Any]) -> Rewind:
     cut = {name: Part(**part) for name, part in json.loads(row.cut).items()}
-    stopped = {flow: (state, reason) for flow, (state, reason) in json.loads(row.stopped or "{}").items()}
+    stopped = held.read(row.stopped)
     is_held = of_job(row.number) in lease.alive(connection)
     return Rewind(
         *(row.number, row.target, row.moment, cut, tuple(json.loads(row.views)), row.key, row.who, row.reason),

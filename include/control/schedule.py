@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import Connection, Engine, delete, select
 
-from include.control import commands, database, orders
+from include.control import commands, database, held, orders
 from include.control.commands import Action, Command
 from include.control.schema import desired, ticks
 
@@ -22,7 +22,9 @@ def follow(
     said: dict[str, str] = {}
     with database.transaction(engine) as connection:
         followed_at = {row.flow: row.at for row in connection.execute(select(ticks))}
-        flows = {flow: one for flow, one in schedules.items() if one or flow in followed_at}
+        # One that a job holds still is asked when that has let it go.
+        still = {flow for remembered in held.by_job(connection).values() for flow in remembered}
+        flows = {flow: one for flow, one in schedules.items() if (one or flow in followed_at) and flow not in still}
         orders.lock(connection, flows)
         wanted = {row.flow: row.state for row in connection.execute(select(desired))}
         now = database.now(connection)
