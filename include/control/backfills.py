@@ -4,7 +4,7 @@ Whoever dies in the middle of one leaves here what the next try needs to end it.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from include.control import commands, database, held, lease, outdated, stale, st
 from include.control.job_schema import backfills, requests
 from include.control.schema import resets
 from include.declaration.slices import Slice, stored
+from include.errors import FlowFailed, UsageError
 from include.spec import table_of
 
 PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
-DRAINING, REPLACING, DONE = "draining", "replacing", "done"
+DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up"
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ def of_job(root: int) -> str:
 
 
 def find(engine: Engine, number: int) -> Backfill:
-    """One that there is. Raises Unreachable."""
+    """Raises UsageError where there is none, and Unreachable."""
     with database.transaction(engine) as connection:
-        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
+        return _read(connection, number)
 
 
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
@@ -83,8 +84,7 @@ def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
             found = _of(connection, row)
             if found.range == range_ and not found.is_held:
                 return found
-        number = _insert(connection, table, range_, who, None)
-        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
+        return _read(connection, _insert(connection, table, range_, who, None))
 
 
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
@@ -93,6 +93,13 @@ def interrupted(engine: Engine, table: str) -> list[Backfill]:
     with database.transaction(engine) as connection:
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
+
+
+def at_work(connection: Connection) -> list[Backfill]:
+    """Those that are not done and whose job lives, or has stopped readers. Oldest first."""
+    left = select(backfills).where(backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
+    found = [_of(connection, row) for row in connection.execute(left).all()]
+    return [one for one in found if one.is_held or one.readers]
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:
@@ -119,9 +126,19 @@ def say(engine: Engine, number: int, phase: str, said: str) -> None:
         _set(connection, number, phase=phase, said=said, failure=None, phase_at=now)
 
 
-def stop_readers(engine: Engine, one: Backfill, flows: Iterable[str]) -> None:
-    """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays."""
+def stop_readers(engine: Engine, one: Backfill, flows: Collection[str]) -> None:
+    """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays.
+
+    Raises FlowFailed where a rewind has begun and is not done with one of them: its table reads what is replaced.
+    """
     with database.transaction(engine) as connection:
+        database.serialize(connection, "jobs")
+        if others := held.rewinds_of(connection, set(flows) - set(one.readers)):
+            raise FlowFailed(
+                f"{one.table}: {others} is not done with a flow that reads it: nothing was replaced; end that one, or "
+                f"give it up (action give up), and run the backfill again",
+                "REWIND_UNFINISHED",
+            )
         why = f"backfill {one.number} of {one.table} replaces rows that it reads"
         standstill.stop(connection, f"backfill {one.number}", flows, one.who, why)
 
@@ -177,7 +194,7 @@ def forget(connection: Connection, table: str, since: float, why: str) -> None:
 def _follow(connection: Connection, one: Backfill, follower: Follower) -> None:
     replaced = f"{one.table} was backfilled {one.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):
-        why, range_ = f"{replaced}: backfill {one.root} is to make it again", follower.range
+        why, range_ = f"{replaced}: {stale.awaits(one.root)}", follower.range
         same = (backfills.c.root == one.root) & (backfills.c.target == follower.table) & backfills.c.ended_at.is_(None)
         if connection.execute(select(backfills.c.number).where(same)).first() is None:
             _insert(connection, follower.table, range_, one.who, one.root)
@@ -200,15 +217,8 @@ def _supersede(connection: Connection, one: Backfill) -> None:
 
 def _insert(connection: Connection, table: str, range_: Slice, who: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
-    values: dict[str, Any] = {
-        "target": table,
-        "begins": begins,
-        "ends": ends,
-        "key": uuid.uuid4().hex,
-        "who": who,
-        "root": root or 0,
-    }
-    values |= {"phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
+    values: dict[str, Any] = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex, "who": who}
+    values |= {"root": root or 0, "phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
     number = int(connection.execute(insert(backfills).values(values).returning(backfills.c.number)).scalar_one())
     if root is None:
         _set(connection, number, root=number)
@@ -217,6 +227,13 @@ def _insert(connection: Connection, table: str, range_: Slice, who: str, root: i
 
 def _set(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(backfills).where(backfills.c.number == number).values(values))
+
+
+def _read(connection: Connection, number: int) -> Backfill:
+    row = connection.execute(select(backfills).where(backfills.c.number == number)).one_or_none()
+    if row is None:
+        raise UsageError(f"there is no backfill {number}: python -m include.ledger backfills lists them")
+    return _of(connection, row)
 
 
 def _of(connection: Connection, row: Row[Any]) -> Backfill:

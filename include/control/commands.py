@@ -20,6 +20,7 @@ class Action(StrEnum):
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
     the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
     keep old rows: rows that an earlier definition of the table made stay as they are.
+    give up: end a backfill or a rewind that died in the middle, and that nobody will end.
     acknowledge: take its alarm on for some hours, in which nobody is told of it again.
     """
 
@@ -33,17 +34,18 @@ class Action(StrEnum):
     RELEASE = "release"
     ACKNOWLEDGE = "acknowledge"
     KEEP_OLD_ROWS = "keep old rows"
+    GIVE_UP = "give up"
 
 
 # These need the approval of a person.
-DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE})
+DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE, Action.GIVE_UP})
 
 
 @dataclass(frozen=True)
 class Command:
     """driver: restarts the process as a whole; the other actions are meant for each of its `flows`.
 
-    hours: for which an alarm is acknowledged.
+    hours: for which an alarm is acknowledged. job: that is given up, "rewind 3" say.
     """
 
     action: Action
@@ -52,6 +54,7 @@ class Command:
     reason: str
     driver: str | None = None
     hours: float = ACKNOWLEDGED_HOURS
+    job: str | None = None
 
 
 def obey(engine: Engine, command: Command) -> list[str]:
@@ -147,6 +150,8 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
         case Action.ACKNOWLEDGE:
             taken = acknowledgements.acknowledge(connection, flow, command.who, command.reason, command.hours)
             return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"
+        case Action.GIVE_UP:
+            return "nothing done, a job is given up, and no flow: name the job"
         case _:
             return _reset(connection, command, flow)
 

@@ -4,7 +4,7 @@ Every job that is not done remembers that in its own row. Whoever changes it hol
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import Column, Connection, Table, select, update
 
@@ -49,6 +49,12 @@ def still(connection: Connection, flow: str) -> tuple[list[str], tuple[str, str]
     """The jobs that hold a flow still, and what is wanted of it then; None where none does."""
     found = {job: flows[flow] for job, flows in by_job(connection).items() if flow in flows}
     return (list(found), next(iter(found.values()))) if found else None
+
+
+def rewinds_of(connection: Connection, flows: Collection[str]) -> str:
+    """The rewinds that hold one of these flows still, in words; empty where none does."""
+    found = by_job(connection).items()
+    return " and ".join(job for job, own in found if job.startswith("rewind") and not own.keys().isdisjoint(flows))
 
 
 def want(connection: Connection, flow: str, state: str, reason: str) -> None:
