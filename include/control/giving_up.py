@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, Engine, select, update
 
 from include.control import backfills as jobs
 from include.control import commands, database, rewinds, stale, standstill
@@ -12,6 +12,10 @@ from include.control.job_schema import backfills
 from include.control.rewinds import Rewind
 from include.control.schema import resets
 from include.declaration.slices import Slice
+from include.errors import UsageError
+
+# Who asks by no run of Airflow, whose next command is another wish.
+BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,14 @@ def backfill(connection: Connection, one: Backfill, said: str) -> None:
     connection.execute(update(backfills).where(backfills.c.number == one.number).values(values))
     stale.leave(connection, one.table, one.root)
     commands.record(connection, one.who, "backfill", one.table, str(one.range), f"{jobs.GIVEN_UP}: {said}")
+
+
+def require_wanted(engine: Engine, table: str, range_: Slice, who: str) -> None:
+    """Raises UsageError where the same was given up that this run has asked for: its retry is not to begin it again."""
+    begins, ends = range_.texts
+    same = (backfills.c.target == table) & (backfills.c.who == who) & (backfills.c.phase == jobs.GIVEN_UP)
+    same &= backfills.c.begins.is_not_distinct_from(begins) & backfills.c.ends.is_not_distinct_from(ends)
+    with database.transaction(engine) as connection:
+        number = connection.execute(select(backfills.c.number).where(same)).scalars().first()
+    if number is not None and who != BY_HAND:
+        raise UsageError(f"{table} {range_}: backfill {number} of run '{who}' was given up: trigger another run")

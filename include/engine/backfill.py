@@ -15,6 +15,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import backfills, database, lease, windows
 from include.control.backfills import Backfill, Follower
+from include.control.giving_up import require_wanted
 from include.declaration.slices import Slice
 from include.engine import failure, storage, swap, twin, window
 from include.engine.slices import Made, make, replace_aggregate, replace_appends
@@ -47,6 +48,7 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
     if dry_run:
         return
     engine = database.connect(settings().control_url)
+    require_wanted(engine, table.name, range_, who)
     with window.worker(engine, tables, f"backfill {table.name}", [table.name]) as own:
         work(own, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
 

@@ -38,9 +38,9 @@ def command(form: dict[str, Any], who: str | None) -> Command:
     """Raises AirflowFailException for what cannot be asked for."""
     flow, driver, action = form["flow"], form["driver"], Action(form["action"])
     job = form.get("job")
-    if (job is not None) != (action is Action.GIVE_UP):
-        raise AirflowFailException(f"job is {job!r} and action is {action}: a job is named to give it up, only then")
-    if job is not None and flow is None and driver is None:
+    if (job is None) == (action is Action.GIVE_UP) or (job and (flow or driver)):
+        raise AirflowFailException(f"job is {job!r} and action {action}: give up is for a job alone, and nothing else")
+    if job:
         return Command(action, (), who or "unknown", form["reason"], job=job)
     if (flow is None) == (driver is None):
         raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
-from include.control import approvals, backfills, commands, database, lease, orders, resets, rewinds, stale
+from include.control import approvals, backfills, commands, database, lease, orders, requests, resets, rewinds, stale
 from include.control.backfills import Backfill, Follower
 from include.control.commands import Action, Command
 from include.control.rewinds import Part, Rewind
@@ -262,6 +262,18 @@ def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the
     backfills.finish(house.engine, one, 3, (1, 1), [Follower(house.gold.name, Slice())])
     house.give_up(f"backfill {one.number}")
     assert house.stale()[house.gold.name].endswith(f"backfill {one.root} was given up: backfill {house.gold.name}")
+
+
+def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_given_up(house, holder):
+    lease.acquire(house.engine, [lease.of_driver("main")], holder("main"), 3600)
+    number = requests.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+    house.give_up(f"backfill {number}")
+    now = requests.standing(house.engine, number)
+    assert (now.is_done, now.failure) == (False, "it was given up")
+    with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
+        requests.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+    assert orders.read(house.engine, "main", []).backfill is None
+    assert requests.ask(house.engine, house.silver.name, Slice(), "run 2", "main") != number
 
 
 def begin_anew(house: House) -> Backfill:
