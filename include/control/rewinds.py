@@ -69,8 +69,8 @@ class Rewind:
     def unfinished(self) -> str:
         """Why others have to wait, and the way out."""
         return (
-            f"rewind {self.number} of {self.table} to {self.moment} has begun and is not done: end it by spark-submit "
-            f"jobs/rewind.py --number {self.number}, or give it up (action give up)"
+            f"rewind {self.number} of {self.table} has begun and is not done: end it by spark-submit jobs/rewind.py "
+            f"--number {self.number}, or give it up (action give up)"
         )
 
     @property

@@ -673,9 +673,7 @@ def wanted(engine: Engine) -> str:
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
     job, let_go = stop_by_rewind(engine)
-    with pytest.raises(
-        Broken, match=f"nobody else may write it: {job} of bronze.a to 2026-03-01 has begun and is not done"
-    ):
+    with pytest.raises(Broken, match=f"nobody else may write it: {job} of bronze.a has begun and is not done"):
         rewinds.require_none(engine, "bronze.a", lambda name: False)
     rewinds.require_none(engine, "bronze.a", lambda name: name == job)
     rewinds.require_none(engine, "silver.a", lambda name: False)
