@@ -14,11 +14,12 @@ Fill in the form (Trigger), or paste, after `source var/env.sh`:
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
 | release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
 | keep old rows | rows that an earlier definition of its table made stay as they are; `status` says no more of them |
+| give up | ends the `job` that died, "rewind 3", "backfill 7": its flows go on, and what is not right is STALE |
 | acknowledge | takes its alarm on for `hours` (24): no red task and no message until then, or until it is another |
 
-Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. Accept data loss, reset checkpoint
-and release wait for an approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but `supervise` is
-paused: nobody starts it.
+Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. Accept data loss, reset checkpoint,
+release and give up wait for an approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but
+`supervise` is paused: nobody starts it.
 """
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -53,17 +54,17 @@ def control():
         if asked.action not in DESTRUCTIVE:
             return "obey"
         ti.xcom_push("consequence", oncall.consequence(asked))
-        ti.xcom_push("generation", oncall.generation(params["flow"]))
+        ti.xcom_push("state", oncall.state_of(asked))
         return "approve"
 
     approve = tasks.approval(
-        "{{ params.flow }}: {{ params.action }}?", "{{ ti.xcom_pull('check', key='consequence') }}"
+        "{{ params.flow or params.job }}: {{ params.action }}?", "{{ ti.xcom_pull('check', key='consequence') }}"
     )
 
     @task(trigger_rule="none_failed_min_one_success")
     def obey(params, dag_run, ti) -> list[str]:
         asked = oncall.command(params, dag_run.triggering_user_name)
-        approved = ti.xcom_pull("check", key="generation"), ti.xcom_pull("approve")
+        approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
         said = oncall.obey(database.connect(settings().control_url), asked, *approved)
         print("\n".join(said))
         return said

@@ -202,6 +202,11 @@ def versions() -> frozenset[tuple[str, int]]:
     return frozenset(found)
 
 
+def has_file(table: str) -> bool:
+    """Whether a file declares it, be it right or wrong."""
+    return any(one.table == table for one in table_files.find(declared_in()))
+
+
 def has_examples() -> bool:
     """Whether the examples are part of this project: `make remove-examples` takes them out, SLUICE_EXAMPLES=off too."""
     spec = importlib.util.find_spec(EXAMPLES) if settings().examples else None

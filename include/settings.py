@@ -30,6 +30,7 @@ class Settings:
     lease_seconds: how long a lease lasts without renewal.
     lineage_url: where an OpenLineage receiver listens; empty: there is none.
     examples: whether the tables of `include/examples` belong to the platform.
+    four_eyes: whether nobody approves what he asked for himself; None: where Airflow has more than one user.
     """
 
     home: Path
@@ -41,6 +42,7 @@ class Settings:
     lease_seconds: float
     lineage_url: str
     examples: bool
+    four_eyes: bool | None = None
 
     @property
     def lake(self) -> Path:
@@ -107,6 +109,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         # Its own name, which every other producer of lineage knows.
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
+        four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
     )
 
 

@@ -3,22 +3,22 @@
 Whoever dies in the middle of one leaves here what the next try needs to end it.
 """
 
-import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, database, lease, outdated, stale, standstill
+from include.control import commands, database, held, lease, outdated, stale, standstill
 from include.control.job_schema import backfills, requests
 from include.control.schema import resets
 from include.declaration.slices import Slice, stored
+from include.errors import FlowFailed, UsageError
 from include.spec import table_of
 
 PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
-DRAINING, REPLACING, DONE = "draining", "replacing", "done"
+DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up"
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def of_job(root: int) -> str:
 
 
 def find(engine: Engine, number: int) -> Backfill:
-    """One that there is. Raises Unreachable."""
+    """Raises UsageError where there is none, and Unreachable."""
     with database.reading(engine) as connection:
-        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
+        return _read(connection, number)
 
 
 def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
@@ -84,8 +84,7 @@ def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
             found = _of(connection, row)
             if found.range == range_ and not found.is_held:
                 return found
-        number = _insert(connection, table, range_, who, None)
-        return _of(connection, connection.execute(select(backfills).where(backfills.c.number == number)).one())
+        return _read(connection, _insert(connection, table, range_, who, None))
 
 
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
@@ -94,6 +93,13 @@ def interrupted(engine: Engine, table: str) -> list[Backfill]:
     with database.reading(engine) as connection:
         rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
         return [_of(connection, row) for row in rows]
+
+
+def at_work(connection: Connection) -> list[Backfill]:
+    """Those that are not done and whose job lives, or has stopped readers. Oldest first."""
+    left = select(backfills).where(backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
+    found = [_of(connection, row) for row in connection.execute(left).all()]
+    return [one for one in found if one.is_held or one.readers]
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:
@@ -120,19 +126,27 @@ def say(engine: Engine, number: int, phase: str, said: str) -> None:
         _set(connection, number, phase=phase, said=said, failure=None, phase_at=now)
 
 
-def stop_readers(engine: Engine, one: Backfill, flows: Iterable[str]) -> None:
-    """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays."""
+def stop_readers(engine: Engine, one: Backfill, flows: Collection[str]) -> None:
+    """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays.
+
+    Raises FlowFailed where a rewind has begun and is not done with one of them: its table reads what is replaced.
+    """
     with database.transaction(engine) as connection:
+        database.serialize(connection, "jobs")
+        if others := held.rewinds_of(connection, set(flows) - set(one.readers)):
+            raise FlowFailed(
+                f"{one.table}: {others} is not done with a flow that reads it: nothing was replaced; end that one, or "
+                f"give it up (action give up), and run the backfill again",
+                "REWIND_UNFINISHED",
+            )
         why = f"backfill {one.number} of {one.table} replaces rows that it reads"
-        before = _readers(connection, one.number)
-        remembered = standstill.stop(connection, f"backfill {one.number}", flows, before, one.who, why)
-        _set(connection, one.number, readers=json.dumps(remembered))
+        standstill.stop(connection, f"backfill {one.number}", flows, one.who, why)
 
 
 def fail(engine: Engine, one: Backfill, failure: str) -> None:
     """It has failed before it replaced anything: what was wanted of its readers is wanted again."""
     with database.transaction(engine) as connection:
-        _let_go(connection, one)
+        standstill.let_go(connection, f"backfill {one.number}", one.who)
         _set(connection, one.number, failure=failure)
 
 
@@ -152,7 +166,7 @@ def finish(
     """
     before, after = rows
     with database.transaction(engine) as connection:
-        for flow in _let_go(connection, one):
+        for flow in standstill.let_go(connection, f"backfill {one.number}", one.who):
             if table_of(flow) == one.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}
@@ -180,7 +194,7 @@ def forget(connection: Connection, table: str, since: float, why: str) -> None:
 def _follow(connection: Connection, one: Backfill, follower: Follower) -> None:
     replaced = f"{one.table} was backfilled {one.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):
-        why, range_ = f"{replaced}: backfill {one.root} is to make it again", follower.range
+        why, range_ = f"{replaced}: {stale.awaits(one.root)}", follower.range
         same = (backfills.c.root == one.root) & (backfills.c.target == follower.table) & backfills.c.ended_at.is_(None)
         if connection.execute(select(backfills.c.number).where(same)).first() is None:
             _insert(connection, follower.table, range_, one.who, one.root)
@@ -201,30 +215,10 @@ def _supersede(connection: Connection, one: Backfill) -> None:
             _set(connection, row.number, phase=DONE, said=said, failure=None, ended_at=now)
 
 
-def _let_go(connection: Connection, one: Backfill) -> list[str]:
-    """What was wanted of its readers before is wanted again; returns their names."""
-    remembered = _readers(connection, one.number)
-    standstill.let_go(connection, f"backfill {one.number}", remembered, one.who)
-    _set(connection, one.number, readers=None)
-    return list(remembered)
-
-
-def _readers(connection: Connection, number: int) -> dict[str, tuple[str, str]]:
-    text = connection.execute(select(backfills.c.readers).where(backfills.c.number == number)).scalar_one()
-    return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
-
-
 def _insert(connection: Connection, table: str, range_: Slice, who: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
-    values: dict[str, Any] = {
-        "target": table,
-        "begins": begins,
-        "ends": ends,
-        "key": uuid.uuid4().hex,
-        "who": who,
-        "root": root or 0,
-    }
-    values |= {"phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
+    values: dict[str, Any] = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex, "who": who}
+    values |= {"root": root or 0, "phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
     number = int(connection.execute(insert(backfills).values(values).returning(backfills.c.number)).scalar_one())
     if root is None:
         _set(connection, number, root=number)
@@ -235,8 +229,15 @@ def _set(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(backfills).where(backfills.c.number == number).values(values))
 
 
+def _read(connection: Connection, number: int) -> Backfill:
+    row = connection.execute(select(backfills).where(backfills.c.number == number)).one_or_none()
+    if row is None:
+        raise UsageError(f"there is no backfill {number}: python -m include.ledger backfills lists them")
+    return _of(connection, row)
+
+
 def _of(connection: Connection, row: Row[Any]) -> Backfill:
-    readers = {flow: (state, reason) for flow, (state, reason) in json.loads(row.readers or "{}").items()}
+    readers = held.read(row.readers)
     asked = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
     is_held = not {of_job(row.root), lease.of_driver(asked or "")}.isdisjoint(lease.alive(connection))
     return Backfill(

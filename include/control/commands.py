@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, database, holds, incidents, lease, orders, outdated, supervision
+from include.control import acknowledgements, database, held, holds, incidents, lease, orders, outdated, supervision
 from include.control.acknowledgements import Acknowledgement
 from include.control.schema import audits, desired, drivers, resets, runs, ticks
 from include.spec import table_of
@@ -22,6 +22,7 @@ class Action(StrEnum):
     accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
     the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
     keep old rows: rows that an earlier definition of the table made stay as they are.
+    give up: end a backfill or a rewind that died in the middle, and that nobody will end.
     acknowledge: take its alarm on for some hours, in which nobody is told of it again.
     """
 
@@ -35,17 +36,18 @@ class Action(StrEnum):
     RELEASE = "release"
     ACKNOWLEDGE = "acknowledge"
     KEEP_OLD_ROWS = "keep old rows"
+    GIVE_UP = "give up"
 
 
 # These need the approval of a person.
-DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE})
+DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE, Action.GIVE_UP})
 
 
 @dataclass(frozen=True)
 class Command:
     """driver: restarts the process as a whole; the other actions are meant for each of its `flows`.
 
-    hours: for which an alarm is acknowledged.
+    hours: for which an alarm is acknowledged. job: that is given up, "rewind 3" say.
     """
 
     action: Action
@@ -54,6 +56,7 @@ class Command:
     reason: str
     driver: str | None = None
     hours: float = ACKNOWLEDGED_HOURS
+    job: str | None = None
 
 
 def obey(engine: Engine, command: Command) -> list[str]:
@@ -82,7 +85,39 @@ def record(connection: Connection, who: str, action: str, target: str, reason: s
 
 
 def _obey_for(connection: Connection, command: Command, flow: str) -> str:
-    state = orders.order(connection, flow).state
+    said = _obey_later(connection, command, flow)
+    return said or _obey_now(connection, command, flow, orders.order(connection, flow).state)
+
+
+def _obey_later(connection: Connection, command: Command, flow: str) -> str | None:
+    """What is noted of a flow that jobs hold still, for when they let it go; None of what can be done at once."""
+    if (still := held.still(connection, flow)) is None:
+        return None
+    jobs, (state, _) = still
+    holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
+    match command.action:
+        case Action.STOP:
+            connection.execute(delete(ticks).where(ticks.c.flow == flow))
+            state = "stopped"
+        case Action.START:
+            state = "running"
+        case Action.DRAIN if state == "running":
+            state = "draining"
+        case Action.CATCH_UP if state == "stopped":
+            state = "draining"
+        case Action.RESTART if state != "stopped":
+            return f"{holds_still}, and it starts anew when that is done"
+        case Action.RESTART | Action.DRAIN | Action.CATCH_UP:
+            return f"nothing done, {holds_still}, and it is {state} when that is done"
+        case Action.RELEASE:
+            return f"nothing done, {holds_still}: ask again when that is done"
+        case _:
+            return None
+    held.want(connection, flow, state, command.reason)
+    return f"{holds_still}, and it is {state} when that is done"
+
+
+def _obey_now(connection: Connection, command: Command, flow: str, state: str) -> str:
     match command.action:
         case Action.RESTART:
             return _restart(connection, command, flow, state)
@@ -117,6 +152,8 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
         case Action.ACKNOWLEDGE:
             taken = _acknowledge(connection, command, flow)
             return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"
+        case Action.GIVE_UP:
+            return "nothing done, a job is given up, and no flow: name the job"
         case _:
             return _reset(connection, command, flow)
 

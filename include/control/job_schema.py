@@ -28,6 +28,14 @@ backfills = Table(
     Column("ended_at", Float, comment="NULL until it is done"),
 )
 
+approvals = Table(
+    "approval",
+    metadata,
+    Column("job", String, primary_key=True, comment="what may be begun: a rewind, as `rewind 3`"),
+    Column("who", String, nullable=False, comment="who approved it"),
+    Column("at", Float, nullable=False),
+)
+
 requests = Table(
     "backfill_request",
     metadata,

@@ -101,12 +101,16 @@ def show_signs(engine: Engine, flows: list[str]) -> None:
         connection.execute(update(runs).where(runs.c.flow.in_(flows)).values(signs))
 
 
-def fail(engine: Engine, flows: list[str], failure: Failure) -> None:
-    """Say why these flows ended; they stay down until the supervisor starts them again. Raises Unreachable."""
+def fail(engine: Engine, flows: list[str], failure: Failure, turn: int | None = None) -> None:
+    """Say why these flows ended; they stay down until the supervisor starts them again. Raises Unreachable.
+
+    turn: of the run that failed; how one of an earlier turn ended counts no more.
+    """
     with database.transaction(engine) as connection:
         lock(connection, flows)
+        own = runs.c.flow.in_(flows) & (true() if turn is None else runs.c.turn == turn)
         values = {"failure": failure.sentence, "error": failure.error, "needs_person": failure.needs_person}
-        connection.execute(update(runs).where(runs.c.flow.in_(flows)).values(values))
+        connection.execute(update(runs).where(own).values(values))
 
 
 def end_drain(engine: Engine, flow: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, delete, select, update
 
-from include.control import backfills, database, lease
+from include.control import backfills, database, giving_up, lease
 from include.control.backfills import Backfill
 from include.control.job_schema import backfills as rows
 from include.control.job_schema import requests
@@ -34,12 +34,13 @@ class Standing:
 def ask(engine: Engine, table: str, range_: Slice, who: str, driver: str) -> int | None:
     """Enter a backfill that this driver is to do, or take up the same where nobody is at it; returns its number.
 
-    None, and nothing is entered, where no such driver lives. Raises Unreachable.
+    None, and nothing is entered, where no such driver lives. Raises UsageError where it was given up, and Unreachable.
     """
     with database.reading(engine) as connection:
         if lease.of_driver(driver) not in lease.alive(connection):
             return None
         waiting = _waiting(connection, table, range_)
+    giving_up.require_wanted(engine, table, range_, who)
     number = waiting or backfills.begin(engine, table, range_, who).number
     with database.transaction(engine) as connection:
         values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}
@@ -109,7 +110,9 @@ def standing(engine: Engine, root: int) -> Standing:
         busy = {row.driver for row in connection.execute(select(requests)) if backfills.of_job(row.root) in alive}
     left = backfills.undone(engine, root)
     if not left:
-        return Standing("it is done", is_done=True)
+        is_given_up = backfills.find(engine, root).phase == backfills.GIVEN_UP
+        said = "it was given up" if is_given_up else "it is done"
+        return Standing(said, is_done=not is_given_up, failure=said if is_given_up else None)
     now = max(left, key=lambda one: one.phase_at)
     if backfills.of_job(root) in alive:
         return Standing(f"{now.table}: {now.phase}: {now.said}", is_in_hand=True)

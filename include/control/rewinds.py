@@ -12,9 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import backfills, commands, database, lease, stale, standstill
+from include.control import backfills, commands, database, held, lease, stale, standstill
 from include.control.job_schema import rewinds
 from include.errors import Broken, UsageError
+from include.spec import table_of
 
 PLANNED, STOPPING, RESTORING = "planned", "stopping", "restoring"
 REFRESHING, BEGINNING, DONE, GIVEN_UP = "refreshing", "beginning", "done", "given up"
@@ -65,6 +66,14 @@ class Rewind:
         return [flow for part in self.cut.values() for flow in part.generations]
 
     @property
+    def unfinished(self) -> str:
+        """Why others have to wait, and the way out."""
+        return (
+            f"rewind {self.number} of {self.table} has begun and is not done: end it by spark-submit jobs/rewind.py "
+            f"--number {self.number}, or give it up (action give up)"
+        )
+
+    @property
     def is_begun(self) -> bool:
         """Whether its flows may be stopped, and tables put back."""
         return self.ended_at is None and self.phase != PLANNED
@@ -98,10 +107,30 @@ def get(engine: Engine, number: int) -> Rewind:
 def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
     """Those that put back one of these tables and have not ended. Raises Unreachable."""
     with database.reading(engine) as connection:
-        own = rewinds.c.ended_at.is_(None) & (rewinds.c.phase != PLANNED)
-        rows = connection.execute(select(rewinds).where(own).order_by(rewinds.c.number)).all()
-        found = [_of(connection, row) for row in rows]
-    return [one for one in found if set(tables) & set(one.cut)]
+        return _begun(connection, tables)
+
+
+def _begun(connection: Connection, tables: Collection[str]) -> list[Rewind]:
+    own = rewinds.c.ended_at.is_(None) & (rewinds.c.phase != PLANNED)
+    rows = connection.execute(select(rewinds).where(own).order_by(rewinds.c.number)).all()
+    return [one for row in rows if set(tables) & set((one := _of(connection, row)).cut)]
+
+
+def obstacles(connection: Connection, tables: Collection[str], own: int | None = None) -> list[str]:
+    """The jobs that have begun and are not done with one of these tables, each in a sentence with the way out.
+
+    own: the number of the rewind that asks.
+    """
+    others = [one for one in _begun(connection, tables) if one.number != own]
+    return [
+        *(f"{one.table}: {one.unfinished}" for one in others),
+        *(
+            f"{one.table}: backfill {one.number} is in the middle of it: let it end, run it again where it has died, "
+            f"or give it up (action give up)"
+            for one in backfills.at_work(connection)
+            if not {one.table, *map(table_of, one.readers)}.isdisjoint(tables)
+        ),
+    ]
 
 
 def newest(engine: Engine, limit: int = 20) -> list[Rewind]:
@@ -115,11 +144,7 @@ def require_none(engine: Engine, table: str, is_held: Callable[[str], bool]) -> 
     """Raises Broken where one is not done with the table. is_held: whether the caller holds a lease of this name."""
     for one in begun(engine, [table]):
         if not is_held(of_job(one.number)):
-            raise Broken(
-                f"{table}: rewind {one.number} of {one.table} has begun and is not done, so nobody else may write "
-                f"it: end it by spark-submit jobs/rewind.py --number {one.number}",
-                "REWIND_UNFINISHED",
-            )
+            raise Broken(f"{table}: nobody else may write it: {one.unfinished}", "REWIND_UNFINISHED")
 
 
 def say(engine: Engine, number: int, phase: str, said: str) -> None:
@@ -129,23 +154,23 @@ def say(engine: Engine, number: int, phase: str, said: str) -> None:
         _set(connection, number, phase=phase, said=said, failure=None, phase_at=database.now(connection))
 
 
-def approve(engine: Engine, one: Rewind, by: str) -> None:
-    """It may be done; who approved it goes into the audit."""
-    with database.transaction(engine) as connection:
-        commands.record(connection, one.who, "rewind", one.table, one.reason, f"to {one.moment}: approved by {by}")
-
-
 def stop(engine: Engine, one: Rewind) -> None:
     """From now on its flows are wanted stopped, and nobody else may write its tables. How far an earlier try has come
     stays.
+
+    Raises UsageError where another job has begun with one of these tables: neither could end before the other.
     """
     why = f"rewind {one.number} of {one.table} to {one.moment}"
     with database.transaction(engine) as connection:
+        # Two that begin at one moment would not see each other.
+        database.serialize(connection, "jobs")
+        if _read(connection, one.number).phase == PLANNED and (others := obstacles(connection, one.cut, one.number)):
+            raise UsageError(f"{one.table}: rewind {one.number} is not begun: {'; '.join(others)}")
+        standstill.stop(connection, of_job(one.number), one.flows, one.who, why)
         before = _read(connection, one.number)
-        stopped = standstill.stop(connection, of_job(one.number), one.flows, before.stopped, one.who, why)
         phase = STOPPING if before.phase == PLANNED else before.phase
-        said, now = f"{len(stopped)} flows end their batch in hand", database.now(connection)
-        _set(connection, one.number, phase=phase, said=said, stopped=json.dumps(stopped), failure=None, phase_at=now)
+        said, now = f"{len(before.stopped)} flows end their batch in hand", database.now(connection)
+        _set(connection, one.number, phase=phase, said=said, failure=None, phase_at=now)
         commands.record(connection, one.who, "rewind", one.table, one.reason, f"begins: to {one.moment}")
 
 
@@ -164,7 +189,8 @@ def note(engine: Engine, one: Rewind, failure: str) -> None:
 
 def give_up(engine: Engine, one: Rewind, why: str) -> None:
     """Nothing was put back, and nothing will be: its flows go on as before."""
-    _end(engine, one, GIVEN_UP, why, why)
+    with database.transaction(engine) as connection:
+        end(connection, one, GIVEN_UP, why, why)
 
 
 def finish(engine: Engine, one: Rewind, said: str, failure: str | None = None) -> None:
@@ -172,20 +198,24 @@ def finish(engine: Engine, one: Rewind, said: str, failure: str | None = None) -
     no more, and what was left to do of that is not. failure: what the ledger found behind it.
     """
     with database.transaction(engine) as connection:
-        for table, part in one.cut.items():
-            stale.forget(connection, table, part.at)
-            backfills.forget(connection, table, part.at, f"rewind {one.number} has undone what it followed")
-    _end(engine, one, DONE, said, failure)
+        undo(connection, one, one.cut)
+        end(connection, one, DONE, said, failure)
 
 
-def _end(engine: Engine, one: Rewind, phase: str, said: str, failure: str | None) -> None:
-    with database.transaction(engine) as connection:
-        remembered = _read(connection, one.number).stopped
-        standstill.let_go(connection, of_job(one.number), remembered, one.who)
-        now = database.now(connection)
-        values = {"phase": phase, "said": said, "failure": failure, "stopped": None}
-        _set(connection, one.number, phase_at=now, ended_at=now, **values)
-        commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")
+def undo(connection: Connection, one: Rewind, tables: Iterable[str]) -> None:
+    """These were put back, and what followed from the rows that are undone is no more."""
+    for table in tables:
+        since = one.cut[table].at
+        stale.forget(connection, table, since)
+        backfills.forget(connection, table, since, f"rewind {one.number} has undone what it followed")
+
+
+def end(connection: Connection, one: Rewind, phase: str, said: str, failure: str | None = None) -> None:
+    """Its flows go on as they are wanted."""
+    standstill.let_go(connection, of_job(one.number), one.who)
+    now = database.now(connection)
+    _set(connection, one.number, phase=phase, said=said, failure=failure, phase_at=now, ended_at=now)
+    commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")
 
 
 def _text(cut: Mapping[str, Part]) -> str:
@@ -205,7 +235,7 @@ def _read(connection: Connection, number: int) -> Rewind:
 
 def _of(connection: Connection, row: Row[Any]) -> Rewind:
     cut = {name: Part(**part) for name, part in json.loads(row.cut).items()}
-    stopped = {flow: (state, reason) for flow, (state, reason) in json.loads(row.stopped or "{}").items()}
+    stopped = held.read(row.stopped)
     is_held = of_job(row.number) in lease.alive(connection)
     return Rewind(
         *(row.number, row.target, row.moment, cut, tuple(json.loads(row.views)), row.key, row.who, row.reason),

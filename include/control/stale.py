@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, delete, insert, select
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from include.control import database
 from include.control.job_schema import stale
@@ -45,3 +45,16 @@ def end(connection: Connection, table: str, made: Slice) -> None:
 def forget(connection: Connection, table: str, since: float) -> None:
     """What has made it stale since then, in seconds since 1970, was undone."""
     connection.execute(delete(stale).where((stale.c.target == table) & (stale.c.since > since)))
+
+
+def awaits(root: int) -> str:
+    """How the reason ends while a backfill is to make the table again."""
+    return f"backfill {root} is to make it again"
+
+
+def leave(connection: Connection, table: str, root: int) -> None:
+    """It is stale as before, and that backfill will not make it again."""
+    own = (stale.c.target == table) & stale.c.why.endswith(awaits(root))
+    for row in connection.execute(select(stale).where(own)).all():
+        why = f"{row.why.removesuffix(awaits(root))}backfill {root} was given up: backfill {table}"
+        connection.execute(update(stale).where(stale.c.number == row.number).values(why=why))

@@ -10,22 +10,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from deltalake import DeltaTable
-
+from include import catalog
 from include.catalog import Catalog
 from include.control import backfills, database, lease, windows
 from include.control.backfills import Backfill, Follower
+from include.control.giving_up import require_wanted
 from include.declaration.slices import Slice
 from include.engine import failure, storage, swap, twin, window
-from include.engine.slices import Made, make, replace_aggregate, replace_appends, txn_app_id
+from include.engine.slices import Made, make, replace_aggregate, replace_appends
 from include.engine.window import Window, Worker
 from include.errors import FlowFailed, SluiceError, Unreachable, UsageError
-from include.ledger import beginning, position
-from include.ledger.backfills import rehearsal, that_follows
+from include.ledger import beginning, giving_up, position, unseeded
+from include.ledger.backfills import readers, rehearsal, replaced_by, that_follows
 from include.ledger.batches import BACKFILL
-from include.ledger.log import Commit, Log
+from include.ledger.log import Log
 from include.ledger.unread import Feed
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
@@ -49,6 +48,7 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
     if dry_run:
         return
     engine = database.connect(settings().control_url)
+    require_wanted(engine, table.name, range_, who)
     with window.worker(engine, tables, f"backfill {table.name}", [table.name]) as own:
         work(own, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
 
@@ -58,11 +58,21 @@ def work(own: Worker, asked: Backfill) -> None:
     order = list(own.tables.tables)
     own.keeper.take([backfills.of_job(asked.root)])
     try:
+        _give_up_deleted(own, asked)
         while left := sorted(backfills.undone(own.engine, asked.root), key=lambda one: order.index(one.table)):
             _do(own, replace(left[0], alone=asked.alone and left[0].number == asked.number))
     finally:
         with suppress(Unreachable):
             own.keeper.give_back([backfills.of_job(asked.root)])
+
+
+def _give_up_deleted(own: Worker, asked: Backfill) -> None:
+    """The other tables must not wait for one that nobody declares any more. Raises UsageError for a broken file."""
+    for one in backfills.undone(own.engine, asked.root):
+        if one.table not in own.tables.tables and not catalog.has_file(one.table):
+            giving_up.backfill(own.engine, own.tables, one)
+        else:
+            own.tables.table(one.table)
 
 
 def _do(own: Worker, one: Backfill) -> None:
@@ -71,14 +81,14 @@ def _do(own: Worker, one: Backfill) -> None:
         _make_again(own, table, one)
         return
     with own.taking([twin.lease(table)], patience_seconds=0):
-        swap.forget(table)
+        unseeded.forget(table)
         _make_again(own, table, one)
 
 
 def _make_again(own: Worker, table: Table, one: Backfill) -> None:
     made = None
     try:
-        is_left = replaced_by(table, one) is None
+        is_left = replaced_by(table.name, one) is None
         is_anew = is_left and one.range == Slice() and twin.is_needed(own.spark, table)
         if is_anew:
             backfills.say(own.engine, one.number, backfills.COMPUTING, f"fills {twin.of(table).name} from the source")
@@ -106,11 +116,11 @@ def _reads(table: Table) -> str:
 
 def _note(own: Worker, table: Table, one: Backfill, error: SluiceError) -> None:
     """Readers may go on where they stand, unless the range was replaced: they would stop at that."""
-    if replaced_by(table, one) is not None:
+    if replaced_by(table.name, one) is not None:
         backfills.note(own.engine, one, str(error))
         return
     if one.range == Slice():
-        swap.forget(table)
+        unseeded.forget(table)
         if error.needs_person:
             # That may lie in what it has read so far.
             twin.drop(own.spark, table)
@@ -128,7 +138,7 @@ def _replace(opened: Window, own: Worker, one: Backfill, made: Made | None) -> N
     """What is done in the window."""
     table = opened.table
     _settle_others(own, table, one)
-    if replaced_by(table, one) is None:
+    if replaced_by(table.name, one) is None:
         storage.create(own.spark, table)
         stamp = opened.begin(BACKFILL, table.name)
 
@@ -167,20 +177,20 @@ def _settle_others(own: Worker, table: Table, one: Backfill) -> None:
 
 def _settle(own: Worker, table: Table, dead: Backfill) -> None:
     """Another job has died here and left readers stopped: let them go on, before or behind what it has done."""
-    if replaced_by(table, dead):
+    if replaced_by(table.name, dead):
         _finish(own, table, dead)
     else:
-        swap.forget(table)
+        unseeded.forget(table)
         backfills.fail(own.engine, dead, "its job died before it had replaced anything: run it again")
 
 
 def _finish(own: Worker, table: Table, one: Backfill) -> None:
-    commit = replaced_by(table, one)
+    commit = replaced_by(table.name, one)
     assert commit, "its range is replaced"
     said = commit.metadata[BACKFILL]
     swap.settle(own.spark, table, commit)
     rows = (said["rows_before"], commit.rows or 0)
-    below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table)}
+    below = {flow.name: own.tables.tables[flow.name] for flow in readers(own.tables, table.name)}
     alone = said.get("alone", False)
     followers = [Follower(name, that_follows(reader, table, one.range, alone)) for name, reader in below.items()]
     if any(place.exists() for place in twin.places(table)):
@@ -189,30 +199,9 @@ def _finish(own: Worker, table: Table, one: Backfill) -> None:
     print(f"sluice: {table.name} {one.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
 
 
-def replaced_by(table: Table, one: Backfill) -> Commit | None:
-    """The commit by which its range was replaced, by this job or by one that died."""
-    path = settings().table_path(table.name)
-    if DeltaTable(str(path)).transaction_version(txn_app_id(one)) is None:
-        return None
-    return next(commit for commit in Log(path).commits() if _key(commit.metadata) == one.key)
-
-
-def _key(metadata: dict[str, Any]) -> str | None:
-    return (metadata.get(BACKFILL) or {}).get("key")
-
-
-def readers(tables: Catalog, table: Table) -> list[Table]:
-    """The flows that read the table's appends and have begun; one that reads its changes is shown what a backfill
-    replaced, as any other change.
-    """
-    flows = [flow for flow in tables.flows.values() if isinstance(flow.source, Delta)]
-    own = [flow for flow in flows if flow.source.table == table.name and not flow.source.changes]
-    return [flow for flow in own if position.of(flow.flow)]
-
-
 def _drain(own: Worker, table: Table, one: Backfill) -> None:
     """Let the readers read all that is there, and stop them: no more comes while this window is open."""
-    flows = readers(own.tables, table)
+    flows = readers(own.tables, table.name)
     if not flows:
         return
     backfills.say(own.engine, one.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))

@@ -13,7 +13,7 @@ from include.engine import definition, generation, siblings
 from include.engine.commit import txn_app_id
 from include.errors import Broken, FlowFailed, LeaseHeld
 from include.ledger import checkpoint as ledger
-from include.ledger import planned, topics
+from include.ledger import planned, topics, unseeded
 from include.ledger.beginning import Beginning, after_last_commit, identity, last_stamp
 from include.ledger.planned import OWNER
 from include.ledger.retention import Lost
@@ -66,6 +66,9 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
 
 def renew(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, Beginning]:
     """Begin the next generation, as `claim` does, and start nothing: its number, and where it goes on."""
+    if unseeded.awaits_its_seed(table):
+        # What the refresh has read beyond the flow's last commit would be read twice.
+        raise _unfinished(table)
     owner, home = identity(table), _own(spark, table)
     newest = ledger.newest_generation(home)
     beginning = after_last_commit(table, reset.accepts_loss)

@@ -150,7 +150,7 @@ class Host:
             # It is tried again, and at once when the file is mended.
             return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION))
         except SluiceError as error:
-            return self._give_up(name, error)
+            return self._give_up(name, error, order)
         return self._attempt(table, order, once=order.state == "draining")
 
     def _attempt(self, table: Table, order: Order, once: bool) -> SluiceError | None:
@@ -158,7 +158,7 @@ class Host:
             self._start(table, order, once)
         except Exception as error:
             # A full disk or a damaged log of one flow is no reason to end the others.
-            return self._give_up(table.flow, failure.of_exception(table.flow, error))
+            return self._give_up(table.flow, failure.of_exception(table.flow, error), order)
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
@@ -203,16 +203,16 @@ class Host:
             self._progress.finish()
         if ended.query.exception() is not None and not ended.is_turned:
             print(ended.query.exception(), file=sys.stderr, flush=True)
-            return self._give_up(name, failure.of_query(name, ended.query, ended.error))
+            return self._give_up(name, failure.of_query(name, ended.query, ended.error), ended.order)
         if ended.order.state == "draining" and not ended.is_turned:
             self._untold.append(lambda: orders.end_drain(self._engine, name))
         self._release(name)
         return None
 
-    def _give_up(self, name: str, error: SluiceError) -> SluiceError:
+    def _give_up(self, name: str, error: SluiceError, order: Order) -> SluiceError:
         print(f"sluice: {error}", file=sys.stderr, flush=True)
         why = Failure(str(error), getattr(error, "error", type(error).__name__), error.needs_person)
-        self._untold.append(lambda: orders.fail(self._engine, [name], why))
+        self._untold.append(lambda: orders.fail(self._engine, [name], why, order.turn))
         self._release(name)
         return error
 

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.catalog import Catalog
-from include.control import database, windows
+from include.control import database, stale, windows
+from include.declaration.slices import Slice
 from include.engine import commit, quality, storage, window
 from include.engine.quality import Tally
 from include.engine.transform import SOURCE, joined, transformed
@@ -90,6 +91,8 @@ def do(own: Worker, run: Run) -> None:
             windows.end(own.engine, number, "skipped", str(error))
             raise
         own.window(view, number).run(own.halt, partial(_refresh, run=run))
+        with database.transaction(own.engine) as connection:
+            stale.end(connection, view.name, Slice())
         # Not where it failed: then the leases go back when nothing of this process can write any more.
         own.keeper.give_back(window.leases(view))
 

@@ -12,43 +12,40 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import database, lease, resets, rewinds, stale, windows
+from include.control import approvals, database, lease, resets, rewinds, stale, windows
 from include.control.resets import Reset
 from include.control.rewinds import Rewind
 from include.declaration.slices import Slice
 from include.engine import checkpoint, commit, failure, refresh, window
 from include.engine.window import Window, Worker
 from include.errors import FlowFailed, LeaseHeld, SluiceError, Unbalanced, Unreachable, UsageError
-from include.ledger import rewinding, verification
-from include.ledger.checkpoint import newest_generation
+from include.ledger import rewinding, rewound, verification
 from include.ledger.log import Log
 from include.ledger.rewinding import Plan
 from include.ledger.standing import REWIND
-from include.ledger.timeline import Timeline
 from include.settings import settings
 from include.spec import Table
 
 STEP = "rewind"
 
 
-def run(table: Table, tables: Catalog, to: str, who: str, reason: str, dry_run: bool) -> None:
-    """Plan a rewind and do it, or end the same one that has begun; with `dry_run`, say what it would do.
+def run(
+    table: Table, tables: Catalog, to: str, who: str, reason: str, dry_run: bool, approved_by: str | None = None
+) -> None:
+    """Plan a rewind and do it; with `dry_run`, say what it would do. approved_by: else who asks for it does.
 
     Raises UsageError where it is refused, LeaseHeld, Unreachable, FlowFailed, and Unbalanced where the ledger finds a
     difference behind it.
     """
     engine = database.connect(settings().control_url)
     for left in rewinds.begun(engine, [table.name]):
-        raise UsageError(
-            f"{table.name}: rewind {left.number} of {left.table} to {left.moment} has begun and is not done: end it "
-            f"first, spark-submit jobs/rewind.py --number {left.number}"
-        )
+        raise UsageError(f"{table.name}: {left.unfinished}")
     found = rewinding.plan(engine, table, tables, to)
     print("\n".join(found.lines()), flush=True)
     require_possible(found)
     if found.steps and not dry_run:
-        number = rewinds.plan(engine, table.name, found.moment.isoformat(), found.cut, found.views, who, reason).number
-        resume(number, tables)
+        asked = rewinds.plan(engine, table.name, found.moment.isoformat(), found.cut, found.views, who, reason)
+        resume(asked.number, tables, approved_by or who)
 
 
 def require_possible(found: Plan) -> None:
@@ -57,18 +54,24 @@ def require_possible(found: Plan) -> None:
         raise UsageError(f"{found.table} is not put back to {found.moment.isoformat()}: {'; '.join(found.refusals)}")
 
 
-def resume(number: int, tables: Catalog) -> None:
-    """Do what is left to do of a rewind that was planned. Raises as `run`."""
+def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None:
+    """Do what is left to do of a rewind that was planned. approved_by: where that was not in Airflow.
+
+    Raises as `run`, and UsageError where nobody has approved it.
+    """
     engine = database.connect(settings().control_url)
     asked = rewinds.get(engine, number)
     if asked.ended_at is not None:
         # A retry of a task must not go green where its first try did not.
         if asked.phase == rewinds.GIVEN_UP:
-            raise UsageError(f"rewind {number} was given up, and nothing was put back ({asked.said}): plan another one")
+            raise UsageError(f"rewind {number} was given up ({asked.said}): plan another one")
         if asked.failure:
             raise Unbalanced(asked.failure)
         print(f"sluice: rewind {number}: nothing done, it is done: {asked.said}", flush=True)
         return
+    if approved_by and not asked.is_begun:
+        approvals.approve(engine, asked, f"{approved_by}, by hand")
+    approvals.require(engine, asked)
     with window.worker(engine, tables, f"rewind {asked.table}", list(asked.cut)) as own:
         work(own, number)
 
@@ -123,7 +126,7 @@ def _do(own: Worker, asked: Rewind) -> None:
 
 def _planned_anew(own: Worker, asked: Rewind) -> Rewind:
     """By what there is now that nobody writes any more. Raises UsageError where that is not what was approved."""
-    found = rewinding.plan(own.engine, own.tables.table(asked.table), own.tables, asked.moment)
+    found = rewinding.plan(own.engine, own.tables.table(asked.table), own.tables, asked.moment, asked.number)
     require_possible(found)
     versions, approved = ({name: part.version for name, part in cut.items()} for cut in (found.cut, asked.cut))
     if versions != approved:
@@ -136,31 +139,18 @@ def _planned_anew(own: Worker, asked: Rewind) -> Rewind:
 
 
 def _in_window(own: Worker, asked: Rewind, table: Table) -> None:
-    if all(_is_there(name, version) for name, version in _versions(asked, table).items()):
+    if all(rewound.is_there(name, version) for name, version in rewound.versions(asked.cut[table.name], table).items()):
         return
     number = windows.plan(own.engine, table.name, asked.who, f"rewind {asked.number} to {asked.moment}", True)
     with own.taking([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
         own.window(table, number).run(own.halt, partial(_restore, asked=asked))
 
 
-def _versions(asked: Rewind, table: Table) -> dict[str, int]:
-    """Where its quarantine and itself go back to; the quarantine first, as in a batch."""
-    part = asked.cut[table.name]
-    quarantine = {} if part.quarantine is None else {table.quarantine: part.quarantine}
-    return quarantine | {table.name: part.version}
-
-
-def _is_there(name: str, version: int) -> bool:
-    """Whether the table holds what it held at that version; what only moved rows since stays."""
-    line = Timeline(name)
-    return line.content(line.versions[-1]) == line.content(version)
-
-
 def _restore(opened: Window, asked: Rewind) -> None:
     table = opened.table
     stamp = opened.begin(STEP, table.name)
-    for name, version in _versions(asked, table).items():
-        if _is_there(name, version):
+    for name, version in rewound.versions(asked.cut[table.name], table).items():
+        if rewound.is_there(name, version):
             continue
         said = {"number": asked.number, "key": asked.key, "to": version}
         with commit.stamped(opened.spark, {**stamp, REWIND: said}, {}):
@@ -170,32 +160,20 @@ def _restore(opened: Window, asked: Rewind) -> None:
 
 def _begin_generations(own: Worker, asked: Rewind, tables: list[Table]) -> None:
     """Of the flows that write a table that was put back, and of those that read one."""
-    touched = {table.name for table in tables if _was_put_back(table.name, asked)}
-    for table in tables:
-        if table.name not in touched and not rewinding.reads(table, touched):
-            continue
-        for flow in table.flows:
-            before = asked.cut[table.name].generations.get(flow.flow)
-            newest = newest_generation(settings().checkpoints(flow.flow))
-            if before is None or newest is None or newest > before:
-                continue
-            reset = Reset(flow.flow, False, asked.who, f"rewind {asked.number}")
-            number, _ = checkpoint.renew(own.spark, flow, reset)
-            checkpoint.release(flow.flow)
-            resets.done(own.engine, reset, number, ())
-
-
-def _was_put_back(name: str, asked: Rewind) -> bool:
-    return any((one.metadata.get(REWIND) or {}).get("key") == asked.key for one in Log(_path(name)).commits())
+    for flow in list(rewound.owed(asked, tables)):
+        reset = Reset(flow.flow, False, asked.who, f"rewind {asked.number}")
+        number, _ = checkpoint.renew(own.spark, flow, reset)
+        checkpoint.release(flow.flow)
+        resets.done(own.engine, reset, number, ())
 
 
 def _require_right(asked: Rewind, tables: list[Table]) -> None:
     """That what was put back holds the very files of its version."""
     for table in tables:
-        for name, version in _versions(asked, table).items():
+        for name, version in rewound.versions(asked.cut[table.name], table).items():
             log = Log(_path(name))
             then, now = ({one.path for one in log.state_at(at).live} for at in (version, log.newest))
-            if then != now and _was_put_back(name, asked):
+            if then != now and rewound.was_put_back(name, asked):
                 raise FlowFailed(
                     f"{name}: it does not hold what it held at version {version}, so somebody has written to it: look "
                     f"at `python -m include.ledger inspect {table.name}`, and run the rewind again"

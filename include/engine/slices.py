@@ -18,7 +18,7 @@ from include.declaration import slices
 from include.engine import batch, commit, deduplicate, quality, read, replay
 from include.engine.quality import Tally
 from include.errors import Broken
-from include.ledger import beginning, checkpoint
+from include.ledger import backfills, beginning, checkpoint
 from include.ledger.appended import Appends
 from include.ledger.batches import BACKFILL
 from include.ledger.log import Log
@@ -111,11 +111,6 @@ def replace_aggregate(
         _replace_table(batch.in_few_files(rows, count), table, one, stamp, now)
     finally:
         rows.unpersist()
-
-
-def txn_app_id(one: Backfill) -> str:
-    """Under which its range is replaced once."""
-    return f"backfill/{one.key}"
 
 
 def _columns(table: Table) -> list[str]:
@@ -217,7 +212,7 @@ def _replace_table(
     spark = rows.sparkSession
     before = _inside(spark, table, table.name, one).count()
     positions = {flow: found["source_to"] for flow, found in now.items()}
-    once = commit.once(txn_app_id(one), 1)
+    once = commit.once(backfills.txn_app_id(one), 1)
     with commit.stamped(spark, {**stamp, BACKFILL: {**said(one, before), "position": positions}}, once):
         _replace(rows, table, table.name, one)
 

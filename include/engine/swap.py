@@ -4,8 +4,6 @@ Each flow's new generation is begun first. It waits for a commit of its own, its
 in between: it would leave rows out, or double them. Whatever kills the job, the commit says what is left to do.
 """
 
-import shutil
-from contextlib import suppress
 from dataclasses import asdict
 from functools import reduce
 from typing import Any
@@ -18,24 +16,23 @@ from include.control.backfills import Backfill
 from include.engine import batch, commit, generation, slices, storage, twin
 from include.engine.commit import Stamp, txn_app_id
 from include.engine.window import Worker
-from include.errors import Broken, FlowFailed
-from include.ledger import beginning, forgotten, landing, planned
+from include.errors import FlowFailed
+from include.ledger import backfills, beginning, forgotten, landing, planned, unseeded
 from include.ledger import checkpoint as ledger
 from include.ledger.batches import BACKFILL
 from include.ledger.beginning import Beginning
-from include.ledger.log import Commit, Log
+from include.ledger.log import Commit
+from include.ledger.unseeded import SEED
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 
 APPEND_ONLY = "delta.appendOnly"
-# The one batch of a new generation that the twin has read.
-SEED = 0
 
 
 def put_in_place(own: Worker, table: Table, one: Backfill, stamp: dict[str, Any]) -> None:
     """In the window, with the leases of its flows: let the table hold what the twin does. `settle` does the rest."""
     spark, path = own.spark, settings().table_path(table.name)
-    forget(table)
+    unseeded.forget(table)
     if isinstance(table.source, Files):
         forgotten.files(table, forgotten.names(twin.of(table).name))
     stamps = {flow.flow: _begin(own, flow, twin.of(flow)) for flow in table.flows}
@@ -47,7 +44,7 @@ def put_in_place(own: Worker, table: Table, one: Backfill, stamp: dict[str, Any]
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
     rows = _stored(spark, twin.of(table).name)
     said = {**slices.said(one, _stored(spark, table.name).count()), "anew": stamps}
-    with commit.stamped(spark, {**stamp, BACKFILL: said}, commit.once(slices.txn_app_id(one), 1)):
+    with commit.stamped(spark, {**stamp, BACKFILL: said}, commit.once(backfills.txn_app_id(one), 1)):
         writer = batch.in_few_files(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
         writer.option("overwriteSchema", "true").save(str(path))
@@ -74,28 +71,6 @@ def settle(spark: SparkSession, table: Table, made: Commit) -> None:
 def _commit_seed(spark: SparkSession, table: Table, stamp: dict[str, Any]) -> None:
     with commit.stamped(spark, stamp, commit.once(txn_app_id(stamp["flow"], stamp["generation"]), SEED)):
         commit.append(_stored(spark, table.name).limit(0), table)
-
-
-def forget(table: Table) -> None:
-    """Take back the generations that an earlier try has begun and no commit stands for: their flows cannot start."""
-    for flow in table.flows:
-        home = settings().checkpoints(flow.flow)
-        number = ledger.newest_generation(home)
-        if number is None or number == _newest_told(flow):
-            continue
-        with suppress(Broken):
-            if planned.owner(home / str(number)).get("after") == [number, SEED]:
-                shutil.rmtree(home / f"{number}.new", ignore_errors=True)
-                (home / str(number)).rename(home / f"{number}.new")
-
-
-def _newest_told(flow: Table) -> int | None:
-    """The newest generation of which a commit of the table tells; None without one."""
-    for made in Log(settings().table_path(flow.name)).commits():
-        stamps = (made.metadata.get(BACKFILL) or {}).get("anew") or {made.metadata.get("flow"): made.metadata}
-        if flow.flow in stamps:
-            return int(stamps[flow.flow]["generation"])
-    return None
 
 
 def _begin(own: Worker, flow: Table, beside: Table) -> dict[str, Any]:

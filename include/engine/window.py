@@ -170,13 +170,14 @@ class Window:
         overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         overdue.daemon = True
         try:
-            rewinds.require_none(self.engine, self.table.name, self.keeper.holds)
             if not self.keeper.enter(entry, lambda: time.monotonic() < deadline):
                 raise FlowFailed(
                     f"{self.table.name}: its window did not open within {longest_seconds / 60:g} minutes, because a "
                     f"batch was in hand all the time: see its driver's log, or raise longest_minutes"
                 )
             overdue.start()
+            # Not before the wait, in which one may begin.
+            rewinds.require_none(self.engine, self.table.name, self.keeper.holds)
             yield
         except Exception as error:
             named = failure.of_exception(self.table.name, error)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
+from deltalake import DeltaTable
 
 from include import catalog
 from include.catalog import Catalog
@@ -17,7 +18,9 @@ from include.control.stale import Stale
 from include.declaration import slices
 from include.declaration.slices import Slice
 from include.errors import SluiceError
-from include.ledger import forgotten, guard, scan
+from include.ledger import forgotten, guard, position, scan
+from include.ledger.batches import BACKFILL
+from include.ledger.log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -78,6 +81,32 @@ def _readers(tables: Catalog, table: str) -> list[Table]:
     ]
 
 
+def txn_app_id(one: Backfill) -> str:
+    """Under which its range is replaced once."""
+    return f"backfill/{one.key}"
+
+
+def replaced_by(table: str, one: Backfill) -> Commit | None:
+    """The commit by which its range was replaced, by its job or by one that died; None where there is none."""
+    path = settings().table_path(table)
+    if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(one)) is None:
+        return None
+    found = (commit for commit in Log(path).commits() if (commit.metadata.get(BACKFILL) or {}).get("key") == one.key)
+    return next(found)
+
+
+def readers(tables: Catalog, table: str) -> list[Table]:
+    """The flows that read the table's appends and have begun; one that reads its changes is shown what a backfill
+    replaced, as any other change.
+    """
+    return [
+        flow
+        for flow in tables.flows.values()
+        if isinstance(flow.source, Delta) and flow.source.table == table and not flow.source.changes
+        if position.of(flow.flow)
+    ]
+
+
 def words(one: Stale) -> str:
     """For people."""
     since = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d %H:%M}Z"
@@ -127,11 +156,12 @@ def _lines(one: Backfill) -> Iterator[str]:
     yield f"{one.number:>4}  {at:%Y-%m-%d %H:%M:%S}Z  {phase:<10}{one.table} {one.range}  by {one.who}{because}"
     took = (one.ended_at or one.phase_at) - one.planned_at
     if one.ended_at is not None:
-        yield f"      {one.said}, version {one.version}, {took:,.0f} s after it was asked for"
+        version = "" if one.version is None else f", version {one.version}"
+        yield f"      {one.said}{version}, {took:,.0f} s after it was asked for"
     elif one.failure:
         yield f"      {one.failure}"
     elif one.is_left_behind:
-        yield f"      its job died while {one.phase} ({one.said}): the same command, or the task again, ends it"
+        yield f"      its job died while {one.phase} ({one.said}): the same command, the task or action give up ends it"
     else:
         yield f"      {one.said}, since {datetime.fromtimestamp(one.phase_at, UTC):%H:%M:%S}Z"
     if one.readers:

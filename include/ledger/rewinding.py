@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import backfills
+from include.control import backfills, database, rewinds
 from include.control.rewinds import Part
 from include.declaration import slices
 from include.errors import Broken, UsageError
@@ -64,8 +64,8 @@ class Plan:
         return said + [f"REFUSED: {refusal}" for refusal in self.refusals]
 
 
-def plan(engine: Engine, table: Table, tables: Catalog, to: str) -> Plan:
-    """to: a moment of ISO 8601; one without a time zone is UTC.
+def plan(engine: Engine, table: Table, tables: Catalog, to: str, own: int | None = None) -> Plan:
+    """to: a moment of ISO 8601; one without a time zone is UTC. own: the number of the rewind that is planned anew.
 
     Raises UsageError where the table cannot go back so far, Broken for a damaged log, and Unreachable.
     """
@@ -85,11 +85,8 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str) -> Plan:
     touched = {name for name, step in steps.items() if step.is_undone}
     if not touched:
         return Plan(table.name, moment, {}, [])
-    refusals = [
-        f"{one.table}: backfill {one.number} is in the middle of it: let it end, or run it again where it has died"
-        for one in done
-        if one.table in steps and one.ended_at is None and (one.is_held or one.readers)
-    ]
+    with database.transaction(engine) as connection:
+        refusals = rewinds.obstacles(connection, steps, own)
     for name, step in steps.items():
         if step.is_undone or reads(chosen[name], touched):
             refusals += _obstacles(chosen[name], lines[name], step.part, touched)

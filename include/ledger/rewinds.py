@@ -55,6 +55,7 @@ def _lines(one: Rewind) -> Iterator[str]:
     yield f"{one.number:>4}  {at:%Y-%m-%d %H:%M:%S}Z  {phase:<10}{asked}"
     yield f"      {one.failure or one.said}"
     if is_dead:
-        yield f"      its flows stay stopped: spark-submit jobs/rewind.py --number {one.number} ends it"
+        ends = f"spark-submit jobs/rewind.py --number {one.number} ends it, or action give up"
+        yield f"      its flows stay stopped: {ends}"
     if one.stopped:
         yield f"      has stopped {', '.join(one.stopped)}"

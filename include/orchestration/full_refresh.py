@@ -11,7 +11,7 @@ from include.control import commands, database
 from include.declaration import slices
 from include.errors import DeclarationError, UsageError
 from include.ledger.backfills import rehearsal
-from include.orchestration.tasks import APPROVE
+from include.orchestration.tasks import verdict
 from include.settings import settings
 
 ACTION = "full refresh"
@@ -50,13 +50,10 @@ def arguments(
 
     Raises AirflowSkipException, so that nothing follows, where nobody did.
     """
-    # No answer: somebody marked the question as a success instead of answering it.
-    by = answer and answer["responded_by_user"]
-    is_approved = bool(answer and by and answer["chosen_options"] == [APPROVE])
-    said = f"{'approved' if is_approved else 'rejected'} by {by['name']}" if by else "nobody approved it"
-    result = f"is begun, {said}" if is_approved else f"nothing done, {said}"
+    found = verdict(answer, who)
+    result = f"is begun, {found.said}" if found.is_approved else f"nothing done, {found.said}"
     with database.transaction(engine) as connection:
         commands.record(connection, who or "unknown", ACTION, name, asked["reason"], result)
-    if not is_approved:
+    if not found.is_approved:
         raise AirflowSkipException(f"{name}: {result}")
     return ["--table", name, "--full", *["--alone"] * asked["alone"], "--run", run]

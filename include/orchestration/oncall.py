@@ -10,8 +10,10 @@ from include import catalog
 from include.control import commands, database
 from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
-from include.ledger import beginning, checkpoint
-from include.orchestration.tasks import APPROVE
+from include.errors import LeaseHeld, UsageError
+from include.ledger import beginning, checkpoint, giving_up
+from include.ledger.giving_up import Remains
+from include.orchestration.tasks import verdict
 from include.settings import settings
 from include.spec import Delta, Kafka
 
@@ -19,6 +21,7 @@ FLOWS, DRIVERS, VIEWS = list(catalog.load().flows), list(catalog.load().drivers(
 FORM = {
     "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS, *VIEWS], description="a flow, or else a driver"),
     "driver": Param(None, type=["null", "string"], enum=[None, *DRIVERS], description="all flows of one Spark process"),
+    "job": Param(None, type=["null", "string"], description="to give up: rewind 3, or backfill 7, as the ledger says"),
     "action": Param(type="string", enum=[str(action) for action in Action]),
     "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
     "hours": Param(
@@ -34,6 +37,11 @@ FORM = {
 def command(form: dict[str, Any], who: str | None) -> Command:
     """Raises AirflowFailException for what cannot be asked for."""
     flow, driver, action = form["flow"], form["driver"], Action(form["action"])
+    job = form.get("job")
+    if (job is None) == (action is Action.GIVE_UP) or (job and (flow or driver)):
+        raise AirflowFailException(f"job is {job!r} and action {action}: give up is for a job alone, and nothing else")
+    if job:
+        return Command(action, (), who or "unknown", form["reason"], job=job)
     if (flow is None) == (driver is None):
         raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")
     if driver and action in DESTRUCTIVE:
@@ -55,6 +63,19 @@ def command(form: dict[str, Any], who: str | None) -> Command:
     return Command(action, flows, who or "unknown", form["reason"], driver, form["hours"])
 
 
+def state_of(asked: Command) -> int | list[str]:
+    """What has to be the same when it is approved."""
+    return _remains(asked).lines if asked.job else generation(*asked.flows)
+
+
+def _remains(asked: Command) -> Remains:
+    assert asked.job
+    try:
+        return giving_up.plan(database.connect(settings().control_url), catalog.load(), asked.job)
+    except UsageError as error:
+        raise AirflowFailException(str(error)) from error
+
+
 def generation(flow: str) -> int:
     """Of its checkpoint; 0 before the first."""
     return checkpoint.newest_generation(settings().checkpoints(flow)) or 0
@@ -62,6 +83,10 @@ def generation(flow: str) -> int:
 
 def consequence(asked: Command) -> str:
     """What an approval brings about, in Markdown."""
+    if asked.job:
+        lines = [f"- {line}" for line in _remains(asked).lines]
+        lines = [f"**{asked.job}** is given up, which leaves this behind:", "", *lines]
+        return "\n".join([*lines, "", f"Asked for by {asked.who}: {asked.reason}"])
     (flow,) = asked.flows
     now = generation(flow)
     source = catalog.load().flow(flow).source
@@ -98,29 +123,38 @@ def _release(flow: str, source: object, asked: Command) -> str:
     )
 
 
-def obey(engine: Engine, asked: Command, approved_generation: int | None, answer: dict[str, Any] | None) -> list[str]:
-    """Carry it out, and say what happened to each target. answer: of whoever was asked to approve it.
+def obey(engine: Engine, asked: Command, approved: int | list[str] | None, answer: dict[str, Any] | None) -> list[str]:
+    """Carry it out, and say what happened to each target. approved: `state_of` it when that was asked. answer: of
+    whoever was asked to approve it.
 
     Raises AirflowSkipException, so that nothing follows, where it is not carried out.
     """
     if asked.action not in DESTRUCTIVE:
         return commands.obey(engine, asked)
+    found = verdict(answer, asked.who)
+    if not found.is_approved:
+        _refuse(engine, asked, f"nothing done, {found.said}")
+    who = f"{asked.who}, {found.said}"
+    if asked.job:
+        return [_give_up(engine, asked, approved, who)]
     (flow,) = asked.flows
-    # No answer: somebody marked the question as a success instead of answering it.
-    by = answer and answer["responded_by_user"]
-    if not answer or not by:
-        _refuse(engine, asked, "nothing done, nobody approved it")
-    if answer["chosen_options"] != [APPROVE]:
-        _refuse(engine, asked, f"nothing done, rejected by {by['name']}")
-    if generation(flow) != approved_generation:
+    if generation(flow) != approved:
         begun = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
         _refuse(engine, asked, f"nothing done, {begun}")
-    who = f"{asked.who}, approved by {by['name']}"
     return commands.obey(engine, Command(asked.action, asked.flows, who, asked.reason))
 
 
+def _give_up(engine: Engine, asked: Command, approved: int | list[str] | None, who: str) -> str:
+    assert asked.job and isinstance(approved, list)
+    try:
+        said = giving_up.carry_out(engine, catalog.load(), asked.job, approved, who, asked.reason)
+    except (UsageError, LeaseHeld) as error:
+        _refuse(engine, asked, f"nothing done, {error}")
+    return f"{asked.job}: {said}"
+
+
 def _refuse(engine: Engine, asked: Command, result: str) -> NoReturn:
-    (flow,) = asked.flows
+    target = asked.job or asked.flows[0]
     with database.transaction(engine) as connection:
-        commands.record(connection, asked.who, asked.action, flow, asked.reason, result)
-    raise AirflowSkipException(f"{flow}: {result}")
+        commands.record(connection, asked.who, asked.action, target, asked.reason, result)
+    raise AirflowSkipException(f"{target}: {result}")

@@ -6,10 +6,10 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.control import database, rewinds
+from include.control import approvals, database, rewinds
 from include.errors import SluiceError
 from include.ledger import rewinding
-from include.orchestration.tasks import APPROVE
+from include.orchestration.tasks import verdict
 from include.settings import settings
 
 TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
@@ -45,11 +45,9 @@ def require_approval(number: int, answer: dict[str, Any] | None) -> None:
     """answer: of whoever was asked. Raises AirflowSkipException, so that nothing follows, where it is none."""
     engine = database.connect(settings().control_url)
     asked = rewinds.get(engine, number)
-    # No answer: somebody marked the question as a success instead of answering it.
-    by = answer and answer["responded_by_user"]
-    if not answer or not by or answer["chosen_options"] != [APPROVE]:
-        why = f"rejected by {by['name']}" if by else "nobody approved it"
+    found = verdict(answer, asked.who)
+    if not found.is_approved:
         if not asked.is_begun and asked.ended_at is None:
-            rewinds.give_up(engine, asked, why)
-        raise AirflowSkipException(f"rewind {number}: nothing done, {why}")
-    rewinds.approve(engine, asked, by["name"])
+            rewinds.give_up(engine, asked, found.said)
+        raise AirflowSkipException(f"rewind {number}: nothing done, {found.said}")
+    approvals.approve(engine, asked, found.by)

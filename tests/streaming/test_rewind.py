@@ -12,7 +12,7 @@ from include.control.commands import Action, Command
 from include.engine import refresh as engine_refresh
 from include.engine import rewind as engine_rewind
 from include.errors import Broken, UsageError
-from include.ledger import verification
+from include.ledger import giving_up, verification
 from include.ledger.log import Log
 from include.rules import Expect
 from include.settings import settings
@@ -204,6 +204,45 @@ def refresh(house: Rewinds, view: Table) -> None:
         engine_refresh.do(own, engine_refresh.Run.begin(f"run {uuid.uuid4()}", [view]))
 
 
+@is_long
+@pytest.mark.parametrize("phase", ["the source is put back", "all is put back", "one flow has its new generation"])
+def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_ends_it(
+    silver, gold, copy, bring, run_once, spark, monkeypatch, phase
+):
+    house = Rewinds(spark, silver, gold, copy)
+    bring(1, 61)
+    run_once(silver, gold, copy)
+    moment = moment_of(copy)
+    bring(7)
+    run_once(silver, gold, copy)
+    where, times = PHASES[phase]
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        house.run(silver, moment)
+    [left] = rewinds.begun(house.engine, [gold.name])
+    found = giving_up.plan(house.engine, house.tables, f"rewind {left.number}")
+    giving_up.carry_out(house.engine, house.tables, f"rewind {left.number}", found.lines, "a test", "no way")
+    bring(62)
+    run_once(silver)
+    assert held(silver) == [(0, 1), (1, 61), (2, 7), (3, 62)]
+    verification.verify(silver)
+    if phase == "the source is put back":
+        # They hold what was undone above them, and must not read it twice.
+        for reader in (gold, copy):
+            with pytest.raises(Broken):
+                run_once(reader)
+        assert held(copy) == [(0, 1), (1, 61), (2, 7)]
+        assert {one.table for one in stale.every(house.engine)} == {gold.name, copy.name}
+        house.run(silver, moment)
+        run_once(silver)
+    run_once(gold, copy)
+    assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
+    assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
+    assert stale.every(house.engine) == []
+    for table in (silver, gold, copy):
+        verification.verify(table)
+
+
 def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, gold, bring, run_once, spark):
     house = Rewinds(spark, silver, gold)
     bring(1)
@@ -320,7 +359,7 @@ def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spa
     with pytest.raises(UsageError, match="plan it again"):
         house.end(asked.number)
     assert rewinds.get(house.engine, asked.number).phase == "given up"
-    with pytest.raises(UsageError, match="was given up, and nothing was put back"):
+    with pytest.raises(UsageError, match="was given up"):
         engine_rewind.resume(asked.number, house.tables)
     assert totals(gold) == {0: (3, 2)}
     bring(3)

@@ -20,7 +20,7 @@ RESET = "begins a new generation of its checkpoint at its next start"
 DRAIN = "reads what its source holds now, then stops"
 ENDS_ALREADY = "nothing done, it reads to the end already"
 RUNS = "nothing done, it runs: action stop first"
-RESETS = sorted(DESTRUCTIVE - {Action.RELEASE})
+RESETS = sorted(DESTRUCTIVE - {Action.RELEASE, Action.GIVE_UP})
 
 # action, what was wanted: what is wanted after it, whether the flow starts anew, and what is answered.
 CASES = {
@@ -48,6 +48,7 @@ CASES = {
         0,
         "nothing done, all its rows are of the definition that it has now",
     ),
+    (Action.GIVE_UP, "stopped"): ("stopped", 0, "nothing done, a job is given up, and no flow: name the job"),
     (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
 
