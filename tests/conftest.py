@@ -39,9 +39,7 @@ os.environ.update(
         "AWS_SECRET_ACCESS_KEY": "of no value",
         "TZ": "UTC",
         # Of the shared session. In the gigabyte of a driver, the remains of hundreds of queries make it ever slower.
-        # For debugging, PySpark would look up who calls each function of a column.
-        "PYSPARK_SUBMIT_ARGS": "--driver-memory 4g --conf spark.python.sql.dataFrameDebugging.enabled=false"
-        " pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": "--driver-memory 4g pyspark-shell",
     }
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)

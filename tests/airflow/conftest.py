@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from include.settings import from_environment
+from include.settings import from_environment, settings
 from tests.conftest import ROOT, free_port
-from tests.oncall import OnCall, on_call
+from tests.oncall import OnCall, copied, on_call
 from tests.receiver import Receiver
 
 
 @pytest.fixture(scope="session")
-def airflow_database() -> None:
-    migrated = subprocess.run(
-        [str(Path(sys.executable).parent / "airflow"), "db", "migrate"], capture_output=True, text=True
-    )
-    assert migrated.returncode == 0, migrated.stderr
+def airflow_database() -> Path:
+    """It knows every DAG. Returns a copy of it, from before the first run of any."""
+    for command in (("db", "migrate"), ("dags", "reserialize")):
+        done = subprocess.run([str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    home = settings().home / "airflow"
+    return copied(home / "airflow.db", home / "airflow-before-any-run.db")
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +46,8 @@ def receiver(monkeypatch) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def person(pipeline) -> Iterator[OnCall]:
+def person(pipeline, airflow_database: Path) -> Iterator[OnCall]:
     """At an Airflow of the pipeline's own."""
     where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
-    with on_call(where) as found:
+    with on_call(where, airflow_database) as found:
         yield found

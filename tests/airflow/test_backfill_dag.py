@@ -44,7 +44,6 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    airflow("dags", "reserialize")
     name = f"backfill.{SILVER}"
     with create_session() as session:
         known = session.scalar(select(DagModel).where(DagModel.dag_id == name))
