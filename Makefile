@@ -34,6 +34,7 @@ check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
 test: setup s3 ## the tests, in two processes side by side
+	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
 test-platforms: setup s3 ## of these, those that start platforms and drivers of their own, and mostly wait for them

@@ -28,6 +28,7 @@ from include.local.broker import create_topic
 from include.settings import from_environment
 from tests import expected
 from tests.conftest import free_port
+from tests.jobs import SHORT_LIVED
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,9 +232,7 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
     )
     java_home = java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
-    # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
-    variables["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-    return Pipeline(home, variables, address)
+    return Pipeline(home, {**variables, **SHORT_LIVED}, address)
 
 
 @pytest.fixture

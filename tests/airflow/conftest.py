@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from include.settings import from_environment, settings
+from include.local import environment, java
+from include.settings import Settings, from_environment, settings
 from tests.conftest import ROOT, free_port
+from tests.jobs import SHORT_LIVED
 from tests.oncall import OnCall, copied, on_call
 from tests.receiver import Receiver
 
@@ -32,6 +34,22 @@ def dags(airflow_database):
     bag = DagBag(str(ROOT / "dags"))
     assert bag.import_errors == {}
     return bag.dags
+
+
+@pytest.fixture
+def at_home(monkeypatch) -> Iterator[Callable[[Settings], None]]:
+    """`at_home(where)`: from now on DAGs that run in this process, and the jobs that they submit, work there."""
+
+    def move(where: Settings) -> None:
+        java_home = java.home()
+        variables = environment.of_process(environment.write_spark(where, java_home), java_home)
+        for name, value in {**variables, **SHORT_LIVED}.items():
+            monkeypatch.setenv(name, value)
+        settings.cache_clear()
+
+    yield move
+    monkeypatch.undo()
+    settings.cache_clear()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
 from tests.flows import Chain, is_long, numbers, rows_of, wait_for_rows
+from tests.jobs import SHORT_LIVED
 from tests.pipeline import Pipeline, part
 from tests.waiting import let_pass, wait_until
 
@@ -256,7 +257,9 @@ class Job:
         command = [sys.executable, "-m", "tests.maintain_job", chain.name, chain.topic.name, table.name]
         self.log = home / f"job-{table.name}-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, **SHORT_LIVED}, stdout=output, stderr=subprocess.STDOUT
+            )
         self.table = table
 
     def wait(self) -> int:
