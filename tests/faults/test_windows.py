@@ -337,8 +337,10 @@ PHASES = {
 }
 
 
-@is_long
-@pytest.mark.parametrize("phase", PHASES)
+SHORT = "merge-writes"
+
+
+@pytest.mark.parametrize("phase", [SHORT, *(pytest.param(one, marks=is_long) for one in PHASES if one != SHORT)])
 def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_work(chain, driver, engine, job, phase):
     which, moment, victim = PHASES[phase]
     tables = chain.in_windows
