@@ -47,6 +47,18 @@ def at_home(monkeypatch) -> Iterator[Callable[[Settings], None]]:
             monkeypatch.setenv(name, value)
         settings.cache_clear()
 
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    submit = SparkSubmitHook.submit
+
+    def submit_and_close(hook: SparkSubmitHook, *arguments: str) -> None:
+        """It leaves the pipe open from which it reads, and elsewhere its process ends then."""
+        try:
+            submit(hook, *arguments)
+        finally:
+            hook._submit_sp.stdout.close()
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit_and_close)
     yield move
     monkeypatch.undo()
     settings.cache_clear()
