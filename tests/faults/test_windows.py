@@ -270,8 +270,9 @@ class Job:
         deadline = threading.Event()
         timer = threading.Timer(240, deadline.set)
         timer.start()
-        # Not wait_until, which looks five times a second.
+        # Not wait_until, which looks five times a second; and who is looked at needs the processors, too.
         while not condition():
+            deadline.wait(0.01)
             assert self.process.poll() is None, self.log.read_text()
             assert not deadline.is_set(), self.log.read_text()
         timer.cancel()
