@@ -6,9 +6,11 @@ SLUICE_VENV ?= $(SLUICE_HOME)/venv
 export SLUICE_HOME SLUICE_VENV
 
 IN_VENV := $(SLUICE_VENV)/bin/python
+PLATFORMS := $(wildcard tests/airflow tests/docs tests/streaming/test_end_to_end.py $(patsubst %,tests/faults/test_%.py, \
+	airflow control_database killed_replay standalone broker kills lease_loss takeover))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup s3 venv up down status new-table remove-examples check test lint lock bench faults clean
+.PHONY: help setup s3 venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +33,15 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
-test: setup s3 ## the tests
-	@$(IN_VENV) -m pytest
+test: setup s3 ## the tests, in two processes side by side
+	@echo "two processes side by side; each shows what it did at its end"
+	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
+
+test-platforms: setup s3 ## of these, those that start platforms and drivers of their own, and mostly wait for them
+	@$(IN_VENV) -m pytest $(PLATFORMS)
+
+test-tables: setup s3 ## of these, all others: most share one Spark session
+	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types
 	@$(SLUICE_VENV)/bin/ruff check .
@@ -51,8 +60,8 @@ venv:
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
-faults: setup s3 ## the fault runs: what is killed while data flows must lose and double nothing
-	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming
+faults: setup s3 ## the tests at full length: what is killed while data flows must lose and double nothing
+	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming tests/airflow tests/tables
 
 lock: venv ## resolve requirements.txt into requirements.lock
 	@$(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \

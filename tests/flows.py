@@ -26,9 +26,8 @@ from tests.expected import Message
 from tests.topic import Topic
 from tests.waiting import wait_until
 
-is_long = only_in_full_runs = pytest.mark.skipif(
-    os.environ.get("SLUICE_FAULTS") != "full", reason="left to make faults, for time"
-)
+FULL = os.environ.get("SLUICE_FAULTS") == "full"
+is_long = only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
 
 
 def numbers(rows, *others: str):

@@ -13,6 +13,10 @@ import psutil
 
 from tests.conftest import ROOT
 
+# For a JVM that does not live long enough to win back what the second compiler takes. The first alone has a cache of
+# 48 MB, which a driver of many flows fills, and then it dies.
+SHORT_LIVED = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+
 
 class Job:
     """A module of the tests as a job, in processes of its own."""
@@ -21,8 +25,7 @@ class Job:
         command = [sys.executable, "-m", module, *arguments]
         self.log = home / f"job-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
-            # It does not live long enough to win back what the second compiler takes.
-            variables = {**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+            variables = {**os.environ, **SHORT_LIVED}
             self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT)
 
     def wait(self) -> int:

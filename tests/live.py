@@ -26,6 +26,7 @@ from include.local.processes import Platform
 from include.local.up import SUPERVISOR
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
+from tests.jobs import SHORT_LIVED
 from tests.oncall import OnCall
 from tests.pipeline import Pipeline
 from tests.waiting import wait_until
@@ -52,7 +53,7 @@ class Live(Pipeline):
         )
         java_home = java.home()
         variables = environment.of_process(environment.write(where, java_home), java_home)
-        return cls(home, {**variables, "SLUICE_EVENTS_PER_SECOND": "50"}, where.kafka)
+        return cls(home, {**variables, **SHORT_LIVED, "SLUICE_EVENTS_PER_SECOND": "50"}, where.kafka)
 
     @property
     def where(self) -> Settings:

@@ -1,12 +1,13 @@
 """The on-call engineer, with Airflow's command line and REST API at hand."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from include.local import airflow, environment, java
 from include.local.airflow import Airflow
 from include.local.processes import Platform
+from include.local.up import SUPERVISOR
 from include.settings import Settings
 from tests.waiting import wait_until
 
@@ -80,17 +82,28 @@ class OnCall:
             return json.load(answer)
 
 
+def copied(database: Path, to: Path) -> Path:
+    """A SQLite database, of which others may have parts in memory."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+    return to
+
+
 @contextmanager
-def on_call(where: Settings) -> Iterator[OnCall]:
-    """At a real API server and scheduler of this home's own; `supervise` is paused, so that it starts no driver."""
+def on_call(where: Settings, database: Path) -> Iterator[OnCall]:
+    """At a real API server and scheduler of this home's own; `supervise` is paused, so that it starts no driver.
+
+    database: Airflow's, that knows the DAGs; it is copied, as making one takes two starts of Airflow.
+    """
     platform, java_home = Platform(where.home), java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
     person = OnCall(Airflow(where, platform, variables))
-    person.kit.end_migration(person.kit.begin_migration())
+    own = copied(database, where.home / "airflow" / "airflow.db")
+    with closing(sqlite3.connect(own)) as connection, connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("UPDATE dag SET is_paused = TRUE WHERE dag_id = ?", (SUPERVISOR,))
     try:
         person.kit.start(airflow.API)
-        person.cli("dags", "reserialize")
-        person.cli("dags", "pause", "supervise")
         person.kit.start(airflow.SCHEDULER)
         person.kit.wait(120, lambda: None)
         yield person

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ from include.local.broker import create_topic
 from include.settings import from_environment
 from tests import expected
 from tests.conftest import free_port
+from tests.jobs import SHORT_LIVED
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +50,7 @@ class Pipeline:
     environment: dict[str, str]
     servers: str
     submitted: list[subprocess.Popen] = field(default_factory=list)
+    parts: Iterator[int] = field(default_factory=count)
 
     @property
     def log(self) -> Path:
@@ -103,6 +106,10 @@ class Pipeline:
             producer.produce(TOPIC, key=event.key, value=event.value)
             producer.poll(0)
         assert producer.flush(30) == 0
+
+    def produce_next(self, how_many: int = 500) -> None:
+        """Events of a part that none of its tests has sent."""
+        self.produce(part(next(self.parts), how_many))
 
     def rows(self, table: str) -> list[dict]:
         """All rows of a table, read without Spark; none while it is not stored."""
@@ -210,26 +217,48 @@ def _command_line(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
-    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
-    address = start_broker(tmp_path / "broker", free_port())
+def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
+    """With the empty broker at that address."""
     create_topic(address, TOPIC, 3)
     create_topic(address, views.TOPIC, 3)
     where = from_environment(
         {
-            "SLUICE_HOME": str(tmp_path),
+            "SLUICE_HOME": str(home),
             "SLUICE_JARS": os.environ["SLUICE_JARS"],
             "SLUICE_KAFKA": address,
             "SLUICE_LEASE_SECONDS": "10",
-            **getattr(request, "param", {}),
+            **settings,
         }
     )
     java_home = java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
-    # No driver of a test lives long enough to win back what the second compiler takes; the shared session does.
-    made = Pipeline(
-        tmp_path, {**variables, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}, address
-    )
+    return Pipeline(home, {**variables, **SHORT_LIVED}, address)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
+    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
+    made = pipeline_at(tmp_path, start_broker(tmp_path / "broker", free_port()), getattr(request, "param", {}))
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_pipeline(tmp_path_factory, start_broker) -> Iterator[Pipeline]:
+    home = tmp_path_factory.mktemp("at-work")
+    made = pipeline_at(home, start_broker(home / "broker", free_port()), {})
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def at_work(shared_pipeline: Pipeline) -> Pipeline:
+    """The tracker pipeline, whose driver `submitted[-1]` is at work, for tests that leave one at work: a start is dear.
+
+    What they send are parts of one story (`produce_next`), so that each sends something new.
+    """
+    if not shared_pipeline.submitted or shared_pipeline.submitted[-1].poll() is not None:
+        shared_pipeline.produce_next()
+        shared_pipeline.submit()
+    shared_pipeline.wait_until_gold_is_right()
+    return shared_pipeline

@@ -140,7 +140,7 @@ class Host:
             return None
         except Exception as error:
             # Whoever had it last cannot be ended, say.
-            return self._give_up(name, failure.of_exception(name, error))
+            return self._give_up(name, failure.of_exception(name, error), order)
         # Its start may take minutes, and nobody looks at the others meanwhile.
         self._show_signs()
         try:
@@ -148,7 +148,7 @@ class Host:
             table = catalog.reload().flow(name)
         except DeclarationError as error:
             # It is tried again, and at once when the file is mended.
-            return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION))
+            return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION), order)
         except SluiceError as error:
             return self._give_up(name, error, order)
         return self._attempt(table, order, once=order.state == "draining")

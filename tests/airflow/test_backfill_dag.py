@@ -1,7 +1,5 @@
 """`backfill.<table>` as Airflow runs it: by hand, and by `airflow backfill create` over days."""
 
-import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -14,6 +12,7 @@ from include import catalog
 from include.control import backfills
 from include.declaration import slices
 from include.orchestration import backfill
+from include.settings import from_environment
 from tests.pipeline import part
 
 SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
@@ -44,7 +43,6 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    airflow("dags", "reserialize")
     name = f"backfill.{SILVER}"
     with create_session() as session:
         known = session.scalar(select(DagModel).where(DagModel.dag_id == name))
@@ -61,20 +59,17 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     ]
 
 
-def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_job(pipeline, airflow_database):
+def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_job(pipeline, dags, at_home, capfd):
     pipeline.submit()
     pipeline.produce(part(1, count=500))
     pipeline.wait_until_gold_is_right()
-    variables = pipeline.environment | {
-        name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")
-    }
-    asked = json.dumps({"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
-    command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"backfill.{SILVER}", "--conf", asked]
+    at_home(from_environment(pipeline.environment))
 
     def backfill_by_airflow() -> str:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said[-5000:]
+        capfd.readouterr()
+        run = dags[f"backfill.{SILVER}"].test(run_conf={"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
+        said = "".join(capfd.readouterr())
+        assert run.state == "success", said[-5000:]
         newest = backfills.newest(pipeline.control, limit=2)
         assert [(one.table, one.phase) for one in newest] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
         assert newest[1].rows_before == newest[1].rows_after > 0

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +17,8 @@ from include.control import database, windows
 from include.control.schema import incidents
 from include.control.windows import Shape
 from include.ledger.log import Log
-from include.local import environment, java
 from include.orchestration import maintenance
-from include.settings import Settings, from_environment, settings
+from include.settings import from_environment, settings
 
 BRONZE = "bronze.tracker_events"
 MANY = 110
@@ -42,21 +39,12 @@ def scatter(path: Path) -> None:
         write_deltalake(str(path), pa.table({"offset": offsets}), mode="append")
 
 
-def maintain(where: Settings) -> None:
-    """`airflow dags test`, with the Airflow database of all tests and everything else of this test's own."""
-    java_home = java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    variables |= {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")}
-    command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"maintain.{BRONZE}"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-
-
-def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_path, airflow_database):
+def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_path, dags, at_home):
     where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
     path = where.table_path(BRONZE)
     scatter(path)
-    maintain(where)
+    at_home(where)
+    assert dags[f"maintain.{BRONZE}"].test().state == "success"
     [window] = windows.calendar(database.connect(where.control_url))
     assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
     assert len(Log(path).state.live) == 1

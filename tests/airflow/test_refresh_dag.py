@@ -1,11 +1,8 @@
 """`refresh.<view>`: one DAG for each materialized view, run as Airflow runs it."""
 
 import os
-import subprocess
-import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -13,8 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from include import catalog
 from include.ledger.log import Log
 from include.ledger.refreshes import of_commit
-from include.local import environment, java
-from include.settings import Settings, from_environment, settings
+from include.settings import from_environment, settings
 
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"
 
@@ -44,16 +40,6 @@ def minute(model: str, at: str, readings: int, average: float, kcal: str) -> dic
     }
 
 
-def refresh(where: Settings) -> None:
-    """`airflow dags test`, with the Airflow database of all tests and everything else of this test's own."""
-    java_home = java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    variables |= {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_")}
-    command = [str(Path(sys.executable).parent / "airflow"), "dags", "test", f"refresh.{VIEW}"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-
-
 def test_a_view_whose_source_is_not_stored_is_skipped_with_a_sentence_and_its_dag_is_not_red(
     dags, tmp_path, monkeypatch, capfd
 ):
@@ -70,7 +56,7 @@ def test_a_view_whose_source_is_not_stored_is_skipped_with_a_sentence_and_its_da
     assert f"{VIEW}: not refreshed, and left as it was: {SOURCE}, which it reads, holds no rows yet; it comes" in told
 
 
-def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_dag_run(tmp_path, airflow_database):
+def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_dag_run(tmp_path, dags, at_home):
     where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
     rows = [
         minute("band", "2026-03-01T23:58", 10, 60.0, "1.500"),
@@ -89,7 +75,8 @@ def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_da
         ]
     )
     write_deltalake(str(where.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
-    refresh(where)
+    at_home(where)
+    assert dags[f"refresh.{VIEW}"].test().state == "success"
     stored = DeltaTable(str(where.table_path(VIEW)))
     found = {(row["model"], row["day"]): row for row in stored.to_pyarrow_table().to_pylist()}
     assert found.keys() == {("band", date(2026, 3, 1)), ("band", date(2026, 3, 2))}

@@ -17,6 +17,7 @@ from include.ledger import progress
 from include.local.broker import create_topic
 from include.orchestration import reconcile, submit
 from include.settings import settings
+from tests.jobs import SHORT_LIVED
 from tests.pipeline import TOPIC
 from tests.waiting import wait_until
 
@@ -57,7 +58,9 @@ def let_it_last() -> None:
 
 
 @pytest.fixture
-def supervise(dags, broker):
+def supervise(dags, broker, monkeypatch):
+    for name, value in SHORT_LIVED.items():
+        monkeypatch.setenv(name, value)
     create_topic(broker, TOPIC, 3)
     engine, aside = database.connect(settings().control_url), tuple(catalog.load().flows.keys() - FLOWS)
     commands.obey(engine, Command(Action.STOP, aside, "a test", "one driver is enough here"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 
 from include.control import attendance, database, shutdown, supervision
 from include.control.incidents import Incident
@@ -56,15 +56,19 @@ def start(tmp_path: Path, airflow_database) -> Iterator[Callable[..., subprocess
 
 @pytest.fixture
 def paused(airflow_database) -> Iterator[None]:
-    airflow("dags", "reserialize")
-    airflow("dags", "pause", "supervise")
+    pause(True)
     yield
-    airflow("dags", "unpause", "supervise")
+    pause(False)
 
 
-def airflow(*arguments: str) -> None:
-    done = subprocess.run([str(Path(sys.executable).parent / "airflow"), *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def pause(is_paused: bool) -> None:
+    """What `airflow dags pause supervise` does, without a start of Airflow's command line."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        done = session.execute(update(DagModel).where(DagModel.dag_id == "supervise").values(is_paused=is_paused))
+    assert done.rowcount == 1
 
 
 def test_what_the_receiver_refuses_is_all_that_is_sent_again(monkeypatch):

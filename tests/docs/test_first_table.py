@@ -13,6 +13,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT, free_port
+from tests.jobs import SHORT_LIVED
 from tests.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "first-table.md").read_text()
@@ -47,12 +48,7 @@ def run(clone: Path):
     # Nor what `make test` tells its children.
     foreign = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "SPARK_CONF_DIR")
     outer = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment = {
-        **outer,
-        **ports,
-        **kept,
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-    }
+    environment = {**outer, **ports, **kept, **SHORT_LIVED}
 
     def command(text: str) -> str:
         done = subprocess.run(

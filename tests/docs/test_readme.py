@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, free_port
+from tests.jobs import SHORT_LIVED
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)
@@ -27,8 +28,7 @@ def run(home: Path):
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
         "SLUICE_AIRFLOW_PORT": str(free_port()),
         "SLUICE_EVENTS_PER_SECOND": "50",
-        # As in `pipeline`. C1 alone has a cache of 48 MB, which a driver of many flows fills, and then it dies.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        **SHORT_LIVED,
     }
     kept = ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE")
     # Nor what `make test` tells its children, or they would say which directory they enter.

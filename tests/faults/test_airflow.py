@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,14 +18,13 @@ from include.control.process import Holder, Process
 from include.ledger.planned import OWNER
 from include.local import airflow
 from include.local.up import SUPERVISOR
+from tests.flows import FULL, is_long
 from tests.live import DRIVER, Live, running
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
-FULL = os.environ.get("SLUICE_FAULTS") == "full"
 KILLS = 10 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 BRONZE, SILVER = "bronze.tracker_events", "silver.tracker_readings"
-is_long = pytest.mark.skipif(not FULL, reason="only with SLUICE_FAULTS=full")
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +51,10 @@ def seconds_to_recover(live: Live, which: str, is_asked_for: bool) -> float:
     return time.monotonic() - killed_at
 
 
-@is_long
 def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(live: Live, capsys):
     dice, recoveries = random.Random(SEED), []
     for number in range(KILLS):
-        threading.Event().wait(dice.uniform(0, 4))
+        let_pass(dice.uniform(0, 4))
         # Each start follows the one before more slowly, until somebody asks for it.
         recoveries.append(seconds_to_recover(live, ("both", "python", "jvm")[number % 3], number % 3 == 2))
     live.assert_nothing_lost_or_doubled()
@@ -68,7 +65,6 @@ def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(liv
         )
 
 
-@is_long
 def test_parts_of_airflow_that_die_take_no_stream_along_and_start_none_twice(live: Live):
     parts = random.Random(SEED).sample(sorted(airflow.COMMANDS), len(airflow.COMMANDS))
     driver = live.wait_for_driver()

@@ -132,8 +132,10 @@ MOMENTS = {
 }
 
 
-@is_long
-@pytest.mark.parametrize("moment", MOMENTS)
+SHORT = "it-begins-to-replace"
+
+
+@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
 def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_doubled(
     chain, driver, engine, tmp_path, moment
 ):

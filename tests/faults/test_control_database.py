@@ -1,26 +1,28 @@
-"""A PostgreSQL that is away from the whole platform while events flow. SQLite's case: test_lease_loss.py."""
+"""A PostgreSQL that is away while events flow: from one driver, and at full length from the whole platform.
 
-import threading
+SQLite's case: test_lease_loss.py.
+"""
+
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import free_port
-from tests.flows import only_in_full_runs
+from tests.flows import is_long
 from tests.live import Live, running
+from tests.pipeline import Pipeline
 from tests.postgresql import Server
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 LEASE_SECONDS = 15
 AWAY_SECONDS = 120
-# The short form of this is tests/unit/test_postgresql.py, on the server alone.
-pytestmark = only_in_full_runs
+PORT = free_port()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    made = Server(free_port())
+    made = Server(PORT)
     made.start()
     yield made
     made.remove()
@@ -33,16 +35,35 @@ def live(tmp_path_factory, server: Server) -> Iterator[Live]:
         yield made
 
 
+@pytest.mark.parametrize(
+    "pipeline", [{"SLUICE_CONTROL_URL": f"postgresql+psycopg://sluice@127.0.0.1:{PORT}/postgres"}], indirect=True
+)
+def test_a_driver_ends_in_time_while_the_server_is_down_and_the_next_one_goes_on(server: Server, pipeline: Pipeline):
+    pipeline.produce_next()
+    driver = pipeline.submit()
+    pipeline.wait_until_gold_is_right()
+    with server.down():
+        pipeline.produce_next()
+        wait_until(lambda: driver.poll() is not None, pipeline.lease_seconds, pipeline.log.read_text)
+    assert driver.returncode == 6
+    assert "this driver ends at once, because it may no longer write" in pipeline.log.read_text()
+    pipeline.submit()
+    pipeline.wait_until_gold_is_right()
+    pipeline.assert_nothing_lost_or_doubled()
+
+
+@is_long
 def test_a_server_that_hangs_for_a_moment_goes_unnoticed(live: Live, server: Server):
     driver = live.wait_for_driver()
     live.wait_for_commit()
     with server.hanging():
-        threading.Event().wait(5)
+        let_pass(5)
     live.wait_for_commit()
     assert live.driver() == driver, live.story()
     live.assert_nothing_lost_or_doubled()
 
 
+@is_long
 @pytest.mark.parametrize("how", ["hangs", "is down"])
 def test_drivers_end_in_time_while_the_server_is_away_and_come_back_by_themselves(live: Live, server: Server, how: str):
     driver = live.wait_for_driver()
@@ -50,7 +71,7 @@ def test_drivers_end_in_time_while_the_server_is_away_and_come_back_by_themselve
     with server.hanging() if how == "hangs" else server.down():
         gone_at = time.monotonic()
         wait_until(lambda: not (driver.jvm.is_alive or driver.python.is_alive), LEASE_SECONDS, live.log.read_text)
-        threading.Event().wait(gone_at + AWAY_SECONDS - time.monotonic())
+        let_pass(gone_at + AWAY_SECONDS - time.monotonic())
     assert "this driver ends at once, because it may no longer write" in live.log.read_text()
     live.wait_for_driver(other_than=driver)
     live.wait_for_commit()

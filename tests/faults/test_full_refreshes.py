@@ -193,8 +193,10 @@ MOMENTS = {
 }
 
 
-@is_long
-@pytest.mark.parametrize("moment", MOMENTS)
+SHORT = "it-begins-to-replace"
+
+
+@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
 def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_ever_sees_a_half(
     chain, driver, engine, tmp_path, moment
 ):

@@ -18,10 +18,10 @@ from include.spec import Delta, Table
 from tests.backfills import Backfills, Killed
 from tests.faults.test_reckoning import killed
 from tests.faults.test_rewinds import wrong
-from tests.flows import rows_of
+from tests.flows import FULL, rows_of
 from tests.rewinds import Rewinds, moment_of
 
-ROUNDS = 20 if os.environ.get("SLUICE_FAULTS") == "full" else 4
+ROUNDS = 20 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "11"))
 STEPS = ("_planned_anew", "_in_window", "_begin_generations", "_require_right", "_refresh", "_difference")
 

@@ -1,6 +1,5 @@
 """Flows side by side in one driver that follows orders while it runs."""
 
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -184,14 +183,17 @@ def test_a_batch_in_hand_gives_signs_of_life_while_its_tasks_end_and_none_while_
     def slowly(rows):
         from pyspark.sql import functions as F
 
+        def has_taken_one() -> bool:
+            for token in Path(tokens).iterdir():
+                with suppress(FileNotFoundError):
+                    token.unlink()
+                    return True
+            return False
+
         @F.udf("binary")
         def take_a_token(value):
-            while True:
-                for token in Path(tokens).iterdir():
-                    with suppress(FileNotFoundError):
-                        token.unlink()
-                        return value
-                threading.Event().wait(0.1)
+            wait_until(has_taken_one, LONG)
+            return value
 
         return rows.withColumn("value", take_a_token("value"))
 

@@ -5,7 +5,6 @@ By default four interleavings; `make faults` makes it two hundred. SLUICE_SEED r
 
 import os
 import random
-import threading
 import time
 import uuid
 from collections import Counter
@@ -32,10 +31,10 @@ from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.expected import Message
-from tests.flows import Chain, Driver, rows_of
-from tests.waiting import wait_until
+from tests.flows import FULL, Chain, Driver, rows_of
+from tests.waiting import let_pass, wait_until
 
-INTERLEAVINGS = 200 if os.environ.get("SLUICE_FAULTS") == "full" else 4
+INTERLEAVINGS = 200 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 # So short that VACUUM really deletes.
 PROMISE_SECONDS = 3
@@ -50,10 +49,6 @@ SESSION_WIDE = (USER_METADATA, maintain.SMALLER_THAN, maintain.TARGET, maintain.
 RETURNED, TRAVELLED = "a registered reader read again", "a time traveller read again"
 
 Actor = Callable[[], str]
-
-
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 def log(table: str) -> Log:
@@ -136,7 +131,7 @@ class Story:
         offset = self.dice.uniform(0, 1)
 
         def act_late() -> str:
-            pause(offset)
+            let_pass(offset)
             return act()
 
         return f"{name} after {offset:.2f} s", act_late
@@ -147,7 +142,7 @@ class Story:
         def act() -> str:
             for values in batches:
                 self.chain.topic.send(*values)
-                pause(0.5)
+                let_pass(0.5)
             return "sent"
 
         return f"sends {batches}", act
@@ -165,7 +160,7 @@ class Story:
         seconds = self.dice.choice([0, PROMISE_SECONDS])
 
         def act() -> str:
-            pause(seconds)
+            let_pass(seconds)
             return self.maintain(table)
 
         return f"window of {table.name} after {seconds} s and", act
@@ -175,7 +170,7 @@ class Story:
 
         def act() -> str:
             self.ask(Action.STOP, table)
-            pause(seconds)
+            let_pass(seconds)
             self.ask(Action.START, table)
             return "a flow stopped and started"
 
@@ -221,7 +216,7 @@ class Story:
             since = time.monotonic()
             version = log(table).newest
             reader = Reader("time travel", table, version, rows_at(table, version))
-            pause(since + seconds - time.monotonic())
+            let_pass(since + seconds - time.monotonic())
             try:
                 reader.read_again()
             except Exception:
@@ -279,7 +274,7 @@ class Story:
         for _ in range(2):
             self.chain.topic.send(*range(0, 60 * (MINUTES + NEAR), 60))
             self.check(running)
-        pause(PROMISE_SECONDS)
+        let_pass(PROMISE_SECONDS)
         for _ in ("it is there", "it has left"):
             self.came[self.maintain(self.gathered)] += 1
             self.readers_leave()

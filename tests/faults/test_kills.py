@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import pytest
+from tests.flows import FULL
+from tests.pipeline import TABLES, Pipeline
+from tests.waiting import let_pass, wait_until
 
-from tests.pipeline import TABLES, Pipeline, part
-from tests.waiting import wait_until
-
-KILLS = 90 if os.environ.get("SLUICE_FAULTS") == "full" else 1
+KILLS = 90 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 EVENTS_PER_PART = 250
 
@@ -28,10 +27,8 @@ def events_flowing(pipeline: Pipeline) -> Iterator[None]:
     ends = threading.Event()
 
     def produce() -> None:
-        number = 0
         while not ends.is_set():
-            pipeline.produce(part(number, count=EVENTS_PER_PART))
-            number += 1
+            pipeline.produce_next(EVENTS_PER_PART)
             ends.wait(EVENTS_PER_PART / 50)
 
     with ThreadPoolExecutor() as pool:
@@ -43,13 +40,12 @@ def events_flowing(pipeline: Pipeline) -> Iterator[None]:
         producing.result()
 
 
-@pytest.mark.parametrize("pipeline", [{"SLUICE_LEASE_SECONDS": "7"}], indirect=True)
-def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: Pipeline, capsys):
+def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(at_work: Pipeline, capsys):
+    pipeline, driver = at_work, at_work.submitted[-1]
     dice = random.Random(SEED)
     recoveries: list[float] = []
-    driver = pipeline.submit()
     with events_flowing(pipeline):
-        killed_at, before = time.monotonic(), 0
+        killed_at, before = time.monotonic(), pipeline.commits()
         for number in range(KILLS):
             if number % 5 != 4:
                 # Most kills hit a driver at work, one in five a driver on its way there.
@@ -58,7 +54,7 @@ def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(pipeline: P
                     recoveries.append(time.monotonic() - killed_at)
                     with capsys.disabled():
                         print(f"\rkill {number} of {KILLS}: next commit after {recoveries[-1]:.0f} s", end="")
-            threading.Event().wait(dice.uniform(0, 4))
+            let_pass(dice.uniform(0, 4))
             pipeline.kill(driver, ("python", "jvm", "both")[number % 3])
             killed_at, before = time.monotonic(), pipeline.commits()
             driver = pipeline.submit()

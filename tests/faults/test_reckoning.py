@@ -19,13 +19,13 @@ from include.ledger.spans import of_kafka
 from include.ledger.verification import verify
 from include.settings import settings
 from include.spec import Table
-from tests.flows import Chain, only_in_full_runs
+from tests.flows import FULL, Chain, only_in_full_runs
 from tests.topic import Topic
 from tests.waiting import wait_until
 
 Place = tuple[int, int]
 
-RUNS = 24 if os.environ.get("SLUICE_FAULTS") == "full" else 3
+RUNS = 24 if FULL else 3
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 
 

@@ -46,8 +46,10 @@ MOMENTS = {
 }
 
 
-@is_long
-@pytest.mark.parametrize("moment", MOMENTS)
+SHORT = "the-first-is-put-back"
+
+
+@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
 def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_each_row_is_there_once(
     chain, driver, engine, ask, tmp_path, moment
 ):

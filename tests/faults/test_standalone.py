@@ -16,7 +16,7 @@ import pytest
 from include.orchestration.launch import launcher
 from tests import expected
 from tests.conftest import ROOT, free_port
-from tests.flows import is_long
+from tests.flows import FULL
 from tests.pipeline import TOPIC, Pipeline, part
 from tests.waiting import wait_until
 
@@ -97,18 +97,19 @@ def launch(cluster: Cluster, pipeline: Pipeline, monkeypatch) -> Iterator:
         launcher().kill(handle)
 
 
-@is_long
+def wait_while_alive(cluster: Cluster, handle: str, condition: Callable[[], object]) -> None:
+    wait_until(lambda: condition() or not launcher().is_alive(handle), 240, cluster.output)
+    assert launcher().is_alive(handle), cluster.output()
+
+
 def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_goes_on(
     cluster: Cluster, pipeline: Pipeline, launch
 ):
-    def wait_while_alive(handle: str, condition: Callable[[], object]) -> None:
-        wait_until(lambda: condition() or not launcher().is_alive(handle), 240, cluster.output)
-        assert launcher().is_alive(handle), cluster.output()
-
+    """Its successor: in the long form."""
     pipeline.produce(part(0))
     first = launch()
-    wait_while_alive(first, lambda: set(pipeline.holders()) >= FLOWS)
-    wait_while_alive(first, lambda: pipeline.count("gold.heart_rate_by_model") > 0)
+    wait_while_alive(cluster, first, lambda: set(pipeline.holders()) >= FLOWS)
+    wait_while_alive(cluster, first, lambda: pipeline.count("gold.heart_rate_by_model") > 0)
     holder = pipeline.holders()["gold.heart_rate_by_model"]
     assert psutil.Process(holder.jvm.pid).ppid() == cluster.worker.pid
     assert "SLUICE" not in " ".join(psutil.Process(holder.jvm.pid).cmdline())
@@ -120,11 +121,13 @@ def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_g
     assert not holder.jvm.is_alive
     wait_until(lambda: not holder.python.is_alive, 30)
     launcher().kill(first)
+    if not FULL:
+        return
 
     pipeline.produce(part(2))
     second = launch()
-    wait_while_alive(second, lambda: set(pipeline.holders()) >= FLOWS)
+    wait_while_alive(cluster, second, lambda: set(pipeline.holders()) >= FLOWS)
     assert pipeline.holders()["gold.heart_rate_by_model"].jvm != holder.jvm
     right = expected.gold(expected.silver_and_quarantine(expected.messages(pipeline.servers, TOPIC))[0])
-    wait_while_alive(second, lambda: pipeline.gold() == right)
+    wait_while_alive(cluster, second, lambda: pipeline.gold() == right)
     pipeline.assert_nothing_lost_or_doubled()

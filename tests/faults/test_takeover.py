@@ -12,15 +12,11 @@ from tests.pipeline import Pipeline, part
 from tests.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
-# The short form of this is tests/unit/test_lease.py and test_fence.py.
-pytestmark = only_in_full_runs
 
 
-def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pipeline: Pipeline):
-    pipeline.produce(part(1, count=500))
-    first = pipeline.submit()
-    pipeline.wait_until_gold_is_right()
-    second = pipeline.run("--flow", "silver.tracker_readings")
+def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(at_work: Pipeline):
+    first = at_work.submitted[-1]
+    second = at_work.run("--flow", "silver.tracker_readings")
     assert second.returncode == 5
     assert "silver.tracker_readings is already written by driver 'main' on" in second.stdout
     assert f"JVM {first.pid}" in second.stdout
@@ -29,15 +25,16 @@ def test_a_second_driver_leaves_and_a_sleeping_one_is_ended_by_its_successor(pip
     asleep = [psutil.Process(first.pid), *psutil.Process(first.pid).children()]
     for process in asleep:
         os.kill(process.pid, signal.SIGSTOP)
-    pipeline.produce(part(2, count=500))
-    wait_until(lambda: not pipeline.holders(), 60)
-    third = pipeline.submit()
-    pipeline.wait_until_gold_is_right()
+    at_work.produce_next()
+    wait_until(lambda: not at_work.holders(), 60)
+    third = at_work.submit()
+    at_work.wait_until_gold_is_right()
     assert first.wait(10) == -signal.SIGKILL
     assert third.poll() is None
-    pipeline.assert_nothing_lost_or_doubled()
+    at_work.assert_nothing_lost_or_doubled()
 
 
+@only_in_full_runs
 def test_of_drivers_started_by_hand_at_one_instant_one_runs_and_the_others_name_it(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     begun = [pipeline.submit("--flow", BRONZE) for _ in range(3)]
@@ -57,6 +54,7 @@ def left(started: list[subprocess.Popen]) -> list[subprocess.Popen]:
     return [one for one in started if one.poll() is not None]
 
 
+@only_in_full_runs
 def test_a_flow_that_is_no_longer_wanted_stops_and_the_others_go_on(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()

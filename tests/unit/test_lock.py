@@ -12,7 +12,7 @@ from include.control import database, lease, lock, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 TABLE = "silver.readings"
 WINDOW = Entry(lease.of_window(TABLE), TABLE, alone=True)
@@ -211,7 +211,7 @@ def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, ho
             with guard:
                 inside.add(entry)
                 together.append(set(inside))
-            threading.Event().wait(dice.uniform(0, 0.05))
+            let_pass(dice.uniform(0, 0.05))
             with guard:
                 inside.discard(entry)
             keeper.leave(entry.name)
