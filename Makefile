@@ -7,7 +7,7 @@ export SLUICE_HOME SLUICE_VENV
 
 IN_VENV := $(SLUICE_VENV)/bin/python
 PLATFORMS := $(wildcard tests/airflow tests/docs tests/streaming/test_end_to_end.py $(patsubst %,tests/faults/test_%.py, \
-	airflow control_database killed_replay standalone broker kills lease_loss takeover))
+	airflow control_database killed_replay standalone broker kills lease_loss takeover wrong_files))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup s3 venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean

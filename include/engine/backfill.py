@@ -67,7 +67,7 @@ def work(own: Worker, asked: Backfill) -> None:
 
 
 def _give_up_deleted(own: Worker, asked: Backfill) -> None:
-    """The other tables must not wait for one that nobody declares any more. Raises DeclarationError for a wrong file."""
+    """The other tables must not wait for one that nobody declares any more. Raises DeclarationError for a wrong one."""
     for one in backfills.undone(own.engine, asked.root):
         if one.table not in own.tables.tables and not catalog.has_file(one.table):
             giving_up.backfill(own.engine, own.tables, one)

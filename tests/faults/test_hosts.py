@@ -1,5 +1,6 @@
 """Flows side by side in one driver that follows orders while it runs."""
 
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
