@@ -20,7 +20,7 @@ def require(engine: Engine, one: Rewind) -> None:
     """Raises UsageError where nobody has approved it; one that has begun is to be ended in any case."""
     if one.is_begun:
         return
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         own = select(approvals.c.who).where(approvals.c.job == rewinds.of_job(one.number))
         if connection.execute(own).first() is None:
             raise UsageError(

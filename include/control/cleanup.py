@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, func,
 
 from include import retention
 from include.control import database, schedule
-from include.control.job_schema import backfills, rewinds
+from include.control.job_schema import approvals, backfills, rewinds
 from include.control.schema import acknowledgements, audits, incidents, leases, pauses, readers, shutdowns, windows
 
 # Of one transaction, so that nobody waits for it.
@@ -22,7 +22,7 @@ def forget(engine: Engine, now: float | None = None) -> dict[str, int]:
     now: seconds since 1970, the database's clock by default. Raises Unreachable; what is deleted by then stays so.
     """
     if now is None:
-        with database.transaction(engine) as connection:
+        with database.reading(engine) as connection:
             now = database.now(connection)
     deleted: dict[str, int] = {}
     for table, is_old in _old(now):
@@ -50,6 +50,7 @@ def _old(now: float) -> Iterator[tuple[Table, Condition]]:
     yield backfills, _but_newest(backfills, done)
     never_begun = (rewinds.c.phase == "planned") & (rewinds.c.planned_at < before(retention.JOB_DAYS))
     yield rewinds, _but_newest(rewinds, or_(rewinds.c.ended_at < before(retention.JOB_DAYS), never_begun))
+    yield approvals, approvals.c.at < before(retention.JOB_DAYS)
     for rows, kind in ((backfills, "backfill "), (rewinds, "rewind ")):
         # The epochs of flows, drivers and windows must never go back; a job's number never comes again.
         left = select(kind + cast(rows.c.number, String)).where(rows.c.ended_at.is_(None))

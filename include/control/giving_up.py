@@ -57,7 +57,7 @@ def require_wanted(engine: Engine, table: str, range_: Slice, who: str) -> None:
     begins, ends = range_.texts
     same = (backfills.c.target == table) & (backfills.c.who == who) & (backfills.c.phase == jobs.GIVEN_UP)
     same &= backfills.c.begins.is_not_distinct_from(begins) & backfills.c.ends.is_not_distinct_from(ends)
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         number = connection.execute(select(backfills.c.number).where(same)).scalars().first()
     if number is not None and who != BY_HAND:
         raise UsageError(f"{table} {range_}: backfill {number} of run '{who}' was given up: trigger another run")

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, Table, func, insert, select, text
 from include import retention
 from include.control import cleanup, database, schedule
 from include.control.cleanup import DAY_SECONDS
-from include.control.job_schema import backfills, rewinds
+from include.control.job_schema import approvals, backfills, rewinds
 from include.control.schema import (
     acknowledgements,
     audits,
@@ -148,3 +148,15 @@ def test_more_than_one_transaction_may_delete_goes_in_several_and_goes_all(engin
     deleted = cleanup.forget(engine, BEGIN + 900 * DAY_SECONDS)
     assert deleted == {"audit": 34, "reader": 25}
     assert column(engine, readers, "target") == [TABLE]
+
+
+def test_an_approval_is_kept_as_long_as_its_rewind(engine: Engine):
+    later = BEGIN + retention.JOB_DAYS * DAY_SECONDS
+    add(
+        engine,
+        approvals,
+        {"job": "rewind 1", "who": "ada", "at": BEGIN},
+        {"job": "rewind 2", "who": "ada", "at": later},
+    )
+    cleanup.forget(engine, later + DAY_SECONDS)
+    assert column(engine, approvals, "job") == ["rewind 2"]
