@@ -19,7 +19,8 @@ def remember(engine: Engine, behind: dict[str, int]) -> None:
         connection.execute(backlogs.delete().where(old))
         if behind:
             rows = [{"flow": flow, "at": now, "behind": count} for flow, count in behind.items()]
-            connection.execute(backlogs.insert(), rows)
+            # SQLite's clock counts milliseconds, in one of which two supervisors may look.
+            connection.execute(database.insert(connection, backlogs).on_conflict_do_nothing(), rows)
 
 
 def growing(engine: Engine) -> dict[str, tuple[int, int]]:

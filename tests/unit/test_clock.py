@@ -141,8 +141,10 @@ def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(e
 
 
 def test_a_backlog_of_before_is_no_part_of_a_trend(engine: Engine):
-    for behind in range(backlog.SAMPLES):
-        backlog.remember(engine, {FLOW: behind})
+    with database.transaction(engine) as connection:
+        now, samples = database.now(connection), range(backlog.SAMPLES)
+        rows = [{"flow": FLOW, "at": now - backlog.SAMPLES + behind, "behind": behind} for behind in samples]
+        connection.execute(backlogs.insert(), rows)
     assert backlog.growing(engine)
     put_clock_back(engine)
     backlog.remember(engine, {FLOW: 0})
