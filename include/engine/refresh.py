@@ -68,6 +68,8 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
     """
     lacking = refreshes.lacking(views)
     for view in views:
+        if view.name in tables.warnings:
+            print(tables.warnings[view.name], flush=True)
         if view.name in lacking:
             print(refreshes.not_refreshed(view, lacking[view.name]), flush=True)
     begun = Run.begin(name, [view for view in views if view.name not in lacking])

@@ -35,6 +35,8 @@ def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False)
         # In graph order, so that one below two others comes behind both.
         name = next(one for one in tables.tables if one in left)
         found, part = left.pop(name)
+        if name in tables.warnings:
+            yield tables.warnings[name]
         sources = [_said(flow) for flow in found.flows]
         yield f"{name} {part}: {rows(found, part):,} rows are made again from {', '.join(dict.fromkeys(sources))}"
         if part == Slice():
