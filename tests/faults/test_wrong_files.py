@@ -1,6 +1,6 @@
 """Table files that are broken and mended while a platform runs and its drivers are killed: the others notice nothing.
 
-By default two broken files and one kill; `make faults` makes it twenty kills.
+By default two broken files and one kill; `make faults` makes it eight kills.
 """
 
 import os
@@ -29,7 +29,7 @@ from tests.shop import ABOVE, BRONZE
 from tests.topic import Topic
 from tests.waiting import wait_until
 
-KILLS = 20 if os.environ.get("SLUICE_FAULTS") == "full" else 1
+KILLS = 8 if os.environ.get("SLUICE_FAULTS") == "full" else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 WRONG, GOOD = "silver.wrong", "silver.good"
 # As Airflow does it each minute, with the table files as they are then.
