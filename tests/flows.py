@@ -27,8 +27,8 @@ from tests.topic import Topic
 from tests.waiting import wait_until
 
 FULL = os.environ.get("SLUICE_FAULTS") == "full"
-# In the short form, flows leave the processors to the jobs that are killed beside them.
-PACE_SECONDS = 0.1 if FULL else 1.0
+# In the short form, flows leave the processors to the jobs that are killed beside them, which are nicer than they.
+PACE_SECONDS = 0.1 if FULL else 8.0
 is_long = only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
 
 
@@ -88,7 +88,7 @@ class Chain:
     def in_windows(self) -> tuple[Table, Table, Table]:
         """The same, small as they are, with something to do for their windows; gold is merged there only."""
         keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
-        bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=PACE_SECONDS) for table in self.all)
+        bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
         return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
     @property
