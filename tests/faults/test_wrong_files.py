@@ -1,7 +1,7 @@
 """Table files that are broken and mended while a platform runs and its drivers are killed: the others notice nothing.
 
-By default two broken files and one kill; `make faults` makes it five rounds of that, each with a kill beside right files
-alone for comparison.
+By default two broken files and one kill; `make faults` makes it five rounds of that, each with a kill beside right
+files alone for comparison.
 """
 
 import os
