@@ -118,7 +118,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         os.environ |= {"SLUICE_HOME": home, "SLUICE_CONTROL_URL": f"sqlite:///{home}/control.db", "AIRFLOW_HOME": home}
         os.environ |= {"AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-        os.environ["PYTHONPATH"] = str(ROOT)
+        os.environ |= {"AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"), "PYTHONPATH": str(ROOT)}
         settings.cache_clear()
         parts = {
             "control database": control(10 if small else 365),
