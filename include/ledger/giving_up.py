@@ -46,7 +46,7 @@ def plan(engine: Engine, tables: Catalog, job: str) -> Remains:
     Raises UsageError where there is none to be given up, because it is done or its process lives, and Unreachable.
     """
     found = _remains(engine, tables, job)
-    with database.transaction(engine) as connection:
+    with database.reading(engine) as connection:
         if holder := lease.alive(connection).get(found.job):
             raise UsageError(f"{job} is at work ({holder}): let it end, or end that process, and ask again")
     return found
