@@ -29,9 +29,9 @@ class Catalog:
     """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several;
     a materialized view has none.
 
-    steps: the temporary ones, which have none. invalid: by table, why its file is not used; of such a table, the others
-    hold its last good definition, or nothing where there is none. unusable: by table, the one without a definition that
-    it reads. files: the versions of the table files from which all this was made.
+    steps: the temporary ones, which have no flow. invalid: by table, why its file is not used. `tables` and `steps` hold
+    the last good definition of such a table, where there is one. unusable: by table, the one without a definition that
+    it reads. files: the versions of the table files from which the catalog was made.
     """
 
     tables: dict[str, Table]
@@ -89,7 +89,7 @@ class Catalog:
         return _named("table", name, self.tables)
 
     def as_its_file_says(self, name: str) -> Table:
-        """For what is to be done by today's code. Raises DeclarationError where that is wrong, as `table` does else."""
+        """For work that today's code has to do: no last good definition stands in. Raises as `table`."""
         if name in self.invalid:
             raise DeclarationError(*self.invalid[name], table=name)
         return self.table(name)
