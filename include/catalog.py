@@ -29,8 +29,8 @@ class Catalog:
     """All stored tables by name, each after the ones it reads. A table has one flow, which bears its name, or several;
     a materialized view has none.
 
-    steps: the temporary ones, which have no flow. invalid: by table, why its file is not used. `tables` and `steps` hold
-    the last good definition of such a table, where there is one. unusable: by table, the one without a definition that
+    steps: the temporary ones, without a flow. invalid: by table, why its file is not used. `tables` and `steps` hold
+    the last good definition of such a table, if any. unusable: by table, the one without a definition that
     it reads. files: the versions of the table files from which the catalog was made.
     """
 
