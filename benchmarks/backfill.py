@@ -23,7 +23,7 @@ from include.control import backfills, database
 from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.declaration.slices import Slice
-from include.engine import backfill, batch, deduplicate, driver, quality, storage
+from include.engine import backfill, batch, deduplicate, driver, quality, storage, table_rows
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
 from include.engine.host import Host
@@ -52,7 +52,7 @@ def ours(own: Worker, table: Table) -> None:
 def plain(spark: SparkSession, table: Table) -> None:
     rows = spark.read.format("delta").load(str(settings().table_path("bronze.events")))
     inside, others = RANGE.condition("time"), RANGE.others("time")
-    rows = batch.shaped(rows, table).filter(inside)
+    rows = table_rows.shaped(rows, table).filter(inside)
     if table.expect:
         judged = quality.judged(rows, table.expect, table).persist()
         replace_range(judged.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.engine import batch, storage
+from include.engine import batch, storage, table_rows
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
 from include.errors import report
@@ -88,7 +88,7 @@ def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -
 
 
 def extraction(rows: DataFrame) -> None:
-    plan = batch.shaped(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
+    plan = table_rows.shaped(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
     print(f"typed extraction of five fields: {len(re.findall('from_json', plan))} from_json in the executed plan")
 
 

@@ -47,6 +47,11 @@ class Watermark:
         """What a late row has broken."""
         return f"later than {self.minutes:g} minutes"
 
+    @property
+    def micros(self) -> int:
+        """`minutes` in microseconds, as Spark counts time."""
+        return round(self.minutes * 60_000_000)
+
 
 @dataclass(frozen=True)
 class Append:

@@ -41,6 +41,7 @@ class Stamp:
     source: which topic or table that is. source_from and source_to: the batch's place in it, as in the checkpoint.
     rows: of a batch that was judged, how many of its rows went where, as `include.engine.quality.Tally`.
     newest: of a table with a watermark, the column's greatest time up to this batch, microseconds since 1970.
+    fast_path: whether `include.engine.fast_path` wrote it.
     """
 
     flow: str
@@ -52,6 +53,7 @@ class Stamp:
     source_to: Any
     rows: dict[str, Any] | None = None
     newest: dict[str, int | None] | None = None
+    fast_path: bool = False
 
     @property
     def txn_app_id(self) -> str:
@@ -144,11 +146,18 @@ def quarantine(
 
 def of_batch(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
     """Broken rows as the quarantine keeps them of a batch. stamp: as `Stamp`."""
-    columns = {
-        "_flow": F.lit(stamp["flow"]),
-        "_generation": F.lit(stamp["generation"]),
-        "_batch": F.lit(stamp["batch"]).cast("bigint"),
-        "_source": F.lit(json.dumps(stamp["source_to"])),
-        "_replay": F.lit(None).cast("bigint"),
-    }
+    columns = {name: F.lit(value) for name, value in quarantine_columns(stamp).items()}
+    for name in ("_batch", "_replay"):
+        columns[name] = columns[name].cast("bigint")
     return rows.withColumns(columns)
+
+
+def quarantine_columns(stamp: dict[str, Any]) -> dict[str, Any]:
+    """What the quarantine keeps of the batch beside each broken row."""
+    return {
+        "_flow": stamp["flow"],
+        "_generation": stamp["generation"],
+        "_batch": stamp["batch"],
+        "_source": json.dumps(stamp["source_to"]),
+        "_replay": None,
+    }

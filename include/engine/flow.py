@@ -17,9 +17,10 @@ from include.control import database
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order
-from include.engine import batch, maintain, read
+from include.engine import batch, maintain, prepare, read
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint, add_topics
+from include.engine.fast_path import path
 from include.errors import SluiceError, Unreachable
 from include.ledger import checkpoint as ledger
 from include.ledger import kafka, policy, survey
@@ -147,6 +148,9 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
     # Jobs of one flow share a pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
     rows = read.stream(spark, table, begins=claimed.committed < 0)
+    life.fast_path = path.of(spark, table)
+    if (prepared := prepare.prepared(rows, table)) is not None:
+        rows, life.is_prepared = prepared, True
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claimed.path))
     trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}

@@ -33,6 +33,8 @@ ROW_WISE = {
     "View",
     "WithCTE",
 }
+# Those of them that read one relation, and make no second one of it.
+OF_ONE_RELATION = {"Filter", "Generate", "Project", "SubqueryAlias", "View"}
 # Relations of a plan that nobody can change.
 CONSTANT = {"LocalRelation", "OneRowRelation"}
 
@@ -75,6 +77,11 @@ class Plan:
     def needs_other_rows(self) -> str | None:
         """The first step that looks at more than one row at a time, or at rows from elsewhere."""
         return next((name for name in self._strange if name not in ROW_WISE), "Subquery" if self._subqueries else None)
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether a stream of its one source needs no state for it, and reads that once."""
+        return set(self._strange) <= OF_ONE_RELATION and not self._subqueries
 
     @property
     def _strange(self) -> list[str]:

@@ -15,7 +15,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
 from include.declaration import suggest
-from include.engine import batch, columns, failure, files, outcome, peek, prune, read, refresh, sample, sample_file
+from include.engine import (
+    columns,
+    failure,
+    files,
+    outcome,
+    peek,
+    prepare,
+    prune,
+    read,
+    refresh,
+    sample,
+    sample_file,
+    table_rows,
+    tuning,
+)
 from include.engine import watermark as engine_watermark
 from include.engine.outcome import Outcome, kept
 from include.engine.sample import Sample
@@ -80,12 +94,12 @@ def _of(asked: Asked, table: Table) -> Preview:
 
 def _of_appends(asked: Asked, table: Table) -> Preview:
     found = _sample(asked, table)
-    with _configured(asked.spark, batch.FOR_SMALL_BATCHES), kept(found.rows) as rows:
+    with _configured(asked.spark, tuning.FOR_SMALL_BATCHES), kept(found.rows) as rows:
         newest = None
         if table.watermark and settings().is_stored(table.name):
             newest = engine_watermark.newest(asked.spark, table)
-        made = batch.shaped(batch.stepped(rows, table), table)
-        ends = outcome.of(made, table, batch.rules_of(table, newest), asked.rows)
+        made = table_rows.shaped(table_rows.stepped(rows, table), table)
+        ends = outcome.of(made, table, engine_watermark.rules_of(table, newest), asked.rows)
         return Preview(table.flow, found.what, rows.count(), ends, notes=(*_repeats(table), *_lateness(table, newest)))
 
 
@@ -94,18 +108,18 @@ def _of_upsert(asked: Asked, table: Table, write: Upsert) -> Preview:
     assert isinstance(source, Delta)
     if asked.file:
         found = _sample(asked, table)
-        made = batch.aggregated(found.rows, table, write)
+        made = table_rows.aggregated(found.rows, table, write)
         note = f"these rows are made of the file alone, and not of what {source.table} holds"
         return Preview(table.flow, found.what, found.rows.count(), _upserted(asked, made, table), notes=(note,))
     version = sample.log_of(table, source).newest
     if by is None:
         found = _whole(asked, table, source)
-        made = batch.recomputed(asked.spark, table, write, version)
+        made = table_rows.recomputed(asked.spark, table, write, version)
         return Preview(table.flow, found.what, found.rows.count(), _upserted(asked, made, table))
     found = _sample(asked, table)
     with kept(found.rows) as rows:
-        buckets = batch.touched(batch.stepped(rows, table), by)
-        made = batch.recomputed(asked.spark, table, write, version, prune.condition(by.of, buckets, by.unit))
+        buckets = table_rows.touched(prepare.starts(rows, table, by))
+        made = table_rows.recomputed(asked.spark, table, write, version, prune.condition(by.of, buckets, by.unit))
         note = f"they touch {len(buckets):,} buckets of {by.name}, made of all that {source.table} holds for these"
         return Preview(table.flow, found.what, rows.count(), _upserted(asked, made, table), notes=(note,))
 

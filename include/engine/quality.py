@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.engine import read
-from include.errors import Unreachable
+from include.engine.commit import Stamp
+from include.errors import Broken, Unreachable
 from include.rules import ACTIONS, Expect, References, Rule, Unique
 from include.settings import settings
 from include.spec import Append, Table
@@ -46,6 +47,17 @@ class Tally:
         """In words, the rules that end what broke them, and by how many rows; empty where none was broken."""
         failed = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
         return " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
+
+
+def require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> None:
+    """Raises Broken where rows of the batch break a rule that no row may break."""
+    if counts := tally.failing(rules):
+        raise Broken(
+            f"{stamp.flow}: batch {stamp.batch} of generation {stamp.generation} breaks {counts}, and nothing of it "
+            f"was written; it reads its source from {stamp.source_from} to {stamp.source_to}: mend the rule or the "
+            f"transform and restart, or let the rule say otherwise='quarantine'",
+            "EXPECTATION_FAILED",
+        )
 
 
 def strictest(names: Iterable[str], rules: tuple[Rule, ...]) -> str:

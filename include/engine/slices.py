@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from include.control.backfills import Backfill
 from include.declaration import slices
-from include.engine import batch, commit, deduplicate, quality, read, replay
+from include.engine import commit, deduplicate, quality, read, replay, table_rows
 from include.engine.quality import Tally
 from include.errors import Broken
 from include.ledger import backfills, beginning, checkpoint
@@ -92,7 +92,7 @@ def replace_appends(
         if settings().is_stored(table.quarantine):
             broken = rows.filter(quality.ends_as("quarantine", table.expect)) if tally.quarantined else rows.limit(0)
             _replace_quarantine(broken, table, one, stamp, now)
-        _replace_table(batch.in_few_files(good, tally.kept), table, one, stamp, now)
+        _replace_table(table_rows.in_few_files(good, tally.kept), table, one, stamp, now)
 
 
 def replace_aggregate(
@@ -104,11 +104,11 @@ def replace_aggregate(
     version = checkpoint.read_version(now[table.flow]["source_to"])
     bucket = table.write.recompute
     source = one.range.condition(bucket.of) if bucket else "true"
-    rows = batch.recomputed(spark, table, table.write, version, source).persist(StorageLevel.DISK_ONLY)
+    rows = table_rows.recomputed(spark, table, table.write, version, source).persist(StorageLevel.DISK_ONLY)
     try:
         count = rows.count()
         go()
-        _replace_table(batch.in_few_files(rows, count), table, one, stamp, now)
+        _replace_table(table_rows.in_few_files(rows, count), table, one, stamp, now)
     finally:
         rows.unpersist()
 
@@ -170,7 +170,7 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 
 def _shaped(rows: DataFrame, flow: Table, one: Backfill) -> DataFrame:
     """Rows of the range, as `Made` has them."""
-    rows = batch.shaped(batch.stepped(rows, flow), flow).filter(_condition(flow, one))
+    rows = table_rows.shaped(table_rows.stepped(rows, flow), flow).filter(_condition(flow, one))
     return rows.withColumn("_flow", F.lit(flow.flow)) if flow.expect else rows
 
 

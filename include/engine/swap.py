@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.backfills import Backfill
-from include.engine import batch, commit, generation, slices, storage, twin
+from include.engine import commit, generation, slices, storage, table_rows, twin
 from include.engine.commit import Stamp, txn_app_id
 from include.engine.window import Worker
 from include.errors import FlowFailed
@@ -45,7 +45,7 @@ def put_in_place(own: Worker, table: Table, one: Backfill, stamp: dict[str, Any]
     rows = _stored(spark, twin.of(table).name)
     said = {**slices.said(one, _stored(spark, table.name).count()), "anew": stamps}
     with commit.stamped(spark, {**stamp, BACKFILL: said}, commit.once(backfills.txn_app_id(one), 1)):
-        writer = batch.in_few_files(rows, rows.count()).write.format("delta").mode("overwrite")
+        writer = table_rows.in_few_files(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
         writer.option("overwriteSchema", "true").save(str(path))
 

@@ -3,11 +3,12 @@
 Nothing is kept in Spark's state: the commits of the table carry it, so it survives whatever a checkpoint does not.
 """
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine import read
+from include.engine import quality, read
 from include.ledger import beginning
+from include.rules import Rule
 from include.spec import Expect, Table, Watermark
 
 
@@ -31,6 +32,21 @@ def rule(watermark: Watermark, newest: int | None) -> Expect:
     """What a row has to meet in order not to be late. newest: as above."""
     condition = "true"
     if newest is not None:
-        border = newest - round(watermark.minutes * 60_000_000)
+        border = newest - watermark.micros
         condition = f"`{watermark.of}` IS NULL OR `{watermark.of}` >= timestamp_micros({border})"
     return Expect(watermark.rule, condition, watermark.late)
+
+
+def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
+    """The rules of a table's rows, that of late ones among them. newest: as above."""
+    return (*table.expect, rule(table.watermark, newest)) if table.watermark else table.expect
+
+
+def judged(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:
+    """Rows that were judged by all rules but that of late ones, judged by this one as well. newest: as above."""
+    if table.watermark is None:
+        return rows
+    late = rule(table.watermark, newest)
+    is_in_time = F.coalesce(F.expr(late.condition), F.lit(False))
+    with_late = F.concat(quality.RULES, F.array(F.lit(late.name)))
+    return rows.withColumn(quality.RULES, F.when(is_in_time, F.col(quality.RULES)).otherwise(with_late))

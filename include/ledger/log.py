@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
-# What an append calls it, an OPTIMIZE, a MERGE, and delta-rs. A replaceWhere counts the rows it copies among them.
+# By Spark's writers and by delta-rs. A replaceWhere counts the rows it copies among them.
 ROWS = ("numOutputRows", "num_added_rows")
 FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
@@ -36,10 +36,7 @@ class LiveFile:
 
 @dataclass(frozen=True)
 class Tombstone:
-    """A file that is in the table no more.
-
-    bytes: None where unknown. deleted_at: in seconds. version: that removed it, None where only a checkpoint tells.
-    """
+    """A file that is in the table no more. deleted_at: in seconds. version: that removed it. None: nobody tells."""
 
     path: str
     bytes: int | None
@@ -76,14 +73,16 @@ class State:
 class Log:
     """The log as its directory listed it when this was made; later commits are not seen.
 
-    Raises Unreachable where there is no log, and Broken in every method that meets a file it cannot read.
+    versions: these commits alone, which are there; nothing is listed. Raises Unreachable where there is no log, and
+    Broken in every method that meets a file it cannot read.
     """
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, versions: Iterable[int] | None = None) -> None:
         self.table = table
         self.directory = table / "_delta_log"
-        # The listing is needed for the commits anyway, so `_last_checkpoint`, which may be old, has nothing to add.
-        self.names = sorted(entry.name for entry in self.directory.iterdir()) if self.directory.is_dir() else []
+        # It tells all that `_last_checkpoint`, which may be old, could add.
+        listed = self.directory.iterdir() if versions is None and self.directory.is_dir() else ()
+        self.names = sorted(entry.name for entry in listed) or [f"{one:020}.json" for one in versions or ()]
         self.versions = [int(found[1]) for name in self.names if (found := COMMIT.fullmatch(name))]
         if not self.versions:
             raise Unreachable(f"{table} holds no Delta log: start the flow that writes the table first")
@@ -97,7 +96,7 @@ class Log:
         """
         files: dict[int, list[Path]] = {}
         wanted = {}
-        # Sorted by name, a version's single file comes after its parts, and is the better one.
+        # By name, a version's single file comes after its parts, and is the better one.
         for name in self.names:
             if found := CHECKPOINT.fullmatch(name):
                 version, parts = int(found[1]), int(found[2] or 1)
@@ -134,7 +133,7 @@ class Log:
         return State(tuple(replay.live.values()), tuple(replay.removed.values()), replay.properties)
 
     def after(self, version: int) -> list[int]:
-        """The later versions whose commits are in the log."""
+        """The later versions that the log has."""
         return [one for one in self.versions if one > version]
 
     def actions(self, version: int, containing: bytes = b"") -> Iterator[dict[str, Any]]:
@@ -171,7 +170,7 @@ class Log:
 
     def commits(self) -> Iterator[Commit]:
         """Newest first, each read when it is asked for."""
-        return (self.commit(version) for version in reversed(self.versions))
+        return map(self.commit, reversed(self.versions))
 
     def _timestamp(self, version: int, said: dict[str, Any]) -> float:
         if milliseconds := said.get("inCommitTimestamp") or said.get("timestamp"):
@@ -231,7 +230,7 @@ def _of_checkpoint(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _tombstone(remove: dict[str, Any], version: int | None) -> Tombstone:
-    # Delta takes one without a time for as old as can be.
+    # Without a time, Delta takes it for as old as can be.
     deleted_at = (remove.get("deletionTimestamp") or 0) / 1000
     return Tombstone(unquote(remove["path"]), remove.get("size"), deleted_at, version)
 

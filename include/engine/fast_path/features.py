@@ -1,0 +1,91 @@
+"""What the fast path must know of a table to write its files, and which tables it leaves to Spark."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+# Of these a commit needs to know nothing, or they do nothing until a property or column says so.
+KNOWN_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+}
+# Properties under which a file has to look otherwise, or a commit needs more than the fast path gives it.
+REFUSED_PROPERTIES = {
+    "delta.columnMapping.mode": "none",
+    "delta.enableChangeDataFeed": "false",
+    "delta.enableDeletionVectors": "false",
+    "delta.enableInCommitTimestamps": "false",
+    "delta.enableRowTracking": "false",
+    "delta.isolationLevel": "WriteSerializable",
+    "delta.parquet.compression.codec": "zstd",
+    "delta.randomizeFilePrefixes": "false",
+}
+CONSTRAINT = "delta.constraints."
+INDEXED_COLUMNS, INDEXED_COUNT = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
+MOST_INDEXED = 32
+# What a column's metadata may hold without changing what is written into it.
+HARMLESS = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
+LEGACY_WRITER = 6
+
+
+class Refused(Exception):
+    """The table, or this batch, is not for the fast path. Nothing was written."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """schema: of the data files. indexed: the columns that get statistics, nested ones with dots; None: the first."""
+
+    schema: pa.Schema
+    indexed: tuple[str, ...] | None
+    most_indexed: int
+    is_append_only: bool
+
+
+def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
+    """Of a table with these actions in its log. Raises Refused, with the reason."""
+    properties = metadata.get("configuration") or {}
+    features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
+    if unknown := sorted(features - KNOWN_FEATURES):
+        raise Refused(f"its table has the feature {unknown[0]}")
+    if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
+        raise Refused(f"its table asks for writers of version {protocol['minWriterVersion']}")
+    if metadata.get("partitionColumns"):
+        raise Refused("its table is partitioned")
+    for name, plain in REFUSED_PROPERTIES.items():
+        if properties.get(name, plain).lower() != plain.lower():
+            raise Refused(f"its table has {name} = {properties[name]}")
+    if constraint := next((name for name in properties if name.startswith(CONSTRAINT)), None):
+        raise Refused(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
+    columns = properties.get(INDEXED_COLUMNS)
+    return Layout(
+        schema=_schema(metadata["schemaString"]),
+        indexed=None if columns is None else tuple(name.strip().strip("`") for name in columns.split(",")),
+        most_indexed=int(properties.get(INDEXED_COUNT, MOST_INDEXED)),
+        is_append_only=properties.get("delta.appendOnly", "false").lower() == "true",
+    )
+
+
+def _schema(text: str) -> pa.Schema:
+    declared = StructType.fromJson(json.loads(text))
+    for field in declared:
+        if not field.nullable:
+            raise Refused(f"its column {field.name} is NOT NULL")
+        if strange := sorted(field.metadata.keys() - HARMLESS):
+            raise Refused(f"its column {field.name} has the property {strange[0]}")
+    try:
+        return to_arrow_schema(declared, timezone="UTC")
+    except PySparkException as error:
+        raise Refused(f"Arrow does not know one of its types: {error}") from error

@@ -1,0 +1,120 @@
+"""The fast path of one flow: which of its batches take it, and what becomes of these.
+
+One table has one kind of committer, which is Delta's transaction in the JVM of the driver that holds the flow's lease;
+a batch that does not take this path is written by Spark, which ends in the same transaction. Both leave the same rows
+and the same stamp. A batch is refused before anything of it is written.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from include.engine import prepare, watermark
+from include.engine.commit import Stamp
+from include.engine.fast_path import source, transaction
+from include.engine.fast_path.aggregate import Aggregator
+from include.engine.fast_path.append import Appender
+from include.engine.fast_path.features import Refused
+from include.spec import Append, Files, Replace, Table, Upsert
+
+MOST_ROWS = 10_000
+MOST_BYTES = 64_000_000
+# Before the first batch has shown how long the rows are.
+BYTES_PER_ROW = 64_000
+TOO_LARGE = "has more rows than the fast path takes"
+
+
+@dataclass(frozen=True)
+class Written:
+    """rows: how many the batch read. newest: what the late rows of the next one are late by."""
+
+    rows: int
+    newest: int | None
+
+
+def of(spark: SparkSession, table: Table) -> "FastPath | None":
+    """The path for a flow, None where its batches are always written by Spark."""
+    if isinstance(table.source, Files) or isinstance(table.write, Replace):
+        return None
+    if isinstance(table.write, Upsert) and not Aggregator.suits(table):
+        return None
+    if missing := transaction.unexpected(spark):
+        print(f"sluice: {table.flow}: small batches are written the long way: {missing}", file=sys.stderr, flush=True)
+        return None
+    return FastPath(spark, table)
+
+
+class FastPath:
+    """Of one flow in one process."""
+
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        self._table = table
+        self._source = source.Source(table)
+        self._bytes_per_row: float = BYTES_PER_ROW
+        self._said: set[str] = set()
+        write = table.write
+        self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
+        self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
+
+    def write(
+        self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
+    ) -> Written:
+        """Write one batch. newest, left_before: as `Appender.append_judged` has them. Raises Refused."""
+        try:
+            return self._write(rows, stamp, newest, left_before, is_prepared)
+        except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
+            # Spark may be able to read what these cannot, or say better what is wrong.
+            raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def _write(
+        self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
+    ) -> Written:
+        read = self._source.between(stamp.source_from, stamp.source_to)
+        if read.rows > MOST_ROWS or read.rows * self._bytes_per_row > MOST_BYTES:
+            raise Refused(TOO_LARGE)
+        stamp = replace(stamp, fast_path=True)
+        if self._aggregator:
+            self._aggregator.write(rows.sparkSession, read.files, stamp)
+            return Written(read.rows, newest)
+        assert self._appender
+        if prepare.is_raw(self._table):
+            found = self._fetched(rows)
+            self._appender.append(found, stamp)
+            return Written(len(found), newest)
+        if not is_prepared:
+            rows = prepare.judged(rows, self._table, watermark.rules_of(self._table, newest))
+        done = self._appender.append_judged(self._fetched(rows), stamp, newest, left_before)
+        return Written(read.rows, newest) if done is None else Written(done[0].read, done[1])
+
+    def _fetched(self, rows: DataFrame) -> pa.Table:
+        try:
+            found = rows.toArrow()
+        except PySparkException as error:
+            if "maxResultSize" in str(error):
+                raise Refused(TOO_LARGE) from error
+            raise
+        if len(found):
+            self._bytes_per_row = max(found.nbytes / len(found), self._bytes_per_row / 2)
+        return found
+
+    @property
+    def has_put_aside(self) -> bool:
+        """Whether broken rows of the batch that was last tried are in the quarantine."""
+        return self._appender is not None and self._appender.has_put_aside
+
+    def say(self, reason: Refused) -> None:
+        """Each reason once, but for that of a large batch, which is no news."""
+        why = str(reason)
+        if why not in self._said and why != TOO_LARGE:
+            print(f"sluice: {self._table.flow}: batches are written the long way: {why}", file=sys.stderr, flush=True)
+        self._said.add(why)
+
+    def forget(self) -> None:
+        """A batch was written another way: what is known of the table counts no longer."""
+        for writer in (self._appender, self._aggregator):
+            if writer:
+                writer.forget()

@@ -1,0 +1,54 @@
+"""What a batch will read, known before Spark reads it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from include.engine.fast_path.features import Refused
+from include.errors import Broken
+from include.ledger import spans
+from include.ledger.appended import Appends, Read
+from include.ledger.log import Log
+from include.settings import settings
+from include.spec import Delta, Table
+
+# A batch that gathers more commits than these is not small.
+MOST_VERSIONS = 200
+
+
+@dataclass(frozen=True)
+class Reads:
+    """rows: at most so many. files: of a stored source, those that hold them."""
+
+    rows: int
+    files: tuple[Read, ...] = ()
+
+
+class Source:
+    """Of one flow."""
+
+    def __init__(self, table: Table) -> None:
+        self._source = table.source
+
+    def between(self, begin: Any, end: Any) -> Reads:
+        """Between two offsets of its stream. Raises Refused where nobody can tell without reading it."""
+        if not isinstance(self._source, Delta):
+            return Reads(sum(each.count for each in spans.of_kafka(begin, end)))
+        if self._source.changes:
+            raise Refused("it reads changes, which no commit counts")
+        try:
+            files = tuple(Appends(self._log(begin, end), self._source).between(begin, end))
+        except Broken as error:
+            raise Refused(str(error)) from error
+        if any(file.rows is None for file in files):
+            raise Refused(f"files of {self._source.table} have no statistics")
+        return Reads(sum(file.rows or 0 for file in files), files)
+
+    def _log(self, begin: Any, end: Any) -> Log:
+        assert isinstance(self._source, Delta)
+        path = settings().table_path(self._source.table)
+        if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
+            return Log(path)
+        first, last = spans.place(begin)[0], spans.place(end)[0]
+        if last - first > MOST_VERSIONS:
+            raise Refused("it gathers many commits of its source")
+        return Log(path, range(first, last + 1))
