@@ -75,6 +75,12 @@ class Appender:
             self._known.committed(self._target.committed, new)
         return tally, newest
 
+    def forget(self) -> None:
+        """What is known of the table may be wrong."""
+        self._target.note(None)
+        if self._known:
+            self._known.forget()
+
     def _with_late(self, groups: list[tuple[str, ...]], rows: pa.Table, newest: int | None) -> list[tuple[str, ...]]:
         late = self._write.watermark
         if late is None or newest is None:
@@ -96,7 +102,7 @@ class Appender:
         """The first row of each identity that the table does not hold. A row with a NULL in it has no identity."""
         if self._known is None:
             return rows
-        rows = rows.take(pc.sort_indices(rows, self._order(), null_placement="at_start"))
+        rows = rows.take(pc.sort_indices(rows, self._order()))
         self._known.at(transaction.read_version)
         times, keys = micros(rows, self._known.moment), keys_of(rows, self._write.unique)
         self._known.load(time for time in times if time is not None)
@@ -109,8 +115,8 @@ class Appender:
                 seen.add(key)
         return rows.filter(pa.array(is_new, pa.bool_()))
 
-    def _order(self) -> list[tuple[str, str]]:
-        return [(name, "ascending") for name in self._write.first_by or self._write.unique]
+    def _order(self) -> list[tuple[str, str, str]]:
+        return [(name, "ascending", "at_start") for name in self._write.first_by or self._write.unique]
 
     def _files(self, transaction: Transaction, rows: pa.Table) -> list[dict[str, Any]]:
         return [data_file.write(rows, self._target.path, transaction.layout)] if len(rows) else []

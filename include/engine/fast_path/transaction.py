@@ -18,8 +18,7 @@ from include.engine.fast_path.features import Layout, layout
 from include.settings import settings
 
 DELTA = "org.apache.spark.sql.delta"
-SEQ = "scala.collection.immutable.Seq"
-OPTION, STRING = "scala.Option", "java.lang.String"
+SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
 # By class, its methods and constructors (`new`) with the classes of their parameters.
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     f"{DELTA}.DeltaLog": {
