@@ -1,11 +1,13 @@
-"""All benchmarks: make bench"""
+"""All benchmarks, and at the end one table of ratios of those that have peers: make bench"""
 
 from importlib import import_module, util
 
+from benchmarks import measure
 from include.errors import report
 
 NAMES = (
     "latency",
+    "small_batches",
     "windows",
     "quality",
     "sources",
@@ -23,3 +25,4 @@ for name in NAMES:
     # Those of the examples go with them.
     if util.find_spec(f"benchmarks.{name}"):
         report(import_module(f"benchmarks.{name}").main)
+print(*measure.table(measure.FOUND), sep="\n")
