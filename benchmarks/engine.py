@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,17 +26,16 @@ JOBS = ROOT / "benchmarks"
 
 
 class Engine:
-    """A job of `benchmarks` with one flow for each layer it was started with.
+    """Jobs of `benchmarks` over one lake, each with a flow for every layer it is started with.
 
-    root: the checkout whose `include` it runs.
+    root: the checkout whose `include` they run.
     """
 
     def __init__(self, name: str, home: Path, job: str, kafka: str = "", root: Path = ROOT) -> None:
         self.name, self.home = name, home
-        self._job, self._log = job, home / "job.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        home.mkdir(parents=True)
-        (home / "tmp").mkdir()
+        self._job, self._log = job, home / "jobs.log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (home / "tmp").mkdir(parents=True)
         own = {"SLUICE_HOME": str(home), "SLUICE_JARS": str(settings().jars), "SLUICE_KAFKA": kafka, "TZ": "UTC"}
         own |= {"SLUICE_LANDING": "", "SLUICE_VENV": sys.prefix, "PYTHONPATH": str(root), "TMPDIR": str(home / "tmp")}
         own |= {"JAVA_HOME": str(java.home()), "SPARK_LOCAL_DIRS": str(home / "tmp"), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -43,61 +43,82 @@ class Engine:
         self._environment = {name: it for name, it in os.environ.items() if name not in foreign} | own
 
     def start(self, *arguments: str) -> None:
+        """Start a job; again, and there is one more."""
         command = [sys.executable, "-P", str(JOBS / self._job), *arguments]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, env=self._environment, cwd=self.home, stdout=log, stderr=log)
+            process = subprocess.Popen(command, env=self._environment, cwd=self.home, stdout=log, stderr=log)
+        self._processes.append(process)
+
+    def run(self, *arguments: str) -> measure.Spent:
+        """Start a job, and return when it has ended by itself. Raises SetupError where it fails."""
+        self.start(*arguments)
+        # Of a process that has ended, nobody can be asked any more what it has burnt.
+        latest = [0.0]
+
+        def watch() -> None:
+            while self._processes[-1].poll() is None:
+                latest[0] = max(latest[0], self.cpu_seconds())
+                time.sleep(4 * POLL_SECONDS)
+
+        spent = measure.spend(lambda: latest[0], watch)
+        if self._processes.pop().returncode:
+            raise SetupError(f"{self.name} failed at {' '.join(arguments)}:\n{self._last_lines()}")
+        return spent
 
     def cpu_seconds(self) -> float:
-        """Python and the JVM, and what they start, since the start of the job."""
-        assert self._process
-        return measure.tree_cpu_seconds(self._process.pid)
+        """Python and JVMs, and what they start, since their start."""
+        return sum(measure.tree_cpu_seconds(process.pid) for process in self._processes)
 
-    @property
-    def pid(self) -> int:
-        assert self._process
-        return self._process.pid
+    def bytes_used(self) -> int:
+        return sum(measure.tree_bytes(process.pid) for process in self._processes)
 
     def table(self, name: str) -> Path:
         return self.home / "lake" / Path(*name.split("."))
 
+    def checkpoint(self, flow: str) -> Path:
+        return self.home / "checkpoints" / flow / "1"
+
     def batches(self, flow: str) -> int:
         """How many of a flow are done."""
-        newest = checkpoint.last_committed(self._checkpoint(flow))
+        newest = checkpoint.last_committed(self.checkpoint(flow))
         return 0 if newest is None else newest + 1
 
     def wait(self, flow: str, end: int, timeout_seconds: float = 300) -> None:
         """Until the flow has read its source to `end`: a version of a table, or a count of records of a topic."""
         deadline = time.monotonic() + timeout_seconds
         while self.position(flow) < end:
-            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
-                last = self._log.read_text(errors="replace")[-3000:]
-                raise SetupError(f"{self.name}: {flow} is at {self.position(flow)} and has to reach {end}:\n{last}")
+            has_died = any(process.poll() is not None for process in self._processes)
+            if has_died or time.monotonic() > deadline:
+                raise SetupError(
+                    f"{self.name}: {flow} should read to {end}, is at {self.position(flow)}:\n{self._last_lines()}"
+                )
             time.sleep(POLL_SECONDS)
 
     def position(self, flow: str) -> int:
-        path = self._checkpoint(flow)
-        newest = checkpoint.last_committed(path)
-        if newest is None:
-            return -1
-        end = checkpoint.end_offset(path, newest)
-        if "reservoirVersion" in end:
-            return checkpoint.read_version(end)
-        return sum(offset for partitions in end.values() for offset in partitions.values())
+        """Up to where the flow has read, -1 before its first batch is done."""
+        newest = checkpoint.last_committed(self.checkpoint(flow))
+        return -1 if newest is None else place(checkpoint.end_offset(self.checkpoint(flow), newest))
 
     def end(self) -> None:
-        """Kill it, with its JVM."""
-        if self._process is None:
-            return
-        with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self.pid)
-            for process in [*family.children(recursive=True), family]:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-        self._process.wait()
-        self._process = None
+        """Kill its jobs, with their JVMs."""
+        for process in self._processes:
+            with suppress(psutil.NoSuchProcess):
+                family = psutil.Process(process.pid)
+                for member in [*family.children(recursive=True), family]:
+                    with suppress(psutil.NoSuchProcess):
+                        member.kill()
+            process.wait()
+        self._processes = []
 
-    def _checkpoint(self, flow: str) -> Path:
-        return self.home / "checkpoints" / flow / "1"
+    def _last_lines(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+def place(offset: dict[str, Any]) -> int:
+    """A source's offset as one number: the version of a table, or how many records of a topic come before."""
+    if "reservoirVersion" in offset:
+        return checkpoint.read_version(offset)
+    return sum(position for partitions in offset.values() for position in partitions.values())
 
 
 @contextmanager

@@ -60,6 +60,13 @@ def spend(cpu_seconds: Callable[[], float], work: Callable[[], object]) -> Spent
     return Spent(cpu, wall, others)
 
 
+def together(blocks: list[Spent]) -> Spent:
+    """Several that ran one after the other."""
+    wall_seconds = sum(spent.wall_seconds for spent in blocks)
+    others = sum(spent.others * spent.wall_seconds for spent in blocks) / wall_seconds
+    return Spent(sum(spent.cpu_seconds for spent in blocks), wall_seconds, others)
+
+
 def quiet(block: Callable[[], Spent]) -> Spent:
     """The block; once more where others were busy meanwhile, and then the quieter of the two."""
     first = block()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine import driver
+from include.engine import driver, window
 from include.errors import report
 from include.local import environment, java
 from include.settings import settings
@@ -59,8 +59,15 @@ GOLD = Table(
 TABLES = {table.layer: table for table in (BRONZE, SILVER, GOLD)}
 
 
+def copies(count: int, topic: str) -> list[Table]:
+    """Flows that have a topic each."""
+    return [replace(BRONZE, name=f"{BRONZE.name}_{n}", source=Kafka(f"{topic}-{n}")) for n in range(count)]
+
+
 def tables(arguments: argparse.Namespace) -> list[Table]:
     """By layer; `--rows` and `--files` bound a batch."""
+    if arguments.copies:
+        return copies(arguments.copies, arguments.topic)
     chosen = [TABLES[layer] for layer in arguments.layers]
     if arguments.interval is not None:
         chosen = [replace(table, interval_seconds=arguments.interval) for table in chosen]
@@ -84,6 +91,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--files", type=int, help="files of a batch from a table at the most")
     made.add_argument("--interval", type=float, help="seconds")
     made.add_argument("--once", action="store_true", help="stop at the end of the source")
+    made.add_argument("--copies", type=int, help="so many flows from Kafka in one driver instead")
+    made.add_argument("--maintain", action="store_true", help="a window of the table instead")
     return made
 
 
@@ -93,7 +102,10 @@ def main() -> None:
     chosen = tables(arguments)
     known = Catalog({table.name: table for table in (*TABLES.values(), *chosen)})
     catalog.load = catalog.reload = lambda: known
-    driver.run(chosen, once=arguments.once)
+    if arguments.maintain:
+        window.run(chosen[0], known)
+    else:
+        driver.run(chosen, once=arguments.once)
 
 
 if __name__ == "__main__":
