@@ -9,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks import measure
+from benchmarks.measure import Sample
 from include.errors import SetupError
 from include.ledger import checkpoint
 from include.local import java
@@ -52,15 +54,13 @@ class Engine:
     def run(self, *arguments: str) -> measure.Spent:
         """Start a job, and return when it has ended by itself. Raises SetupError where it fails."""
         self.start(*arguments)
-        # Of a process that has ended, nobody can be asked any more what it has burnt.
-        latest = [0.0]
-
-        def watch() -> None:
-            while self._processes[-1].poll() is None:
-                latest[0] = max(latest[0], self.cpu_seconds())
-                time.sleep(4 * POLL_SECONDS)
-
-        spent = measure.spend(lambda: latest[0], watch)
+        first = last = Sample.of(self.cpu_seconds)
+        while self._processes[-1].poll() is None:
+            time.sleep(4 * POLL_SECONDS)
+            # Of processes that have ended, nobody can be asked any more what they have burnt.
+            if (now := Sample.of(self.cpu_seconds)).cpu >= last.cpu:
+                last = now
+        spent = replace(last.since(first), cpu_seconds=last.cpu)
         if self._processes.pop().returncode:
             raise SetupError(f"{self.name} failed at {' '.join(arguments)}:\n{self._last_lines()}")
         return spent

@@ -49,15 +49,31 @@ class Spent:
         return self.others <= MOST_OTHERS
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Seconds so far: CPU of what is measured, on the clock, CPU of the machine, CPU of all that we started."""
+
+    cpu: float
+    wall: float
+    machine: float
+    ours: float
+
+    @classmethod
+    def of(cls, cpu_seconds: Callable[[], float]) -> "Sample":
+        ours = tree_cpu_seconds(psutil.Process().pid)
+        return cls(cpu_seconds(), time.monotonic(), machine_cpu_seconds(), ours)
+
+    def since(self, before: "Sample") -> Spent:
+        wall = self.wall - before.wall
+        others = max(0.0, (self.machine - before.machine) - (self.ours - before.ours))
+        return Spent(self.cpu - before.cpu, wall, others / (wall * (psutil.cpu_count() or 1)))
+
+
 def spend(cpu_seconds: Callable[[], float], work: Callable[[], object]) -> Spent:
     """Do the work. cpu_seconds: what the processes under measurement have burnt so far."""
-    mine = psutil.Process().pid
-    before = cpu_seconds(), time.monotonic(), machine_cpu_seconds(), tree_cpu_seconds(mine)
+    before = Sample.of(cpu_seconds)
     work()
-    after = cpu_seconds(), time.monotonic(), machine_cpu_seconds(), tree_cpu_seconds(mine)
-    cpu, wall, machine, ours = (late - early for early, late in zip(before, after, strict=True))
-    others = max(0.0, machine - ours) / (wall * (psutil.cpu_count() or 1))
-    return Spent(cpu, wall, others)
+    return Sample.of(cpu_seconds).since(before)
 
 
 def together(blocks: list[Spent]) -> Spent:

@@ -2,10 +2,11 @@
 
 import os
 
+import psutil
 import pytest
 
 from benchmarks import measure
-from benchmarks.measure import Figure, Row, Spent
+from benchmarks.measure import Figure, Row, Sample, Spent
 
 QUIET, BUSY, BUSIER = Spent(1.0, 2.0, others=0.1), Spent(3.0, 2.0, others=0.2), Spent(5.0, 2.0, others=0.4)
 
@@ -65,3 +66,11 @@ def test_work_of_this_process_is_no_work_of_others():
     spent = measure.spend(lambda: measure.tree_cpu_seconds(os.getpid()), work)
     assert 0 < spent.cpu_seconds <= 2 * spent.wall_seconds
     assert 0 <= spent.others <= 1
+
+
+def test_what_the_benchmark_started_itself_is_not_burnt_by_others():
+    before = Sample(cpu=10, wall=100, machine=1_000, ours=20)
+    cores = psutil.cpu_count() or 1
+    # Of ten seconds of each core, all but one was burnt by the engine and the broker beside it.
+    after = Sample(cpu=17, wall=110, machine=1_000 + 10 * cores, ours=20 + 9 * cores)
+    assert after.since(before) == Spent(cpu_seconds=7, wall_seconds=10, others=0.1)
