@@ -55,12 +55,17 @@ class Engine:
         """Start a job, and return when it has ended by itself. Raises SetupError where it fails."""
         self.start(*arguments)
         first = last = Sample.of(self.cpu_seconds)
+        started: set[psutil.Process] = set()
         while self._processes[-1].poll() is None:
             time.sleep(4 * POLL_SECONDS)
+            with suppress(psutil.NoSuchProcess):
+                started.update(psutil.Process(self._processes[-1].pid).children(recursive=True))
             # Of processes that have ended, nobody can be asked any more what they have burnt.
             if (now := Sample.of(self.cpu_seconds)).cpu >= last.cpu:
                 last = now
         spent = replace(last.since(first), cpu_seconds=last.cpu)
+        # A JVM outlives its Python for a moment, in which it tidies up its home.
+        psutil.wait_procs(started, timeout=60)
         if self._processes.pop().returncode:
             raise SetupError(f"{self.name} failed at {' '.join(arguments)}:\n{self._last_lines()}")
         return spent
