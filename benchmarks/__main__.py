@@ -1,11 +1,21 @@
-"""All benchmarks: make bench"""
+"""All benchmarks, and at the end one table of ratios of those that have peers: make bench
 
+Without a platform beside it, which would burn what the others are measured by: benchmarks.latency is run by itself.
+"""
+
+import sys
 from importlib import import_module, util
 
-from include.errors import report
+from benchmarks import measure
+from include.errors import SluiceError
 
 NAMES = (
-    "latency",
+    "small_batches",
+    "log_length",
+    "to_gold",
+    "bulk_bronze",
+    "bulk_medallion",
+    "idle_flows",
     "windows",
     "quality",
     "sources",
@@ -19,7 +29,14 @@ NAMES = (
     "dimensions",
 )
 
+failed = []
 for name in NAMES:
     # Those of the examples go with them.
     if util.find_spec(f"benchmarks.{name}"):
-        report(import_module(f"benchmarks.{name}").main)
+        try:
+            import_module(f"benchmarks.{name}").main()
+        except SluiceError as error:
+            print(f"sluice: benchmarks.{name}: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+print(*measure.table(measure.FOUND), sep="\n")
+sys.exit(f"without a figure: {', '.join(failed)}" if failed else 0)

@@ -2,35 +2,44 @@
 
 Against a platform that is up (`make up`). Events are sent at the rate; then each record is followed through the stamps
 of the commits: the bronze commit that holds its offset, the silver commit that read that version, the gold commit that
-read that one. Latency is the gold commit's time less the record's own, both by this machine's clock.
+read that one. Latency is the gold commit's time less the record's own, both by this machine's clock. Beside it, what
+the drivers burn meanwhile. The platform as it ships, from its fifth minute on: --rate 0 --seconds 180 --from-minute 5
 """
 
 import argparse
-import json
+import itertools
 import statistics
 import time
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import psutil
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from benchmarks import measure
 from include.errors import report
 from include.examples.events import events
 from include.examples.producer import TOPIC
 from include.ledger import kafka
 from include.ledger.checkpoint import read_version
+from include.ledger.log import Commit, Log
+from include.local.processes import Platform
 from include.settings import settings
 
 WARM_UP_SECONDS = 20
 SETTLE_SECONDS = 60
+TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model")
 
 
 def send(rate: int, seconds: int) -> tuple[datetime, datetime]:
     """Send at `rate` events a second; returns the span that counts, UTC."""
-    producer = Producer({"bootstrap.servers": settings().kafka, "linger.ms": 5})
     begin = datetime.now(UTC)
+    if not rate:
+        time.sleep(WARM_UP_SECONDS + seconds)
+    producer = Producer({"bootstrap.servers": settings().kafka, "linger.ms": 5})
     count = rate * (seconds + WARM_UP_SECONDS)
     for number, event in enumerate(events(seed=1, count=count, start=begin, per_second=rate)):
         ahead_seconds = number / rate - (datetime.now(UTC) - begin).total_seconds()
@@ -43,25 +52,32 @@ def send(rate: int, seconds: int) -> tuple[datetime, datetime]:
     return datetime.fromtimestamp(begin.timestamp() + WARM_UP_SECONDS, UTC), end
 
 
-def commits(table: str) -> list[tuple[int, float, dict[str, Any]]]:
-    """(version, commit time in seconds since 1970, stamp) of every stamped commit, oldest first."""
-    history = DeltaTable(str(settings().table_path(table))).history()
-    stamped = [entry for entry in history if entry.get("userMetadata")]
-    return sorted((entry["version"], entry["timestamp"] / 1000, json.loads(entry["userMetadata"])) for entry in stamped)
+def batches(commits: Iterable[Commit], since: float) -> list[Commit]:
+    """Those by which a flow wrote a batch from `since` (seconds since 1970) on, oldest first.
+
+    commits: newest first. Windows, backfills and rewinds stamp theirs, too, and read nothing that was sent.
+    """
+    new = itertools.takewhile(lambda commit: commit.timestamp >= since, commits)
+    return [commit for commit in new if commit.metadata.get("source_to")][::-1]
+
+
+def of_flow(table: str, since: float) -> list[Commit]:
+    return batches(Log(settings().table_path(table)).commits(), since)
 
 
 def latencies_seconds(begin: datetime, end: datetime) -> list[float]:
-    """One figure for each record that was sent between the two moments and has reached gold."""
-    silver_done = [(read_version(stamp["source_to"]), at) for _, at, stamp in commits("gold.heart_rate_by_model")]
-    bronze_done = [
-        (read_version(stamp["source_to"]), version) for version, _, stamp in commits("silver.tracker_readings")
-    ]
-    found = []
-    for version, _, stamp in commits("bronze.tracker_events"):
-        silver = _first_reaching(bronze_done, version)
-        gold_at = None if silver is None else _first_reaching(silver_done, silver)
+    """One figure for each record that came between the two moments and has reached gold."""
+    since = begin.timestamp()
+    bronze, silver, gold = (of_flow(table, since) for table in TABLES)
+    gold_done = [(read_version(commit.metadata["source_to"]), commit.timestamp) for commit in gold]
+    silver_done = [(read_version(commit.metadata["source_to"]), commit.version) for commit in silver]
+    times, found = record_times(begin), []
+    for commit in bronze:
+        silver_version = _first_reaching(silver_done, commit.version)
+        gold_at = None if silver_version is None else _first_reaching(gold_done, silver_version)
         if gold_at is not None:
-            found += [gold_at - at for at in _record_times(stamp) if begin.timestamp() <= at <= end.timestamp()]
+            came = [times.get(record) for record in records(commit.metadata)]
+            found += [gold_at - at for at in came if at is not None and since <= at <= end.timestamp()]
     return found
 
 
@@ -71,36 +87,59 @@ def _first_reaching(done: list[tuple[int, Any]], version: int) -> Any:
     return done[place][1] if place < len(done) else None
 
 
-_times: dict[tuple[str, int], float] = {}
+def record_times(since: datetime) -> dict[tuple[str, int], float]:
+    """When each record of a partition and offset came, seconds since 1970."""
+    columns = ["partition", "offset", "timestamp"]
+    table = DeltaTable(str(settings().table_path(TABLES[0])))
+    stored = table.to_pyarrow_table(columns=columns, filters=[("timestamp", ">=", since)])
+    return {(str(row["partition"]), row["offset"]): row["timestamp"].timestamp() for row in stored.to_pylist()}
 
 
-def _record_times(stamp: dict[str, Any]) -> list[float]:
-    if not _times:
-        columns = ["partition", "offset", "timestamp"]
-        stored = DeltaTable(str(settings().table_path("bronze.tracker_events"))).to_pyarrow_table(columns=columns)
-        for row in stored.to_pylist():
-            _times[str(row["partition"]), row["offset"]] = row["timestamp"].timestamp()
+def records(stamp: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Partition and offset of each record of a batch from the topic."""
     begin, end = stamp["source_from"] or {}, stamp["source_to"]
+    for partition, last in end[TOPIC].items():
+        yield from ((partition, offset) for offset in range(begin.get(TOPIC, {}).get(partition, 0), last))
+
+
+def drivers() -> list[psutil.Process]:
+    """The JVM of each driver of the platform: spark-submit becomes it, and starts Python."""
+    marked = Platform(settings().home).processes()
     return [
-        _times[partition, offset]
-        for partition, last in end[TOPIC].items()
-        for offset in range(begin.get(TOPIC, {}).get(partition, 0), last)
+        process for process in marked if "jobs/stream.py" in " ".join(process.cmdline()) and "java" in process.name()
     ]
+
+
+def drivers_cpu_seconds() -> float:
+    return sum(measure.tree_cpu_seconds(process.pid) for process in drivers())
+
+
+def wait_for_age(minutes: float) -> None:
+    """Until the youngest driver is so old."""
+    youngest = max((process.create_time() for process in drivers()), default=0)
+    time.sleep(max(0.0, youngest + 60 * minutes - time.time()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.latency")
-    parser.add_argument("--rate", type=int, default=500, help="events a second")
+    parser.add_argument("--rate", type=int, default=500, help="events a second; 0: what the platform sends by itself")
     parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
+    parser.add_argument("--from-minute", type=float, default=0, help="how old the drivers have to be before that")
     arguments = parser.parse_args()
     kafka.identity(settings().kafka, TOPIC)
-    begin, end = send(arguments.rate, arguments.seconds)
+    wait_for_age(arguments.from_minute)
+    span: list[datetime] = []
+    spent = measure.spend(drivers_cpu_seconds, lambda: span.extend(send(arguments.rate, arguments.seconds)))
     time.sleep(SETTLE_SECONDS)
-    found = sorted(latencies_seconds(begin, end))
+    found = sorted(latencies_seconds(*span))
     centiles = statistics.quantiles(found, n=100)
     print(
-        f"{len(found):,} records at {arguments.rate}/s, produce to gold: median {centiles[49]:.2f} s, "
+        f"{len(found):,} records, {arguments.rate}/s sent, produce to gold: median {centiles[49]:.2f} s, "
         f"p95 {centiles[94]:.2f} s, worst {found[-1]:.2f} s"
+    )
+    minutes = spent.wall_seconds / 60
+    print(
+        f"{len(drivers())} drivers: {spent.cpu_seconds / minutes:.0f} CPU seconds a minute over {minutes:.1f} minutes"
     )
 
 

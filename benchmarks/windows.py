@@ -7,6 +7,7 @@
 """
 
 import argparse
+import itertools
 import shutil
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -21,6 +23,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from benchmarks import measure
+from benchmarks.measure import Row, Spent
 from benchmarks.session import cpu_seconds, session
 from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
 from include import catalog
@@ -128,22 +132,22 @@ def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> 
     for seed in range(files):
         write_deltalake(str(path), rows(rows_each + seed, seed), mode="append")
     gigabytes = sum(file.bytes for file in Log(path).state.live) / 1e9
-    ways = {"by plan": by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            copy = settings().table_path(f"bronze.copy_{number}_{name.replace(' ', '_').replace('-', '_')}")
-            shutil.copytree(path, copy)
-            before = cpu_seconds()
-            way(spark, copy)
-            # The first round warms up.
-            spent[name] += [(cpu_seconds() - before) / gigabytes] if number else []
-            shutil.rmtree(copy)
-    medians = {name: statistics.median(values) for name, values in spent.items()}
-    best = min(medians["plain OPTIMIZE"], medians["delta-rs"])
-    print(f"compaction of {files} files, {gigabytes * 1000:.0f} MB, CPU seconds per GB, median of {rounds}:")
-    for name, value in medians.items():
-        print(f"  {name:<15}{value:6.1f}   {value / best:.2f} of the better of the other two")
+    ways = {measure.OURS: by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
+    turns = itertools.count()
+
+    def once(name: str) -> Spent:
+        copy = settings().table_path(f"bronze.copy_{next(turns)}")
+        shutil.copytree(path, copy)
+        spent = measure.spend(cpu_seconds, lambda: ways[name](spark, copy))
+        shutil.rmtree(copy)
+        return spent
+
+    blocks = {name: partial(once, name) for name in ways}
+    # The first round warms up.
+    measure.in_turn(blocks, 1)
+    spent = measure.in_turn(blocks, rounds)
+    figures = {name: measure.cpu_figure(of_way, gigabytes) for name, of_way in spent.items()}
+    measure.found(Row(f"compaction of {files} files, {gigabytes * 1000:.0f} MB", "CPU-s per GB", figures))
 
 
 def by_plan(spark: SparkSession, path: Path) -> None:

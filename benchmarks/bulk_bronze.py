@@ -1,0 +1,79 @@
+"""Much from Kafka to bronze: python -m benchmarks.bulk_bronze [--count N] [--small], with a broker of its own.
+
+CPU seconds of a million records of 200 bytes, and what they take on disk: Sluice with --once, a stock job that ends at
+the end of its source, and a loop of confluent-kafka and delta-rs. What the same job burns over one record is its start,
+and not counted.
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from benchmarks import readings
+from benchmarks.engine import Engine, broker, homes
+from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, found, in_turn
+from benchmarks.sluice_job import TABLES
+from include.errors import report
+from include.local.broker import create_topic
+
+BYTES, PARTITIONS = 200, 3
+MUCH, LITTLE = "much", "little"
+PEERS = {OURS: "sluice_job.py", "stock": "stock_job.py", "confluent-kafka + delta-rs": "delta_rs_job.py"}
+
+
+def without_start(run: Callable[[str], Spent]) -> Spent:
+    """run: a job over a topic, from nothing."""
+    little, much = run(LITTLE), run(MUCH)
+    others = max(little.others, much.others)
+    return replace(much, cpu_seconds=much.cpu_seconds - little.cpu_seconds, others=others)
+
+
+def fill(kafka: str, count: int, size: int) -> None:
+    for topic, records in ((MUCH, count), (LITTLE, 1)):
+        create_topic(kafka, topic, PARTITIONS)
+        readings.send(kafka, topic, 0, records, size)
+
+
+def bytes_at_rest(path: Path) -> int:
+    """Of the table's files and its log."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk_bronze", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1_000_000, help="records, default 1,000,000")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each, in turn, default 1")
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    arguments = parser.parse_args()
+    if arguments.small:
+        arguments.count = 20_000
+    sizes: dict[str, float] = {}
+    with homes() as folder, broker(folder) as kafka:
+        fill(kafka, arguments.count, BYTES)
+
+        def run(name: str, topic: str) -> Spent:
+            engine = Engine(name, folder / "home", PEERS[name], kafka)
+            spent = engine.run("bronze", "--once", "--topic", topic)
+            path = engine.table(TABLES["bronze"].name)
+            if topic == MUCH:
+                assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == arguments.count
+                sizes[name] = bytes_at_rest(path) / 1e6
+            shutil.rmtree(engine.home)
+            return spent
+
+        spent = in_turn({name: partial(without_start, partial(run, name)) for name in PEERS}, arguments.rounds)
+    what = f"Kafka to bronze, {arguments.count:,} records of {BYTES} bytes"
+    cpu = {name: cpu_figure(blocks, arguments.count / 1e6) for name, blocks in spent.items()}
+    found(
+        Row(what, "CPU-s per million", cpu),
+        Row(f"{what}: at rest", "MB", {name: Figure((size,)) for name, size in sizes.items()}),
+    )
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,67 @@
+"""Much from Kafka to gold: python -m benchmarks.bulk_medallion [--count N] [--small], with a broker of its own.
+
+CPU seconds of a million readings through bronze, silver and gold: of Sluice with --once, of three stock jobs one after
+the other, and of a run of Spark Declarative Pipelines. What the same burns over one record is its start, and not
+counted.
+"""
+
+import argparse
+import shutil
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from benchmarks.bulk_bronze import MUCH, fill, without_start
+from benchmarks.engine import Engine, broker, homes
+from benchmarks.measure import OURS, Row, Spent, cpu_figure, found, in_turn, together
+from benchmarks.sluice_job import TABLES
+from include.errors import report
+
+LAYERS = tuple(TABLES)
+STOCK, PIPELINES = "stock, three jobs", "Spark Declarative Pipelines"
+JOBS = {
+    OURS: ("sluice_job.py", [LAYERS]),
+    STOCK: ("stock_job.py", [(layer,) for layer in LAYERS]),
+    PIPELINES: ("pipelines_job.py", [LAYERS]),
+}
+
+
+def gold_of(engine: Engine) -> Path:
+    return engine.home / "lake" / "gold" if engine.name == PIPELINES else engine.table(TABLES["gold"].name)
+
+
+def require_all(engine: Engine, count: int) -> None:
+    """Of a hundred records, one is implausible; one repeats another, which pipelines keep."""
+    rows = DeltaTable(str(gold_of(engine))).to_pyarrow_table(columns=["readings"])["readings"].to_pylist()
+    left_out = (1 if engine.name == PIPELINES else 2) * (count // 100)
+    assert sum(rows) == count - left_out, (engine.name, sum(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk_medallion", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2_000_000, help="records, a multiple of 100, default 2,000,000")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each, in turn, default 1")
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    arguments = parser.parse_args()
+    if arguments.small:
+        arguments.count = 10_000
+    with homes() as folder, broker(folder) as kafka:
+        fill(kafka, arguments.count, size=0)
+
+        def run(name: str, topic: str) -> Spent:
+            job, groups = JOBS[name]
+            engine = Engine(name, folder / "home", job, kafka)
+            spent = [engine.run(*layers, "--once", "--topic", topic) for layers in groups]
+            if topic == MUCH:
+                require_all(engine, arguments.count)
+            shutil.rmtree(engine.home)
+            return together(spent)
+
+        blocks = in_turn({name: partial(without_start, partial(run, name)) for name in JOBS}, arguments.rounds)
+    cpu = {name: cpu_figure(spent, arguments.count / 1e6) for name, spent in blocks.items()}
+    found(Row(f"Kafka to gold, {arguments.count:,} readings", "CPU-s per million", cpu))
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,65 @@
+"""A loop of confluent-kafka and delta-rs from a topic to bronze: the peer of benchmarks.sluice_job without Spark."""
+
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from benchmarks.sluice_job import TABLES, parser
+from include.settings import settings
+
+ROWS_PER_COMMIT = 100_000
+APPLICATION = "loop"
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": HEADERS,
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("ms", "UTC"),
+        "timestampType": pa.int32(),
+    }
+)
+
+
+def rows(messages: list[Any]) -> pa.Table:
+    columns = {
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
+        "headers": [message.headers() for message in messages],
+        "topic": [message.topic() for message in messages],
+        "partition": [message.partition() for message in messages],
+        "offset": [message.offset() for message in messages],
+        "timestamp": [message.timestamp()[1] for message in messages],
+        "timestampType": [message.timestamp()[0] - 1 for message in messages],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    consumer = Consumer({"bootstrap.servers": settings().kafka, "group.id": APPLICATION, "enable.auto.commit": False})
+    partitions = consumer.list_topics(arguments.topic).topics[arguments.topic].partitions
+    begin = [TopicPartition(arguments.topic, number, OFFSET_BEGINNING) for number in partitions]
+    left = sum(consumer.get_watermark_offsets(partition)[1] for partition in begin)
+    consumer.assign(begin)
+    path, batch = str(settings().table_path(TABLES["bronze"].name)), 0
+    messages: list[Any] = []
+    while left:
+        came = consumer.consume(10_000, timeout=1)
+        messages += came
+        left -= len(came)
+        if messages and (len(messages) >= ROWS_PER_COMMIT or not left):
+            once = CommitProperties(app_transactions=[Transaction(APPLICATION, batch)])
+            write_deltalake(path, rows(messages), mode="append", commit_properties=once)
+            messages, batch = [], batch + 1
+    consumer.close()
+
+
+if __name__ == "__main__":
+    main()

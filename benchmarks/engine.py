@@ -1,0 +1,156 @@
+"""The engines that are compared, each a process of its own in a home of its own, watched from outside."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import measure
+from benchmarks.measure import Sample
+from include.errors import SetupError
+from include.ledger import checkpoint
+from include.local import java
+from include.local.broker import Broker
+from include.settings import ROOT, settings
+
+POLL_SECONDS = 0.05
+JOBS = ROOT / "benchmarks"
+
+
+class Engine:
+    """Jobs of `benchmarks` over one lake, each with a flow for every layer it is started with.
+
+    root: the checkout whose `include` they run.
+    """
+
+    def __init__(self, name: str, home: Path, job: str, kafka: str = "", root: Path = ROOT) -> None:
+        self.name, self.home = name, home
+        self._job, self._log = job, home / "jobs.log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (home / "tmp").mkdir(parents=True)
+        own = {"SLUICE_HOME": str(home), "SLUICE_JARS": str(settings().jars), "SLUICE_KAFKA": kafka, "TZ": "UTC"}
+        own |= {"SLUICE_LANDING": "", "SLUICE_VENV": sys.prefix, "PYTHONPATH": str(root), "TMPDIR": str(home / "tmp")}
+        own |= {"JAVA_HOME": str(java.home()), "SPARK_LOCAL_DIRS": str(home / "tmp"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        foreign = ("SLUICE_CONTROL_URL", "SPARK_CONF_DIR")
+        self._environment = {name: it for name, it in os.environ.items() if name not in foreign} | own
+
+    def start(self, *arguments: str) -> None:
+        """Start a job; again, and there is one more."""
+        command = [sys.executable, "-P", str(JOBS / self._job), *arguments]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, env=self._environment, cwd=self.home, stdout=log, stderr=log)
+        self._processes.append(process)
+
+    def run(self, *arguments: str) -> measure.Spent:
+        """Start a job, and return when it has ended by itself. Raises SetupError where it fails."""
+        self.start(*arguments)
+        first = last = Sample.of(self.cpu_seconds)
+        started: set[psutil.Process] = set()
+        while self._processes[-1].poll() is None:
+            time.sleep(4 * POLL_SECONDS)
+            with suppress(psutil.NoSuchProcess):
+                started.update(psutil.Process(self._processes[-1].pid).children(recursive=True))
+            # Of processes that have ended, nobody can be asked any more what they have burnt.
+            if (now := Sample.of(self.cpu_seconds)).cpu >= last.cpu:
+                last = now
+        spent = replace(last.since(first), cpu_seconds=last.cpu)
+        # A JVM outlives its Python for a moment, in which it tidies up its home.
+        psutil.wait_procs(started, timeout=60)
+        if self._processes.pop().returncode:
+            raise SetupError(f"{self.name} failed at {' '.join(arguments)}:\n{self._last_lines()}")
+        return spent
+
+    def cpu_seconds(self) -> float:
+        """Python and JVMs, and what they start, since their start."""
+        return sum(measure.tree_cpu_seconds(process.pid) for process in self._processes)
+
+    def bytes_used(self) -> int:
+        return sum(measure.tree_bytes(process.pid) for process in self._processes)
+
+    def table(self, name: str) -> Path:
+        return self.home / "lake" / Path(*name.split("."))
+
+    def checkpoint(self, flow: str) -> Path:
+        return self.home / "checkpoints" / flow / "1"
+
+    def batches(self, flow: str) -> int:
+        """How many of a flow are done."""
+        newest = checkpoint.last_committed(self.checkpoint(flow))
+        return 0 if newest is None else newest + 1
+
+    def wait(self, flow: str, end: int, timeout_seconds: float = 300) -> None:
+        """Until the flow has read its source to `end`: a version of a table, or a count of records of a topic."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.position(flow) < end:
+            has_died = any(process.poll() is not None for process in self._processes)
+            if has_died or time.monotonic() > deadline:
+                raise SetupError(
+                    f"{self.name}: {flow} should read to {end}, is at {self.position(flow)}:\n{self._last_lines()}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def position(self, flow: str) -> int:
+        """Up to where the flow has read, -1 before its first batch is done."""
+        newest = checkpoint.last_committed(self.checkpoint(flow))
+        return -1 if newest is None else place(checkpoint.end_offset(self.checkpoint(flow), newest))
+
+    def end(self) -> None:
+        """Kill its jobs, with their JVMs."""
+        for process in self._processes:
+            with suppress(psutil.NoSuchProcess):
+                family = psutil.Process(process.pid)
+                for member in [*family.children(recursive=True), family]:
+                    with suppress(psutil.NoSuchProcess):
+                        member.kill()
+            process.wait()
+        self._processes = []
+
+    def _last_lines(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+def place(offset: dict[str, Any]) -> int:
+    """A source's offset as one number: the version of a table, or how many records of a topic come before."""
+    if "reservoirVersion" in offset:
+        return checkpoint.read_version(offset)
+    return sum(position for partitions in offset.values() for position in partitions.values())
+
+
+@contextmanager
+def homes() -> Iterator[Path]:
+    """A folder for the homes of engines; it is deleted at the end, as the engines are by whoever started them."""
+    # Else SIGTERM would leave them behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A Kafka broker in that folder; its address."""
+    made = Broker(folder / "kafka", settings().jars, java.home(), free_port(), free_port())
+    made.prepare()
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(made.command(), stdout=log, stderr=log)
+    try:
+        made.wait(timeout_seconds=60)
+        yield made.address
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

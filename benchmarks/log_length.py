@@ -1,0 +1,88 @@
+"""What a long log costs a batch: python -m benchmarks.log_length [--small], with a broker of its own.
+
+CPU seconds of a batch of a hundred rows, warm, into tables with 100 and with 10,000 commits, and into one with 5,000
+whose windows have done what they found worth doing. The commits before are made by delta-rs, a hundred rows each.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks import readings
+from benchmarks.engine import Engine, broker, homes
+from benchmarks.measure import OURS, Row, cpu_figure, found, in_turn
+from benchmarks.sluice_job import TABLES
+from benchmarks.small_batches import ROWS, Feed, warm_up
+from include.errors import report
+
+FEW = 100
+# As often as a table sees a window while it grows.
+COMMITS_PER_WINDOW = 500
+
+
+def lengthen(feed: Feed, commits: int, rows: Callable[[int, int], pa.Table], is_maintained: bool) -> None:
+    """Bring the target of the flow, which runs, to so many commits, and start the flow again."""
+    feed.engine.end()
+    table = DeltaTable(str(feed.engine.table(feed.flow)))
+    for number in range(table.version(), commits):
+        # From before the first reading on, so that no row is a repeated one.
+        write_deltalake(table, rows(-(commits - number) * ROWS, ROWS), mode="append", schema_mode="merge")
+        if is_maintained and number % COMMITS_PER_WINDOW == 0:
+            maintain(feed)
+            table.update_incremental()
+    if is_maintained:
+        maintain(feed)
+    feed.begin()
+
+
+def maintain(feed: Feed) -> None:
+    feed.engine.run(TABLES_BY_FLOW[feed.flow], "--maintain")
+
+
+TABLES_BY_FLOW = {table.flow: layer for layer, table in TABLES.items()}
+TARGET_ROWS = {"bronze": readings.bronze_rows, "silver": readings.silver_rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.log_length", description=__doc__.splitlines()[0])
+    parser.add_argument("--layer", choices=list(TARGET_ROWS), action="append", help="only this one")
+    parser.add_argument("--commits", type=int, default=10_000)
+    parser.add_argument("--maintained", type=int, default=5_000, help="commits of a table that has windows")
+    parser.add_argument("--batches", type=int, default=20, help="of a block, default 20")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each, in turn, default 5")
+    parser.add_argument("--warm", type=int, default=60, help="batches before the first block, default 60")
+    parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
+    arguments = parser.parse_args()
+    if arguments.small:
+        arguments.commits, arguments.maintained, arguments.batches, arguments.rounds, arguments.warm = 300, 150, 2, 2, 2
+    for layer in arguments.layer or TARGET_ROWS:
+        found(layer_row(layer, arguments))
+
+
+def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
+    long, maintained = f"{arguments.commits:,} commits", f"{arguments.maintained:,} commits and windows"
+    sizes = {OURS: FEW, long: arguments.commits, maintained: arguments.maintained}
+    with homes() as folder, broker(folder) as kafka:
+        feeds = {
+            name: Feed(Engine(name, folder / str(commits), "sluice_job.py", kafka), layer, kafka)
+            for name, commits in sizes.items()
+        }
+        try:
+            for name, feed in feeds.items():
+                feed.begin()
+                lengthen(feed, sizes[name], TARGET_ROWS[layer], is_maintained=name == maintained)
+                warm_up(feed, arguments.warm)
+            blocks = {name: partial(feed.spend, partial(feed.run, arguments.batches)) for name, feed in feeds.items()}
+            spent = in_turn(blocks, arguments.rounds)
+        finally:
+            for feed in feeds.values():
+                feed.engine.end()
+    cpu = {name: cpu_figure(blocks_spent, arguments.batches) for name, blocks_spent in spent.items()}
+    return Row(f"{layer}: batch of {ROWS} rows, of a table with {FEW} commits", "CPU-s", cpu)
+
+
+if __name__ == "__main__":
+    report(main)
