@@ -47,11 +47,6 @@ class Watermark:
         """What a late row has broken."""
         return f"later than {self.minutes:g} minutes"
 
-    @property
-    def micros(self) -> int:
-        """`minutes` in microseconds, as Spark counts time."""
-        return round(self.minutes * 60_000_000)
-
 
 @dataclass(frozen=True)
 class Append:
@@ -150,7 +145,7 @@ class Table:
     temporary: a named step that is never stored: each table that reads it does it first, in its own batch.
     schedule: cron expression, UTC, at which a view is refreshed (None: by hand), or at which its flows read what has
         come and stop again (None: all the time).
-    interval_seconds: the shortest time from the start of one batch to the start of the next.
+    interval_seconds: the shortest time from the start of one batch to the start of the next; docs/architecture.md.
     fresh_minutes: a promise to its readers: what has been in its sources for longer is in the table. Its sources are
         the table it reads, and all that feeds that one, back to the topic or folder. Where nothing is unread the table
         is fresh, however old its newest commit is. `python -m include.ledger status` shows whether it is kept.

@@ -43,7 +43,7 @@ def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, howev
     same = [_of("new", key) == _of("stored", key) for key in write.unique]
     if by_time:
         apart = F.abs(F.unix_micros(_of("new", by_time.of)) - F.unix_micros(_of("stored", by_time.of)))
-        same.append(apart <= by_time.micros)
+        same.append(apart <= round(by_time.minutes * 60_000_000))
     return rows.alias("new").join(
         stored.select(*[f"`{key}`" for key in dict.fromkeys(keys)]).alias("stored"), reduce(and_, same), "left_anti"
     )

@@ -21,6 +21,7 @@ from include.engine import batch, maintain, prepare, read
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
+from include.engine.pacer import Pacer
 from include.errors import SluiceError, Unreachable
 from include.ledger import checkpoint as ledger
 from include.ledger import kafka, policy, survey
@@ -40,7 +41,8 @@ STOP_SECONDS = 2
 class Flow:
     """order: what was wanted when it started. must_end: it is turned away before its next batch, and then `is_turned`.
 
-    error: what its batch function raised. kept: the newest of its reports that is written down.
+    error: what its batch function raised. kept: the newest of its reports that is written down,
+    as of `kept_at`.
     """
 
     spark: SparkSession
@@ -53,6 +55,8 @@ class Flow:
     error: Exception | None = None
     batch: int | None = None
     kept: str | None = None
+    kept_at: float = 0.0
+    _thread: Any = None
     _looks: int = 0
     _tasks: tuple[Any, ...] = ()
     _shown: Any = None
@@ -63,7 +67,9 @@ class Flow:
     @property
     def is_alive(self) -> bool:
         """Whether its query may still write. Spark's `isActive` says no as soon as somebody has asked for the end."""
-        return bool(self.query._jsq.streamingQuery().queryExecutionThread().isAlive())
+        if self._thread is None:
+            self._thread = self.query._jsq.streamingQuery().queryExecutionThread()
+        return bool(self._thread.isAlive())
 
     @property
     def silent_seconds(self) -> float:
@@ -72,10 +78,9 @@ class Flow:
 
     def gives_sign(self) -> bool:
         """Whether it shows a sign of life that is new."""
-        progress = self.query.lastProgress
         if self.silent_seconds > SILENT_SECONDS:
             self._tasks = self._tasks_ended()
-        shown = (self.batch, self._looks, progress and (progress.batchId, progress.timestamp), self._tasks)
+        shown = (self.batch, self._looks, self.kept, self._tasks)
         if shown == self._shown:
             return False
         self._shown, self._shown_at = shown, time.monotonic()
@@ -121,7 +126,9 @@ class Flow:
         return tuple((stage, info.numCompletedTasks) for stage in stages if (info := tracker.getStageInfo(stage)))
 
 
-def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, once: bool) -> Flow:
+def start(
+    spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, pacer: Pacer, once: bool
+) -> Flow:
     """Start the query. The caller holds the flow's lease."""
     life = Life(table, claimed, keeper.epoch(table.flow))
     entry = Entry(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
@@ -134,8 +141,10 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
             if not keeper.enter(entry, flow.waits, flow.order):
                 flow.is_turned = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
+            pacer.begin(table.flow)
             _check_topics(life, number, topics)
             batch.write(rows, number, life)
+            pacer.commit(table.flow)
             # In the query's own session: others of this driver may compact theirs at the same time.
             _compact(rows.sparkSession, table, number)
         except Exception as error:
@@ -147,15 +156,20 @@ def start(spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper
 
     # Jobs of one flow share a pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    rows = read.stream(spark, table, begins=claimed.committed < 0)
-    life.fast_path = path.of(spark, table)
-    if (prepared := prepare.prepared(rows, table)) is not None:
-        rows, life.is_prepared = prepared, True
+    rows = _rows(spark, life)
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claimed.path))
-    trigger: dict[str, Any] = {"processingTime": f"{table.interval_seconds} seconds"}
-    flow.query = writer.trigger(**({"availableNow": True} if once else trigger)).start()
+    flow.query = pacer.start(writer, table, once)
     return flow
+
+
+def _rows(spark: SparkSession, life: Life) -> DataFrame:
+    """The rows of its source, prepared where that can be done once for all batches."""
+    life.fast_path = path.of(spark, life.table)
+    rows = read.stream(spark, life.table, begins=life.checkpoint.committed < 0)
+    prepared = prepare.prepared(rows, life.table)
+    life.is_prepared = prepared is not None
+    return rows if prepared is None else prepared
 
 
 def _compact(spark: SparkSession, table: Table, number: int) -> None:

@@ -21,6 +21,7 @@ from include.control.seen import Failure
 from include.engine import checkpoint, deployment, failure, flow, storage
 from include.engine.besides import Beside
 from include.engine.flow import Flow
+from include.engine.pacer import Pacer
 from include.engine.progress import Progress
 from include.errors import DeclarationError, FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.ledger import beginning
@@ -42,6 +43,7 @@ class Host:
         self._keeper = keeper
         self._driver = driver
         self._progress = Progress(driver)
+        self._pacer = Pacer(spark)
         self._flows: dict[str, Flow] = {}
         self._orders = Orders({}, frozenset(), 0)
         self._table_files = catalog.versions()
@@ -101,6 +103,7 @@ class Host:
 
     def end(self) -> None:
         """The same for a session that shares its Spark with others."""
+        self._pacer.stop()
         for one in self._flows.values():
             one.query.stop()
             self._progress.end(one)
@@ -171,7 +174,7 @@ class Host:
         if reset:
             resets.done(self._engine, reset, claimed.generation, claimed.lost)
         self._untold.append(partial(deployment.record, self._engine, self._driver, table, claimed))
-        self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, once)
+        self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, self._pacer, once)
         self._keep_definition(table)
 
     def _keep_definition(self, table: Table) -> None:
@@ -217,6 +220,7 @@ class Host:
         return error
 
     def _release(self, name: str) -> None:
+        self._pacer.remove(name)
         checkpoint.release(name)
         self._tell()
         if self._keeper.holds(name):

@@ -1,12 +1,13 @@
 """Keeps what Spark reports of each micro-batch, in the driver's journal.
 
-The reports are asked for once a second, and not told by a listener: a listener's idle event says nothing but that the
-query is idle, and what its queue or callback loses is lost, while Spark remembers the newest reports of a query, also
-after that has ended.
+The reports are asked for every few seconds, and not told by a listener: a listener's idle event says nothing but that
+the query is idle, and what its queue or callback loses is lost, while Spark remembers the newest reports of a query,
+also after that has ended.
 """
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,6 +15,8 @@ from include.engine.flow import Flow
 from include.ledger.journal import Journal
 
 ERROR_CHARACTERS = 2_000
+# Each look is several calls into the JVM, for each flow, also where nothing happens.
+KEEP_SECONDS = 5
 
 
 class Progress:
@@ -25,7 +28,10 @@ class Progress:
         self._is_failing = False
 
     def keep(self, flow: Flow) -> None:
-        """Write down what is new since the last time."""
+        """Write down what is new since the last time, where that is long enough ago."""
+        if time.monotonic() < flow.kept_at + KEEP_SECONDS:
+            return
+        flow.kept_at = time.monotonic()
         self._attempt(lambda: self._keep(flow))
 
     def end(self, flow: Flow) -> None:

@@ -32,7 +32,7 @@ CONF = {
     # One flow's long batch must not starve the others of the driver.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.stopTimeout": "30s",
-    # They are fetched once a second, but a driver may have its hands full with the start of a flow.
+    # They are fetched every few seconds, but a driver may have its hands full with the start of a flow.
     "spark.sql.streaming.numRecentProgressUpdates": "500",
     "spark.ui.enabled": "false",
     # Spark's default for timestamps, INT96, is deprecated, and other readers refuse a table with a year 9999 in it.

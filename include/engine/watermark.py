@@ -32,9 +32,14 @@ def rule(watermark: Watermark, newest: int | None) -> Expect:
     """What a row has to meet in order not to be late. newest: as above."""
     condition = "true"
     if newest is not None:
-        border = newest - watermark.micros
+        border = newest - border_micros(watermark)
         condition = f"`{watermark.of}` IS NULL OR `{watermark.of}` >= timestamp_micros({border})"
     return Expect(watermark.rule, condition, watermark.late)
+
+
+def border_micros(watermark: Watermark) -> int:
+    """How far behind the newest time a row may lie, in microseconds."""
+    return round(watermark.minutes * 60_000_000)
 
 
 def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:

@@ -85,7 +85,7 @@ class Appender:
         late = self._write.watermark
         if late is None or newest is None:
             return groups
-        border = newest - late.micros
+        border = newest - watermark.border_micros(late)
         times = micros(rows, late.of)
         return [
             (*names, late.rule) if time is not None and time < border and late.rule not in names else names

@@ -32,7 +32,7 @@ class KnownKeys:
         self._table = table
         self._write = write
         self.moment = moment
-        self._apart_micros = write.watermark.micros if write.watermark else None
+        self._apart_micros = round(write.watermark.minutes * MINUTE_MICROS) if write.watermark else None
         self._version: int | None = None
         self._minutes: set[int] = set()
         self._times: dict[Key, list[int]] = {}

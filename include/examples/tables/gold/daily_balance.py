@@ -28,5 +28,4 @@ TABLE = Table(
     # A late file changes the balance of every later day.
     write=Upsert(keys=("day",)),
     driver="side",
-    interval_seconds=10,
 )

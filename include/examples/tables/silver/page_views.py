@@ -38,5 +38,4 @@ TABLE = Table(
     ),
     expect=(Expect("identified", "view_id IS NOT NULL AND time IS NOT NULL AND document_id IS NOT NULL"),),
     driver="side",
-    interval_seconds=10,
 )

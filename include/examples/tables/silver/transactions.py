@@ -19,5 +19,4 @@ TABLE = Table(
     write=Append(),
     expect=(Expect("dated", "date IS NOT NULL"), Expect("an amount", "amount IS NOT NULL")),
     driver="side",
-    interval_seconds=10,
 )

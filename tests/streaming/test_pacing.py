@@ -1,0 +1,162 @@
+"""When the batches of a driver's flows begin: silver when bronze commits, and not at its next tick."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from deltalake import DeltaTable
+
+from include import catalog
+from include.catalog import Catalog
+from include.control import commands, database
+from include.control.commands import Action, Command
+from include.engine import beat, trigger_clock
+from include.settings import settings
+from include.spec import Delta, Table
+from tests.flows import Driver, rows_of, wait_for_rows
+from tests.waiting import wait_until
+
+# Longer than any test lasts.
+NEVER = 3600.0
+
+
+def table(name: str, source: str, **values) -> Table:
+    return Table(name=name, comment="numbers", source=Delta(source), schema="number INT", **values)
+
+
+@pytest.fixture
+def driver(spark, name: str, monkeypatch: pytest.MonkeyPatch):
+    @contextmanager
+    def host(*tables: Table):
+        made = Driver(spark, name, tables, is_supervised=True)
+        monkeypatch.setattr(catalog, "reload", lambda: Catalog(made.tables))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.end()
+
+    return host
+
+
+def wait_until_it_waits(driver: Driver, table: Table) -> None:
+    """Between two triggers, under the driver's clock."""
+
+    def waits() -> bool:
+        found = driver.host._pacer._beats.get(table.flow)
+        return bool(found and found.clock and not found.query.status["isTriggerActive"])
+
+    wait_until(waits, 120)
+
+
+@pytest.fixture
+def raw(name: str, append):
+    """Commits to the table that bronze reads, as another job would; returns its name."""
+
+    def commit(*numbers: int, of: str = f"bronze.{name}_raw") -> str:
+        append(of, [{"number": number} for number in numbers], "number INT")
+        return of
+
+    return commit
+
+
+@pytest.fixture
+def looks_at_unchanged_logs_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beat, "UNCHANGED_SECONDS", NEVER)
+
+
+def begin(driver: Driver, table: Table) -> None:
+    """Its next batch, without waiting for its interval."""
+    driver.host._pacer._beats[table.flow].clock.fire()
+
+
+def batches(table: Table) -> int:
+    return DeltaTable(str(settings().table_path(table.name))).version()
+
+
+def ask(driver: Driver, action: Action, table: Table) -> None:
+    commands.obey(database.connect(settings().control_url), Command(action, (table.flow,), "test", "a test"))
+
+
+def test_each_hop_begins_when_the_one_above_has_committed(name, driver, raw):
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
+    silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
+    gold = table(f"gold.{name}", silver.name, interval_seconds=NEVER)
+    with driver(bronze, silver, gold) as running:
+        wait_for_rows(gold, 1)
+        for each in (bronze, silver, gold):
+            wait_until_it_waits(running, each)
+        raw(2)
+        begin(running, bronze)
+        wait_for_rows(gold, 2)
+
+
+def test_a_flow_with_a_longer_interval_than_its_source_gathers_several_commits(name, driver, raw):
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=0.1)
+    silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
+    with driver(bronze, silver) as running:
+        wait_for_rows(silver, 1)
+        before = batches(silver)
+        for number in (2, 3, 4):
+            raw(number)
+            wait_for_rows(bronze, number)
+        wait_until_it_waits(running, silver)
+        assert batches(silver) == before
+        begin(running, silver)
+        wait_for_rows(silver, 4)
+        assert batches(silver) == before + 1
+
+
+@pytest.mark.usefixtures("looks_at_unchanged_logs_are_far_off")
+def test_what_somebody_else_commits_to_its_source_is_read_at_its_interval(name, driver, raw):
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
+    silver = table(f"silver.{name}", bronze.name, interval_seconds=0.5)
+    with driver(bronze, silver) as running:
+        wait_for_rows(silver, 1)
+        wait_until_it_waits(running, silver)
+        raw(2, of=bronze.name)
+        wait_for_rows(silver, 2)
+
+
+@pytest.mark.usefixtures("looks_at_unchanged_logs_are_far_off")
+def test_what_a_batch_leaves_unread_is_read_without_another_commit(name, driver, raw):
+    for number in range(4):
+        raw(number)
+    source = Delta(raw(4), max_files=1)
+    silver = replace(table(f"silver.{name}", source.table, interval_seconds=0.2), source=source)
+    with driver(silver):
+        wait_for_rows(silver, 5)
+    assert sorted(row["number"] for row in rows_of(silver.name)) == list(range(5))
+
+
+def test_a_flow_that_waits_for_its_source_is_restarted_and_drained(name, driver, raw):
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
+    silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
+    with driver(bronze, silver) as running:
+        wait_for_rows(silver, 1)
+        wait_until_it_waits(running, silver)
+        query = running.query(silver)
+        ask(running, Action.RESTART, silver)
+        wait_until(lambda: running.query(silver) not in (None, query), 120)
+        wait_until_it_waits(running, silver)
+        raw(2, of=bronze.name)
+        ask(running, Action.DRAIN, silver)
+        wait_for_rows(silver, 2)
+        wait_until(lambda: running.query(silver) is None, 120)
+        # The other one goes on, and wakes whoever is there.
+        raw(3)
+        begin(running, bronze)
+        wait_for_rows(bronze, 3)
+
+
+def test_where_spark_is_not_as_expected_flows_go_on_at_their_intervals_and_it_is_told_once(
+    name, driver, raw, monkeypatch, capfd
+):
+    monkeypatch.setattr(trigger_clock, "FIELD", "watch")
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=0.5)
+    silver = table(f"silver.{name}", bronze.name, interval_seconds=0.5)
+    with driver(bronze, silver):
+        wait_for_rows(silver, 1)
+        raw(2)
+        wait_for_rows(silver, 2)
+    assert capfd.readouterr().err.count("flows do not begin when their sources commit") == 1
