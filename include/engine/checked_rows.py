@@ -11,9 +11,9 @@ from include.catalog import Catalog
 from include.declaration import mistake, suggest
 from include.engine import quality
 from include.engine.analysis_errors import line, plain, sentence
-from include.engine.batch import shaped
 from include.engine.checked_schema import schema_of
 from include.engine.plans import Plan
+from include.engine.table_rows import shaped
 from include.engine.transform import SOURCE, transformed
 from include.errors import DeclarationError
 from include.spec import Append, Expect, References, Rule, Table

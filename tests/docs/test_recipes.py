@@ -22,7 +22,7 @@ from include.catalog import Catalog
 from include.control import supervision
 from include.control.commands import Action
 from include.engine import check, refresh, storage
-from include.engine.batch import shaped
+from include.engine.table_rows import shaped
 from include.errors import DeclarationError
 from include.ledger import expectations
 from include.settings import settings

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from include.control.commands import Action
-from include.engine import commit
 from include.errors import Broken, FlowFailed
 from include.ledger import policy
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
+from tests.commits import around_commits
 from tests.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.topic import Topic
 from tests.waiting import wait_until
@@ -111,15 +111,14 @@ def test_what_one_flow_has_quarantined_outlives_the_replay_of_the_other(fill, ru
     fill(eu=[-1, 1], us=[-2, 2])
     table = both(name, expect=(Expect("positive", "id > 0"),))
     eu, us = table.flows
-    real = commit.commit
 
-    def fail(rows, of, *arguments, **named):
-        if of.branch == "eu":
+    def fail(flow, done):
+        if flow.branch == "eu":
             raise OSError("the disk is gone")
-        real(rows, of, *arguments, **named)
+        done()
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "commit", fail)
+        around_commits(patched, fail)
         with pytest.raises(FlowFailed, match="the disk is gone"):
             run_once(eu)
         run_once(us)

@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.control.commands import Action
-from include.engine import commit
 from include.errors import FlowFailed
 from include.ledger import kafka, origins
 from include.ledger.batches import HELD, Account
@@ -19,6 +18,7 @@ from include.ledger.spans import of_kafka
 from include.ledger.verification import verify
 from include.settings import settings
 from include.spec import Table
+from tests.commits import around_commits
 from tests.flows import FULL, Chain, only_in_full_runs
 from tests.topic import Topic
 from tests.waiting import wait_until
@@ -32,17 +32,16 @@ SEED = int(os.environ.get("SLUICE_SEED", "4"))
 @contextmanager
 def killed(monkeypatch, flow: str, is_written: bool) -> Iterator[None]:
     """The flow's next batch ends behind its quarantine, or behind the commit of its table."""
-    done = commit.commit
 
-    def die(rows, table, stamp, **more) -> None:
+    def die(table, done) -> None:
         if table.flow != flow:
-            return done(rows, table, stamp, **more)
+            return done()
         if is_written:
-            done(rows, table, stamp, **more)
+            done()
         raise OSError("the lights went out")
 
     with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the lights went out"):
-        patched.setattr(commit, "commit", die)
+        around_commits(patched, die)
         yield
 
 

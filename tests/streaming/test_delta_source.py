@@ -10,7 +10,7 @@ from include.catalog import Catalog
 from include.control import commands, database
 from include.control.commands import Action, Command
 from include.declaration.reading import resolved
-from include.engine import commit, maintain, storage
+from include.engine import maintain, storage
 from include.errors import Broken, FlowFailed, Unreachable
 from include.ledger import checkpoint, survey, verification
 from include.ledger.appended import Appends
@@ -18,6 +18,7 @@ from include.ledger.batches import Account
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
+from tests.commits import around_commits
 from tests.flows import is_long, rows_of
 
 CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
@@ -150,15 +151,17 @@ def test_a_batch_of_changes_that_fails_is_written_once(source, run_once, name, m
     table = reader(name, schema=CHANGED, changes=True)
     run_once(table)
     source("UPDATE {t} SET n = n + 1")
-    real = commit.commit
 
-    def die_after(*arguments, **named):
-        real(*arguments, **named)
+    def die_before(flow, done):
+        raise OSError("killed before the commit")
+
+    def die_after(flow, done):
+        done()
         raise OSError("killed after the commit")
 
-    for broken in (lambda *_, **__: (_ for _ in ()).throw(OSError("killed before the commit")), die_after):
+    for broken in (die_before, die_after):
         with monkeypatch.context() as patched:
-            patched.setattr(commit, "commit", broken)
+            around_commits(patched, broken)
             with pytest.raises(FlowFailed, match="killed"):
                 run_once(table)
     run_once(table)

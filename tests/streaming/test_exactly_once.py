@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from include.engine import commit
 from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
+from tests.commits import around_commits
 
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 COLUMNS = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
@@ -103,7 +103,7 @@ def test_a_batch_that_fails_between_quarantine_and_target_is_written_once(arrive
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "commit", fail)
+        around_commits(patched, fail)
         with pytest.raises(FlowFailed, match="the disk is gone"):
             run_once(readings(name))
     assert pairs(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
@@ -120,7 +120,7 @@ def test_a_rule_mended_before_the_replay_moves_the_row_out_of_quarantine(arrive,
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "commit", fail)
+        around_commits(patched, fail)
         with pytest.raises(FlowFailed):
             run_once(readings(name))
     run_once(replace(readings(name), expect=(Expect("plausible", "bpm < 350"),)))

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.engine import prune
-from include.engine.batch import shaped
+from include.engine.table_rows import shaped
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
 SILVER = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"

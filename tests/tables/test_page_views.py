@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
 from include.engine import registry
-from include.engine.batch import shaped
 from include.engine.quality import judged
+from include.engine.table_rows import shaped
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS

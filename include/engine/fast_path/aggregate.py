@@ -131,7 +131,7 @@ class Aggregator:
         parts = [pa.concat_tables([rest, rows])] if len(rest) <= MOST_ROWS_BESIDE else [rest, rows]
         adds = [data_file.write(part, self._target.path, transaction.layout) for part in parts if len(part)]
         metrics = {
-            "numSourceRows": len(rows),
+            "operationNumSourceRows": len(rows),
             "numTargetRowsInserted": len(rows) - updated,
             "numTargetRowsUpdated": updated,
             "numTargetRowsDeleted": 0,
