@@ -21,14 +21,14 @@ from include.control import database, lease, windows
 from include.control.keeper import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
-from include.engine import host
+from include.engine import batch, host
 from include.errors import Unreachable
 from include.ledger import guard, survey
 from include.ledger.log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
-from tests.flows import Chain, is_long, numbers, rows_of, wait_for_rows
+from tests.flows import Chain, is_long, rows_of, wait_for_rows
 from tests.jobs import SHORT_LIVED
 from tests.pipeline import Pipeline, part
 from tests.waiting import let_pass, wait_until
@@ -64,17 +64,20 @@ def test_a_window_makes_few_files_of_many_while_the_flows_go_on(chain, driver, m
     chain.assert_silver_holds(chain.topic.messages())
 
 
-def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_window(chain, driver, engine, run_once):
+def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_window(
+    chain, driver, engine, run_once, monkeypatch
+):
     chain.topic.create().send(1)
     begun, go_on = threading.Event(), threading.Event()
+    write, silver = batch.write, chain.silver
 
-    def slow(rows):
+    def slow(*given):
         begun.set()
         assert go_on.wait(60)
-        return numbers(rows)
+        write(*given)
 
     run_once(chain.bronze)
-    silver = replace(chain.silver, transform=slow)
+    monkeypatch.setattr(batch, "write", slow)
     window = Entry(lease.of_window(silver.name), silver.name, alone=True)
     keeper = Keeper(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
     with driver(silver) as running:
