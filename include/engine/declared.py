@@ -2,8 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as Log
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -17,6 +21,10 @@ OWNER, SET = "sluice.owner", "sluice.properties"
 FOR_GOOD = {FEED}
 # A full refresh that died has left it switched off.
 ALWAYS = {"delta.appendOnly"}
+# Delta keeps the columns in its log where delta-rs does not look.
+CLUSTERING = "clustering"
+# Of a log, or a feature or type in it, that delta-rs does not know.
+UNREADABLE = (DeltaError, OSError, ValueError, KeyError, PySparkException)
 
 
 def properties(table: Table) -> dict[str, str]:
@@ -25,6 +33,37 @@ def properties(table: Table) -> dict[str, str]:
     if table.owner:
         said[OWNER] = table.owner
     return {**said, SET: json.dumps(sorted(said))} if said else {}
+
+
+def is_followed(table: Table, schema: StructType, own: dict[str, str], may_have_more: bool) -> bool:
+    """Whether nothing differs in a table that is stored, told from its log alone; False also where that cannot tell.
+
+    schema: as it is declared. own: the properties it has where its file says nothing. may_have_more: stored columns
+    that nobody declared. Spark's own look at a table takes seconds in a JVM that has just started.
+    """
+    try:
+        log = Log(str(settings().table_path(table.name)))
+        metadata, was = log.metadata(), _columns(_schema(log))
+        is_clustered = CLUSTERING in (log.protocol().writer_features or [])
+        changes = _changes(table, own, metadata.configuration, metadata.description or "")
+    except UNREADABLE:
+        return False
+    wanted = _columns(schema)
+    return (
+        not any(changes)
+        and {name: column for name, column in was.items() if name in wanted or not may_have_more} == wanted
+        and list(metadata.partition_columns) == list(table.partition_by)
+        and not (table.cluster_by or is_clustered)
+    )
+
+
+def has_columns(path: Path, schema: StructType) -> bool:
+    """Whether the stored table has these columns and no others; False also where its log alone cannot tell."""
+    try:
+        stored = _types(_schema(Log(str(path))))
+    except UNREADABLE:
+        return False
+    return stored == _types(schema)
 
 
 def follow(spark: SparkSession, table: Table, own: dict[str, str], alter: Callable[[str], object]) -> None:
@@ -52,18 +91,39 @@ def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
         )
 
 
-def _set_properties(
-    table: Table, own: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
-) -> None:
+def _schema(log: Log) -> StructType:
+    return StructType.fromJson(json.loads(log.schema().to_json()))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def _columns(schema: StructType) -> dict[str, tuple[str, str]]:
+    """By name, type and comment."""
+    return {field.name: (field.dataType.simpleString(), field.metadata.get("comment", "")) for field in schema}
+
+
+def _changes(
+    table: Table, own: dict[str, str], stored: dict[str, str], comment: str
+) -> tuple[dict[str, str], list[str]]:
+    """Those to set, by name, and the names of those to take away."""
     set_before = json.loads(stored.get(SET, "[]"))
     wanted = {key: own[key] for key in {*set_before, *ALWAYS} if key in own} | properties(table)
     changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
     if comment != table.comment:
         changed["comment"] = table.comment
+    return changed, sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD)
+
+
+def _set_properties(
+    table: Table, own: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
+) -> None:
+    changed, gone = _changes(table, own, stored, comment)
     if changed:
         pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in changed.items())
         alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
-    if gone := sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD):
+    if gone:
         names = ", ".join(literal(key) for key in gone)
         alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 

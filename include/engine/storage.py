@@ -75,8 +75,9 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     is_of_files = isinstance(table.source, Files)
     said = {**properties, **declared.properties(table)}
     if settings().is_stored(table.name):
-        _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
-        declared.follow(spark, table, properties, alter)
+        if not declared.is_followed(table, schema, properties, may_have_more=is_of_files):
+            _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
+            declared.follow(spark, table, properties, alter)
     else:
         _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by)
     # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
@@ -90,7 +91,8 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
     kept = StructType.fromDDL(FILE_SCHEMA if is_of_files else table.schema)
     schema = StructType(kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields)
     if settings().is_stored(table.quarantine):
-        _evolve(spark, table.quarantine, schema, alter)
+        if not declared.has_columns(settings().table_path(table.quarantine), schema):
+            _evolve(spark, table.quarantine, schema, alter)
         return
     comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
     _create(spark, table.quarantine, schema, comment, PROPERTIES | retention(table.maintain.retention_seconds))

@@ -12,7 +12,7 @@ from include.errors import Broken
 from include.ledger import survey
 from include.ledger.plan import OPTIMIZE
 from include.settings import settings
-from include.spec import Delta, Maintenance, Table
+from include.spec import Delta, Expect, Maintenance, Table
 from tests.flows import is_long, rows_of
 from tests.waiting import wait_until
 
@@ -75,6 +75,13 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
     version = stored(third).version()
     storage.create(spark, third)
     assert stored(third).version() == version
+
+
+def test_a_start_asks_spark_nothing_about_a_table_that_is_stored_as_its_file_says(spark, name):
+    declared = table(name, owner="team-x", properties={"my.own": "it's"}, expect=(Expect("dated", "day IS NOT NULL"),))
+    storage.create(spark, declared)
+    storage.create(None, declared)
+    storage.create(None, replace(declared, properties={"my.own": "it's"}, expect=()))
 
 
 def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
