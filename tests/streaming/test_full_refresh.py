@@ -255,7 +255,7 @@ POINTS = {
     "it has read on": (twin, "read_on", "behind"),
     "a generation is begun": (swap, "_begin", "behind"),
     "rows stand in the quarantine": (swap, "_add_to_quarantine", "behind"),
-    "the table is to be replaced": (swap.batch, "in_few_files", "before"),
+    "the table is to be replaced": (swap.table_rows, "in_few_files", "before"),
     "the table is replaced": (swap, "settle", "before"),
     "the quarantine is shortened": (swap, "_commit_seed", "before"),
     "its flow has its commit": (swap, "_commit_seed", "behind"),
