@@ -30,6 +30,7 @@ class Settings:
     lease_seconds: how long a lease lasts without renewal.
     lineage_url: where an OpenLineage receiver listens; empty: there is none.
     examples: whether the tables of `include/examples` belong to the platform.
+    fast_path: whether small batches are committed without a Spark query (`include.engine.fast_path`).
     four_eyes: whether nobody approves what he asked for himself; None: where Airflow has more than one user.
     """
 
@@ -43,6 +44,7 @@ class Settings:
     lineage_url: str
     examples: bool
     four_eyes: bool | None = None
+    fast_path: bool = False
 
     @property
     def lake(self) -> Path:
@@ -110,6 +112,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
+        fast_path=_is_on(environment, "SLUICE_FAST_PATH", "off"),
     )
 
 
@@ -142,8 +145,8 @@ def _lease_seconds(environment: dict[str, str]) -> float:
     return number
 
 
-def _is_on(environment: dict[str, str], name: str) -> bool:
-    value = environment.get(name) or "on"
+def _is_on(environment: dict[str, str], name: str, default: str = "on") -> bool:
+    value = environment.get(name) or default
     if value not in ("on", "off"):
         raise UsageError(f"{name} is {value!r}: set it to on or off")
     return value == "on"

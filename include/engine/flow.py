@@ -167,7 +167,7 @@ def _rows(spark: SparkSession, life: Life) -> DataFrame:
     """The rows of its source, prepared where that can be done once for all batches."""
     life.fast_path = path.of(spark, life.table)
     rows = read.stream(spark, life.table, begins=life.checkpoint.committed < 0)
-    prepared = prepare.prepared(rows, life.table)
+    prepared = prepare.prepared(rows, life.table) if life.fast_path else None
     life.is_prepared = prepared is not None
     return rows if prepared is None else prepared
 

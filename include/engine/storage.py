@@ -63,7 +63,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     alter: what runs a statement that changes a stored table; by default the session, which is right for whoever has
     the table to himself. Raises Broken where what is stored cannot become what is declared.
     """
-    alter = alter or spark.sql
+    alter = alter or (lambda statement: spark.sql(statement))
     properties = PROPERTIES | retention(table.maintain.retention_seconds)
     if isinstance(table.write, Append):
         # Bronze keeps what arrived; of other tables a backfill replaces rows.

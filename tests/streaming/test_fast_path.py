@@ -25,6 +25,12 @@ SOURCE = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BI
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch) -> None:
+    on = replace(settings(), fast_path=True)
+    monkeypatch.setattr(path, "settings", lambda: on)
+
+
 def readings(name: str, **changed) -> Table:
     declared = {
         "name": f"silver.{name}",

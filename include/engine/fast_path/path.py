@@ -19,6 +19,7 @@ from include.engine.fast_path import source, transaction
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
+from include.settings import settings
 from include.spec import Append, Files, Replace, Table, Upsert
 
 MOST_ROWS = 10_000
@@ -38,7 +39,7 @@ class Written:
 
 def of(spark: SparkSession, table: Table) -> "FastPath | None":
     """The path for a flow, None where its batches are always written by Spark."""
-    if isinstance(table.source, Files) or isinstance(table.write, Replace):
+    if not settings().fast_path or isinstance(table.source, Files) or isinstance(table.write, Replace):
         return None
     if isinstance(table.write, Upsert) and not Aggregator.suits(table):
         return None
