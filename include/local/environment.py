@@ -104,6 +104,7 @@ def _variables(where: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_AIRFLOW_PORT": str(where.airflow_port),
         "SLUICE_LEASE_SECONDS": str(where.lease_seconds),
         "SLUICE_EXAMPLES": "on" if where.examples else "off",
+        "SLUICE_FAST_PATH": "on" if where.fast_path else "off",
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(java_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
