@@ -59,6 +59,8 @@ class Appender:
         transaction = self._target.begin()
         if transaction.last_batch(stamp.txn_app_id) >= stamp.batch:
             return None
+        if why := refusal(self._table, self._write, transaction.layout.schema):
+            raise Refused(why)
         ends = {names: quality.strictest(names, rules) for names in set(groups)}
         kept = rows.filter(_mask(groups, ends, "warn")).drop_columns([quality.RULES])
         newest = self._newest(kept, newest)
