@@ -274,6 +274,11 @@ class Story:
         for _ in range(2):
             self.chain.topic.send(*range(0, 60 * (MINUTES + NEAR), 60))
             self.check(running)
+        # Small batches of their own, so that there is something to compact, whatever came together before.
+        for number in range(3):
+            self.chain.topic.send(str(number))
+            self.check(running)
+        assert self.maintain(self.bronze) == "a window"
         let_pass(PROMISE_SECONDS)
         for _ in ("it is there", "it has left"):
             self.came[self.maintain(self.gathered)] += 1
