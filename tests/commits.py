@@ -1,13 +1,22 @@
 """The moment of a batch's commit, by whichever path it is written."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from include.engine import commit
+from include.engine.fast_path import path
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
+from include.settings import settings
 from include.spec import Table
+
+
+def switch_fast_path(patched: pytest.MonkeyPatch, is_on: bool) -> None:
+    """For the flows that this process runs from now on."""
+    switched = replace(settings(), fast_path=is_on)
+    patched.setattr(path, "settings", lambda: switched)
 
 
 def around_commits(patched: pytest.MonkeyPatch, act: Callable[[Table, Callable[[], None]], None]) -> None:
@@ -20,9 +29,9 @@ def around_commits(patched: pytest.MonkeyPatch, act: Callable[[Table, Callable[[
     def append(self, *given, **named):
         act(self._table, lambda: appended(self, *given, **named))
 
-    def replace(self, *given):
+    def replace_files(self, *given):
         act(self._table, lambda: replaced(self, *given))
 
     patched.setattr(commit, "commit", write)
     patched.setattr(Appender, "_commit", append)
-    patched.setattr(Aggregator, "_replace", replace)
+    patched.setattr(Aggregator, "_replace", replace_files)

@@ -14,10 +14,12 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from include.engine import pace, trigger_clock
 from include.engine.beat import Beat
-from include.engine.trigger_clock import UnknownSpark
 from include.spec import Delta, Table
 
 PROBLEM_SECONDS = 1
+# The most that Spark is told to wait between two triggers, whatever the table declares: its first wait may have begun
+# before the pacer takes over, and nothing ends that one.
+MOST_FIRST_SECONDS = 1.0
 
 
 class Pacer:
@@ -30,6 +32,9 @@ class Pacer:
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._problem: str | None = None
+        self._is_able = (missing := trigger_clock.unexpected(spark)) is None
+        if missing:
+            self._say(missing)
 
     def start(self, writer: DataStreamWriter, table: Table, once: bool) -> StreamingQuery:
         """Start a flow's query. once: it reads its source to the end, without a pause."""
@@ -38,7 +43,9 @@ class Pacer:
             self._link()
         if once:
             return writer.trigger(availableNow=True).start()
-        query = writer.trigger(processingTime=f"{table.interval_seconds} seconds").start()
+        if not self._is_able:
+            return writer.trigger(processingTime=f"{table.interval_seconds} seconds").start()
+        query = writer.trigger(processingTime=f"{_first_seconds(table)} seconds").start()
         with self._changed:
             beat.query = query
             if self._thread is None:
@@ -128,15 +135,14 @@ class Pacer:
             beat.tell()
             return
         assert beat.query
-        try:
-            beat.clock = trigger_clock.take(self._spark, beat.query, beat.table.interval_seconds)
-        except UnknownSpark as error:
-            # It goes on by itself.
-            beat.query = None
-            self._say(error)
+        beat.clock = trigger_clock.take(self._spark, beat.query, _first_seconds(beat.table))
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, problem: object) -> None:
         """Once, not for each flow and each time."""
-        if str(error) != self._problem:
-            self._problem = str(error)
-            print(f"sluice: flows do not begin when their sources commit: {error}", file=sys.stderr, flush=True)
+        if str(problem) != self._problem:
+            self._problem = str(problem)
+            print(f"sluice: flows do not begin when their sources commit: {problem}", file=sys.stderr, flush=True)
+
+
+def _first_seconds(table: Table) -> float:
+    return min(table.interval_seconds, MOST_FIRST_SECONDS)

@@ -13,12 +13,8 @@ EXECUTOR = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecu
 FIELD, CLOCK = "clock", "org.apache.spark.util.Clock"
 
 
-class UnknownSpark(Exception):
-    """This Spark has other internals than those that are known here."""
-
-
 class TriggerClock:
-    """Of one query, whose trigger declares this interval."""
+    """Of one query, whose trigger was given to Spark with this interval."""
 
     def __init__(self, clock: JavaObject, interval_seconds: float) -> None:
         self._clock = clock
@@ -29,23 +25,30 @@ class TriggerClock:
         self._clock.advance(self._interval_ms)
 
 
+def unexpected(spark: SparkSession) -> str | None:
+    """What of Spark's internals is not as this module expects it; None where all is."""
+    try:
+        found = _class(spark, EXECUTOR).getDeclaredField(FIELD).getType().getName()
+    except Py4JError:
+        return f"this Spark has no field '{FIELD}' in {EXECUTOR}"
+    return None if found == CLOCK else f"the field '{FIELD}' of {EXECUTOR} is of {found}"
+
+
 def take(spark: SparkSession, query: StreamingQuery, interval_seconds: float) -> TriggerClock | None:
     """Put the query's triggers, which come at this interval by now, under a clock; None before they have begun.
 
-    Raises UnknownSpark; the query then goes on at its interval.
+    The executor may already wait by its own clock: at most one interval, so that should be a short one.
     """
-    try:
-        executor = query._jsq.streamingQuery().triggerExecutor()
-        if executor is None:
-            return None
-        field = executor.getClass().getDeclaredField(FIELD)
-        if executor.getClass().getName() != EXECUTOR or field.getType().getName() != CLOCK:
-            raise UnknownSpark(f"triggers are executed by {executor.getClass().getName()}")
-        field.setAccessible(True)
-        # From now on: what the executor may wait for already lies at most one interval ahead.
-        clock = spark._jvm.org.apache.spark.util.ManualClock(spark._jvm.java.lang.System.currentTimeMillis())
-        field.set(executor, clock)
-    except (Py4JError, TypeError) as error:
-        # TypeError: py4j calls what it does not find a package.
-        raise UnknownSpark(f"this Spark has no field '{FIELD}' in {EXECUTOR}, or no ManualClock") from error
+    executor = query._jsq.streamingQuery().triggerExecutor()
+    if executor is None:
+        return None
+    field = _class(spark, EXECUTOR).getDeclaredField(FIELD)
+    field.setAccessible(True)
+    # It stands at a moment before the end of whatever wait begins from now on, at most one interval before.
+    clock = spark._jvm.org.apache.spark.util.ManualClock(spark._jvm.java.lang.System.currentTimeMillis())
+    field.set(executor, clock)
     return TriggerClock(clock, interval_seconds)
+
+
+def _class(spark: SparkSession, name: str) -> JavaObject:
+    return spark._jvm.org.apache.spark.util.Utils.classForName(name, False, False)

@@ -28,10 +28,10 @@ def name() -> str:
 
 @pytest.fixture
 def append(spark: SparkSession) -> Callable[[str, list[dict], str], None]:
-    """Appends rows, as a DDL schema, to a stored table: `append("bronze.x", [{...}], "a INT")`."""
+    """Appends rows, as a DDL schema, to a stored table, as one file: `append("bronze.x", [{...}], "a INT")`."""
 
     def write(table: str, rows: list[dict], schema: str) -> None:
-        frame = spark.createDataFrame(rows, schema)
+        frame = spark.createDataFrame(rows, schema).coalesce(1)
         frame.write.format("delta").mode("append").save(str(settings().table_path(table)))
 
     return write

@@ -1,4 +1,4 @@
-"""A batch is written once, whatever happens in the middle of it."""
+"""A batch is written once, whatever happens in the middle of it and by whichever path it is written."""
 
 import json
 import shutil
@@ -9,10 +9,16 @@ import pytest
 from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
-from tests.commits import around_commits
+from tests.commits import around_commits, switch_fast_path
 
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 COLUMNS = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["by Spark's writers", "by the fast path"])
+def is_fast(request, monkeypatch) -> bool:
+    switch_fast_path(monkeypatch, request.param)
+    return request.param
 
 
 def readings(name: str) -> Table:
@@ -144,7 +150,7 @@ def test_a_batch_committed_to_the_table_but_not_to_the_checkpoint_is_not_written
     assert pairs(stored(f"gold.{name}"), "readings", "most") == [("2", "61")]
 
 
-def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name):
+def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_fast):
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name), per_minute(name))
     for layer in ("silver", "gold"):
@@ -152,6 +158,7 @@ def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name):
         stamp = json.loads(history.orderBy("version", ascending=False).first().userMetadata)
         assert (stamp["flow"], stamp["generation"], stamp["batch"]) == (f"{layer}.{name}", 1, 0)
         assert stamp["epoch"] >= 1
+        assert stamp["fast_path"] == is_fast
         assert stamp["source_from"] is None
         assert stamp["source_to"]["reservoirVersion"] >= 1
 

@@ -19,6 +19,7 @@ from include.ledger import verification
 from include.ledger.log import Log
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
+from tests.commits import switch_fast_path
 from tests.flows import is_long, rows_of
 
 # The path is off by default, and these are not all seen to pass yet.
@@ -30,8 +31,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch) -> None:
-    on = replace(settings(), fast_path=True)
-    monkeypatch.setattr(path, "settings", lambda: on)
+    switch_fast_path(monkeypatch, True)
 
 
 def readings(name: str, **changed) -> Table:
@@ -132,6 +132,16 @@ def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, sp
     assert found[0] == found[1]
     assert found[0][0].total() > 3
     assert said[0] == said[1]
+
+
+def test_a_bucket_is_whole_though_its_rows_lie_between_files_that_hold_none_of_it(arrive, run_once, name):
+    for number in range(6):
+        # By their statistics, which end at whole milliseconds, the files of the earlier bucket may hold its rows too.
+        arrive(("a", 60 + number, 60))
+        arrive(("a", 59.9999 + number / 1e5, 61))
+    run_once(readings(name), per_minute(name))
+    assert set(batches(f"gold.{name}")) == {True}
+    assert sorted(row["readings"] for row in rows_of(f"gold.{name}")) == [6, 6]
 
 
 def test_a_table_stays_plain_for_every_reader(arrive, run_once, spark, name):

@@ -5,7 +5,7 @@ from typing import Any
 
 from include.engine.fast_path.features import Refused
 from include.errors import Broken
-from include.ledger import spans
+from include.ledger import checkpoint, spans
 from include.ledger.appended import Appends, Read
 from include.ledger.log import Log
 from include.settings import settings
@@ -35,6 +35,8 @@ class Source:
             return Reads(sum(each.count for each in spans.of_kafka(begin, end)))
         if self._source.changes:
             raise Refused("it reads changes, which no commit counts")
+        if begin is not None and spans.place(begin) == spans.place(end):
+            return Reads(0)
         try:
             files = tuple(Appends(self._log(begin, end), self._source).between(begin, end))
         except Broken as error:
@@ -48,7 +50,8 @@ class Source:
         path = settings().table_path(self._source.table)
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return Log(path)
-        first, last = spans.place(begin)[0], spans.place(end)[0]
+        # An offset behind the last file of a version is in the next one, which need not be there yet.
+        first, last = spans.place(begin)[0], checkpoint.read_version(end)
         if last - first > MOST_VERSIONS:
             raise Refused("it gathers many commits of its source")
         return Log(path, range(first, last + 1))
