@@ -44,7 +44,7 @@ class Settings:
     lineage_url: str
     examples: bool
     four_eyes: bool | None = None
-    fast_path: bool = False
+    fast_path: bool = True
 
     @property
     def lake(self) -> Path:
@@ -112,7 +112,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
-        fast_path=_is_on(environment, "SLUICE_FAST_PATH", "off"),
+        fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
     )
 
 

@@ -22,9 +22,6 @@ from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.commits import switch_fast_path
 from tests.flows import is_long, rows_of
 
-# The path is off by default, and these are not all seen to pass yet.
-pytestmark = is_long
-
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -102,9 +99,11 @@ AWKWARD = [
     "write",
     [
         Append(unique=("device", "time"), first_by=("place",)),
-        Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)),
+        pytest.param(
+            Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)), marks=is_long
+        ),
         Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1, late="drop")),
-        Append(),
+        pytest.param(Append(), marks=is_long),
     ],
     ids=["identity with a time", "within a watermark", "late rows dropped", "no identity"],
 )
