@@ -29,8 +29,8 @@ from include.control.commands import Action, Command
 from include.control.keeper import Keeper
 from include.control.process import Holder
 from include.engine import driver
-from include.engine.beside import Backfiller
 from include.engine.host import Host
+from include.engine.job_runner import JobRunner
 from include.errors import SluiceError, report
 from include.ledger.log import Log
 from include.settings import ROOT, settings
@@ -57,7 +57,7 @@ def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
     orders.begin(engine, [MADE_AGAIN.name, BELOW.name], by_hand=False)
     # These tables stand in no file.
     catalog.reload = lambda: CATALOG
-    host, beside = Host(spark, engine, keeper, NAME), Backfiller(spark, engine, NAME)
+    host, beside = Host(spark, engine, keeper, NAME), JobRunner(spark, engine, NAME)
     hosted = threading.Thread(target=host.run, args=([MADE_AGAIN, BELOW], True, beside), daemon=True)
     hosted.start()
     return hosted

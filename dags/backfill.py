@@ -21,7 +21,7 @@ from include import catalog
 from include.declaration import slices
 from include.orchestration import backfill, listing, tasks
 from include.orchestration.days import Days
-from include.orchestration.in_driver import InDriver
+from include.orchestration.in_driver import BackfillInDriver
 from include.spec import Table
 
 
@@ -50,7 +50,7 @@ def backfills(table: Table) -> None:
             return backfill.plan(table.name, params, day)
 
         again = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-        in_driver = InDriver(task_id="in_driver", table=table.name, otherwise="backfill", **again)
+        in_driver = BackfillInDriver(task_id="in_driver", table=table.name, otherwise="backfill", **again)
         asked = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
         arguments = ["--table", table.name, *range_, "--run", "{{ run_id }}"]

@@ -1,21 +1,23 @@
-"""Keeps $table in shape: plan -> window -> verify.
+"""Keeps $table in shape: plan -> in_driver -> window -> verify.
 
     airflow dags trigger maintain.$table
     airflow dags trigger maintain.$table -c '{"dry_run": true}'
 
-`plan` reads the table's log and says what is worth doing, and why; mostly nothing is, and the rest is skipped. `window`
-is one spark-submit: the flows of the table wait at their gate, everything else goes on. `verify` looks whether the
-table is what was planned and its flows move again. With `dry_run`, `plan` only says what would be done.
+`plan` reads the table's log and says what is worth doing, and why; mostly nothing is, and `window` is skipped.
+`in_driver` asks the driver of the table's flow to do it, one window after the other: the flows of the table wait at
+their gate, everything else goes on. `window` is the same by a spark-submit, and skipped unless the driver does not run,
+dies, or the work is too large for it; at once with {"where": "job"}. `verify` looks whether the table is what was
+planned and its flows move again. With `dry_run`, `plan` only says what would be done.
 
-`python -m include.ledger windows` shows the calendar. A red `window` did not finish: its log says why, the next run
-does what is left.
+`python -m include.ledger windows` shows the calendar. A red `verify` says what went wrong, the next run does
+what is left.
 """
 
-from airflow.sdk import Param, dag, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import listing, maintenance, tasks
+from include.orchestration import listing, maintenance, tasks, timetable
+from include.orchestration.in_driver import WindowInDriver
 from include.spec import Table
 
 
@@ -23,10 +25,10 @@ def maintain(table: Table) -> None:
     @dag(
         dag_id=f"maintain.{table.name}",
         description=listing.description(__doc__, table.name),
-        schedule=table.maintain.schedule,
+        schedule=timetable.of_windows(table),
         catchup=False,
         max_active_runs=1,
-        params={"dry_run": Param(False, type="boolean", description="say what would be done, and do nothing")},
+        params=maintenance.FORM,
         is_paused_upon_creation=False,
         default_args={"owner": listing.owner(table), "retries": 0},
         doc_md=listing.documentation(__doc__, table.name),
@@ -34,22 +36,22 @@ def maintain(table: Table) -> None:
     )
     def pipeline():
         @task
-        def plan(params, dag_run) -> int:
-            number = maintenance.plan(table.name, dag_run.triggering_user_name or "schedule", params["dry_run"])
-            if number is None:
-                raise AirflowSkipException("nothing to be done now")
-            return number
+        def plan(params, dag_run) -> int | None:
+            return maintenance.plan(table.name, dag_run.triggering_user_name or "schedule", params["dry_run"])
 
         number = plan()
+        in_driver = WindowInDriver(task_id="in_driver", table=table.name, otherwise="window", done="verify")
         arguments = ["--table", table.name, "--window", "{{ ti.xcom_pull('plan') }}"]
         window = tasks.job("window", "maintain", arguments, f"maintain {table.name}")
 
         # Also after a window that failed, so that it is told.
-        @task(trigger_rule="none_skipped")
+        @task(trigger_rule="all_done")
         def verify(number: int) -> None:
             maintenance.verify(table.name, number)
 
-        number >> window >> verify(number)
+        verified = verify(number)
+        number >> in_driver >> [window, verified]
+        window >> verified
 
     pipeline()
 

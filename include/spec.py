@@ -103,7 +103,8 @@ class Replace:
 class Maintenance:
     """How a table is kept in shape, in windows that no other writer shares.
 
-    schedule: cron expression, UTC, at which `maintain.<table>` looks whether there is something to do; None: by hand.
+    schedule: cron expression, UTC, at which `maintain.<table>` looks whether there is something to do; None: by hand;
+        "hourly": at a minute of its own, so that not all tables are looked at together.
     target_file_mb: the size compaction aims at.
     most_rewritten_mb: how much one window rewrites at most.
     time_travel_hours: for how long every version of the table stays readable.
@@ -112,7 +113,7 @@ class Maintenance:
     longest_minutes: a window that is not over by then is ended by force; nor is one waited for any longer.
     """
 
-    schedule: str | None = "23 * * * *"
+    schedule: str | None = "hourly"
     target_file_mb: float = 128
     most_rewritten_mb: float = 10_240
     time_travel_hours: float = 168

@@ -12,7 +12,7 @@ import argparse
 
 from include import catalog
 from include.engine import driver
-from include.engine.beside import Backfiller
+from include.engine.job_runner import JobRunner
 from include.errors import UsageError, report
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         flows = tables.drivers().get(arguments.driver, [])
     if not flows:
         raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
-    driver.run(flows, driver_name, arguments.once, Backfiller)
+    driver.run(flows, driver_name, arguments.once, JobRunner)
 
 
 if __name__ == "__main__":

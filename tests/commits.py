@@ -35,3 +35,12 @@ def around_commits(patched: pytest.MonkeyPatch, act: Callable[[Table, Callable[[
     patched.setattr(commit, "commit", write)
     patched.setattr(Appender, "_commit", append)
     patched.setattr(Aggregator, "_replace", replace_files)
+
+
+def fail_commits(patched: pytest.MonkeyPatch) -> None:
+    """Batches are planned, quarantined, and never written."""
+
+    def fail(table: Table, commit: Callable[[], None]) -> None:
+        raise OSError("the disk is gone")
+
+    around_commits(patched, fail)

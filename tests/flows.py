@@ -16,9 +16,9 @@ from include.control import commands, database, lease, orders
 from include.control.commands import Action, Command
 from include.control.keeper import Keeper
 from include.control.process import Holder
-from include.engine.beside import Backfiller
 from include.engine.driver import jvm_pid
 from include.engine.host import Host
+from include.engine.job_runner import JobRunner
 from include.ledger import verification
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
@@ -158,7 +158,7 @@ class Driver:
         self.engine = database.connect(settings().control_url)
         self.keeper = Keeper(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
         self.host = Host(spark, self.engine, self.keeper, name)
-        self.beside = Backfiller(spark, self.engine, name)
+        self.beside = JobRunner(spark, self.engine, name)
         self.is_supervised = is_supervised
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run)

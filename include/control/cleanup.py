@@ -7,7 +7,17 @@ from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, func,
 from include import retention
 from include.control import database, schedule
 from include.control.job_schema import approvals, backfills, rewinds
-from include.control.schema import acknowledgements, audits, incidents, leases, pauses, readers, shutdowns, windows
+from include.control.schema import (
+    acknowledgements,
+    audits,
+    incidents,
+    leases,
+    pauses,
+    readers,
+    shutdowns,
+    window_requests,
+    windows,
+)
 
 # Of one transaction, so that nobody waits for it.
 MOST_ROWS = 1_000
@@ -41,6 +51,7 @@ def _old(now: float) -> Iterator[tuple[Table, Condition]]:
     skipped = (windows.c.state == "skipped") & (windows.c.planned_at < before(retention.ROUTINE_DAYS))
     ended = windows.c.state.not_in(("asked", "open")) & (windows.c.planned_at < before(retention.WINDOW_DAYS))
     yield windows, _but_newest(windows, or_(skipped, ended))
+    yield window_requests, window_requests.c.number.not_in(select(windows.c.number))
     yield pauses, _but_newest(pauses, pauses.c.ended_at < before(retention.ROUTINE_DAYS))
     yield readers, readers.c.ends_at < before(retention.ROUTINE_DAYS)
     yield shutdowns, shutdowns.c.ended_at < before(retention.SHUTDOWN_DAYS)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, select, true, update
+from sqlalchemy import Column, Connection, Engine, Row, Table, select, true, update
 
 from include.control import database
 from include.control.job_schema import requests
-from include.control.schema import desired, drivers, runs
+from include.control.schema import desired, drivers, runs, window_requests
 from include.control.seen import Failure
 
 # What a run that begins has nothing of.
@@ -30,13 +30,14 @@ class Orders:
     """of: each flow's order. failed: flows that may not be started before the supervisor says so.
 
     ends_epoch: a driver whose lease has this epoch or an older one is to end, so that another is started in its place.
-    backfill: the one that it was asked for first.
+    backfill, window: the one that it was asked for first.
     """
 
     of: dict[str, Order]
     failed: frozenset[str]
     ends_epoch: int
     backfill: int | None = None
+    window: int | None = None
 
 
 def order(connection: Connection, flow: str) -> Order:
@@ -58,11 +59,14 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
     with database.reading(engine) as connection:
         failed = connection.execute(select(runs.c.flow).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
         ends = connection.execute(select(drivers.c.ends_epoch).where(drivers.c.driver == driver)).scalar_one_or_none()
-        asked = (
-            select(requests.c.root).where(requests.c.driver == driver).order_by(requests.c.asked_at, requests.c.root)
-        )
-        backfill = connection.execute(asked.limit(1)).scalar_one_or_none()
-        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends or 0, backfill)
+        backfill = _asked_first(connection, requests, requests.c.root, driver)
+        window = _asked_first(connection, window_requests, window_requests.c.number, driver)
+        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends or 0, backfill, window)
+
+
+def _asked_first(connection: Connection, asked: Table, number: Column[int], driver: str) -> int | None:
+    found = select(number).where(asked.c.driver == driver).order_by(asked.c.asked_at, number).limit(1)
+    return connection.execute(found).scalar_one_or_none()
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:

@@ -43,6 +43,14 @@ windows = Table(
     Column("after", String, comment="the same, when it was closed"),
 )
 
+window_requests = Table(
+    "window_request",
+    metadata,
+    Column("number", Integer, primary_key=True, comment="of the window that a driver is to open"),
+    Column("driver", String, nullable=False),
+    Column("asked_at", Float, nullable=False),
+)
+
 pauses = Table(
     "pause",
     metadata,

@@ -62,7 +62,8 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 
 def check_times(table: Table) -> None:
     """Raises DeclarationError for a wrong schedule."""
-    for schedule in (table.schedule, table.maintain.schedule):
+    windows = None if table.maintain.schedule == "hourly" else table.maintain.schedule
+    for schedule in (table.schedule, windows):
         if schedule is not None and not _is_cron(schedule):
             raise mistake(table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'")
     if table.schedule is None or table.is_view:

@@ -6,11 +6,13 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
+from include.control.orders import Orders
+
 
 class Beside(Protocol):
     """What a driver is asked to do beside its flows."""
 
-    def turn(self, asked: int | None, leaves: bool) -> bool:
+    def turn(self, orders: Orders, leaves: bool) -> bool:
         """Once a second: begin what is asked, or end it where the driver leaves; returns whether it is at work."""
 
     def end(self) -> None:

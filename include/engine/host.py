@@ -82,7 +82,7 @@ class Host:
                 error = self._tend(name, leaves)
                 if error and not is_supervised:
                     raise error
-            is_busy = beside is not None and beside.turn(self._orders.backfill, leaves)
+            is_busy = beside is not None and beside.turn(self._orders, leaves)
             wanted = [name for name in names if self._orders.of[name].state != "stopped"]
             if not (self._flows or self._untold or is_busy) and (leaves or not wanted):
                 return

@@ -2,6 +2,7 @@
 
 import time
 
+from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine, select
 
@@ -17,6 +18,14 @@ from include.settings import settings
 from include.spec import Table
 
 MOVING_SECONDS = 60
+FORM = {
+    "where": Param(
+        "driver",
+        enum=["driver", "job"],
+        description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
+    ),
+    "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
+}
 
 
 def plan(name: str, who: str, dry_run: bool) -> int | None:

@@ -1,11 +1,14 @@
 """When a schedule is due, as Airflow reads cron."""
 
 import math
+import zlib
 from datetime import UTC, datetime
 
 from airflow.sdk import timezone
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
+
+from include.spec import Table
 
 
 def next_tick(schedule: str, after: float) -> float:
@@ -19,3 +22,11 @@ def next_tick(schedule: str, after: float) -> float:
         # Such as the 30th of February.
         return math.inf
     return math.inf if found is None else found.run_after.timestamp()
+
+
+def of_windows(table: Table) -> str | None:
+    """When `maintain.<table>` runs, in cron; None: by hand."""
+    if table.maintain.schedule != "hourly":
+        return table.maintain.schedule
+    # No hash of Python's, which is another one in each process.
+    return f"{zlib.crc32(table.name.encode()) % 60} * * * *"

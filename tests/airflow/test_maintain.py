@@ -1,7 +1,8 @@
-"""`maintain.<table>` as Airflow runs it, over a table with many small files: plan -> window -> verify."""
+"""`maintain.<table>` as Airflow runs it, over a table with many small files."""
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,17 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import database, windows
+from include.control import database, lease, window_requests, windows
+from include.control.keeper import Keeper
+from include.control.process import Holder
 from include.control.schema import incidents
 from include.control.windows import Shape
+from include.ledger import survey
 from include.ledger.log import Log
-from include.orchestration import maintenance
+from include.orchestration import maintenance, timetable
 from include.settings import from_environment, settings
+from include.spec import Maintenance
+from tests.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
 MANY = 110
@@ -27,9 +33,19 @@ MANY = 110
 def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
     for table in catalog.load().tables.values():
         dag = dags[f"maintain.{table.name}"]
-        assert dag.schedule == table.maintain.schedule
-        assert [task.task_id for task in dag.topological_sort()] == ["plan", "window", "verify"]
+        assert dag.schedule == timetable.of_windows(table)
+        assert [task.task_id for task in dag.topological_sort()] == ["plan", "in_driver", "window", "verify"]
         assert (dag.max_active_runs, dag.catchup, dag.get_task("window").durable) == (1, False, False)
+
+
+def test_tables_are_looked_at_once_an_hour_spread_over_it_unless_they_say_when():
+    table = catalog.load().table(BRONZE)
+    others = [replace(table, name=f"bronze.t{number}") for number in range(20)]
+    minutes = {timetable.of_windows(other).removesuffix(" * * * *") for other in others}
+    assert len(minutes) > 10
+    assert all(0 <= int(minute) < 60 for minute in minutes)
+    assert timetable.of_windows(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
+    assert timetable.of_windows(replace(table, maintain=Maintenance(schedule=None))) is None
 
 
 def scatter(path: Path) -> None:
@@ -49,6 +65,38 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
     assert len(Log(path).state.live) == 1
     assert DeltaTable(str(path)).count() == sum(range(MANY + 1))
+
+
+def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it_does_it(tmp_path, dags, at_home):
+    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
+    path = where.table_path(BRONZE)
+    scatter(path)
+    at_home(where)
+    engine = database.connect(where.control_url)
+    keeper = Keeper(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
+
+    def do_it() -> None:
+        wait_until(lambda: window_requests.take(engine, 1), 120)
+        keeper.take([lease.of_window(BRONZE)])
+        windows.ask(engine, 1, BRONZE, keeper.epoch(lease.of_window(BRONZE)))
+        windows.open_(engine, 1, survey.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        DeltaTable(str(path)).optimize.compact(commit_properties=CommitProperties({"userMetadata": '{"window": 1}'}))
+        windows.close(engine, 1, survey.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        keeper.give_back([lease.of_window(BRONZE)])
+
+    keeper.take([lease.of_driver("main")])
+    keeper.start()
+    try:
+        driver = threading.Thread(target=do_it)
+        driver.start()
+        run = dags[f"maintain.{BRONZE}"].test()
+        driver.join()
+    finally:
+        keeper.stop()
+    assert run.state == "success"
+    states = {task.task_id: task.state for task in run.get_task_instances()}
+    assert states == {"plan": "success", "in_driver": "success", "window": "skipped", "verify": "success"}
+    assert len(Log(path).state.live) == 1
 
 
 @pytest.fixture

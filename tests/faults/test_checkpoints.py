@@ -16,6 +16,7 @@ from include.engine import commit
 from include.errors import Broken, FlowFailed, LeaseHeld
 from include.settings import settings
 from include.spec import Delta, Table
+from tests.commits import fail_commits
 from tests.flows import only_in_full_runs, rows_of
 
 
@@ -26,12 +27,8 @@ def directory(table: Table, generation: int = 1) -> Path:
 @contextmanager
 def failing_commits(monkeypatch) -> Iterator[None]:
     """Batches are planned, quarantined, and never written."""
-
-    def fail(*arguments, **named):
-        raise OSError("the disk is gone")
-
     with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
-        patched.setattr(commit, "commit", fail)
+        fail_commits(patched)
         yield
 
 

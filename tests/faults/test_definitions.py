@@ -10,12 +10,12 @@ from include.catalog import Catalog
 from include.control import database
 from include.control.commands import Action
 from include.control.schema import audits
-from include.engine import commit
 from include.errors import Broken, FlowFailed
 from include.ledger import outdated as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
 from tests.backfills import Backfills
+from tests.commits import fail_commits
 from tests.flows import only_in_full_runs, rows_of
 from tests.topic import Topic
 
@@ -67,11 +67,8 @@ def test_a_batch_that_was_planned_before_a_change_is_made_by_todays_code(chain, 
     topic.send(3, "y")
     run_once(chain.bronze)
 
-    def fail(*arguments, **named):
-        raise OSError("the disk is gone")
-
     with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
-        patched.setattr(commit, "commit", fail)
+        fail_commits(patched)
         run_once(chain.silver)
     topic.send(5)
     today = replace(chain.silver, comment="doubled", transform=doubled)

@@ -19,6 +19,7 @@ from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
 from tests.backfills import Backfills, Killed
+from tests.commits import fail_commits
 from tests.flows import is_long, rows_of
 
 SOURCE = "number INT, place BIGINT"
@@ -312,7 +313,7 @@ def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, 
     run_once(silver)
     bring(62, 63)
     with monkeypatch.context() as patched, pytest.raises(FlowFailed):
-        patched.setattr(batch.commit, "commit", full)
+        fail_commits(patched)
         run_once(silver)
     assert {row["place"] for row in rows_of(silver.quarantine)} == {1, 3}
     Backfills(spark, (silver,)).run(silver, 60, 120)

@@ -1,4 +1,4 @@
-"""Backfills inside a driver that runs anyway, beside its flows: asked for by rows of the control database.
+"""Jobs inside a driver that runs anyway, beside its flows: asked for by rows of the control database.
 
 Such a job has a thread, a Spark session and leases of its own. So the flows meet it at their gates as they meet one in
 another process, and whatever becomes of it, they go on.
@@ -16,24 +16,24 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import requests
-from include.control.backfills import Backfill
 from include.control.keeper import Keeper
+from include.control.orders import Orders
 from include.control.process import Holder
-from include.engine import backfill, driver, failure
+from include.engine import asked_jobs, driver, failure
+from include.engine.asked_jobs import AskedJob
 from include.engine.host import Host
 from include.engine.window import Worker
 from include.errors import SluiceError, Unreachable
 from include.settings import settings
 
 # By which its Spark jobs can be ended, and in which they take turns with those of the flows.
-TAG = "sluice-backfill"
+TAG = "sluice-job"
 LEAVES = "its driver ends: the next one goes on with it"
 # How long it may take to end its jobs.
 END_SECONDS = 60
 
 
-class Backfiller:
+class JobRunner:
     """Does what its driver is asked for, one after the other."""
 
     def __init__(self, spark: SparkSession, engine: Engine, name: str) -> None:
@@ -46,12 +46,12 @@ class Backfiller:
         # Why it ends before it is done.
         self._ends: str | None = None
 
-    def turn(self, asked: int | None, leaves: bool) -> bool:
+    def turn(self, orders: Orders, leaves: bool) -> bool:
         """Begin what is asked, or end it where the driver leaves; returns whether it is at work."""
         if self._is_at_work:
             if leaves:
                 self._hurry(LEAVES)
-        elif asked is not None and not leaves:
+        elif not leaves and (asked := asked_jobs.first_of(self._engine, orders, self._name)):
             self._ends, self._keeper = None, None
             # As their files are now. Here, as the flows' loop reads them too, and two at once would disturb each other.
             self._thread = InheritableThread(self._run, args=(asked, catalog.reload()), daemon=True)
@@ -67,40 +67,34 @@ class Backfiller:
     def _is_at_work(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self, root: int, tables: Catalog) -> None:
+    def _run(self, job: AskedJob, tables: Catalog) -> None:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)
         try:
-            if one := requests.begin(self._engine, root):
-                self._work(one, tables)
-            outcome = partial(requests.end, self._engine, root)
+            if table := job.begin():
+                print(f"sluice: driver '{self._name}' begins {job.name} of {table}", flush=True)
+                with self._hired(f"{job.kind} {table}", tables) as worker:
+                    job.work(worker)
+            outcome = job.end
         except Unreachable as error:
             # It stays asked for.
-            self._say(root, error)
+            self._say(job, error)
             return
         except Exception as error:
-            named = failure.of_exception(f"backfill {root}", error)
-            self._say(root, named)
-            if self._ends == LEAVES:
-                outcome = partial(requests.leave, self._engine, root)
-            else:
-                outcome = partial(requests.fail, self._engine, root, self._ends or str(named))
+            named = failure.of_exception(job.name, error)
+            self._say(job, named)
+            outcome = job.leave if self._ends == LEAVES else partial(job.fail, self._ends or str(named))
         self._tell(outcome)
 
-    def _work(self, one: Backfill, tables: Catalog) -> None:
-        print(f"sluice: driver '{self._name}' begins backfill {one.number} of {one.table} {one.range}", flush=True)
-        with self._hired(one, tables) as own:
-            backfill.work(own, one)
-
-    def _say(self, root: int, error: SluiceError) -> None:
+    def _say(self, job: AskedJob, error: SluiceError) -> None:
         why = self._ends or error
-        print(f"sluice: backfill {root} came to no end in this driver: {why}", file=sys.stderr, flush=True)
+        print(f"sluice: {job.name} came to no end in this driver: {why}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def _hired(self, one: Backfill, tables: Catalog) -> Iterator[Worker]:
+    def _hired(self, name: str, tables: Catalog) -> Iterator[Worker]:
         """With leases and a session of its own; at the end it can write nothing more."""
-        spark, name = self._spark.newSession(), f"backfill {one.table}"
+        spark = self._spark.newSession()
         # Some of Delta asks for the thread's session.
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
         # Another name than the driver's: the locks of its flows tell holders apart.
