@@ -10,7 +10,7 @@ PLATFORMS := $(wildcard tests/airflow tests/docs tests/streaming/test_end_to_end
 	airflow control_database killed_replay standalone broker kills lease_loss takeover wrong_files))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup s3 venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
+.PHONY: help setup s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
-test: setup s3 ## the tests, in two processes side by side
+test: setup s3 class-data ## the tests, in two processes side by side
 	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
@@ -53,6 +53,9 @@ setup: venv ## the virtual environment and the JVM artifacts, nothing started
 
 s3: venv ## the JVM artifacts for files that land on S3, 13 MB
 	@$(IN_VENV) -m include.local.artifacts s3
+
+class-data: setup ## the archive of classes that makes drivers start sooner, 200 MB; `make up` makes it by itself
+	@$(IN_VENV) -m include.local.class_data
 
 venv:
 	@$(PYTHON) -m include.local.install

@@ -123,9 +123,8 @@ class Maintenance:
 
     @property
     def retention_seconds(self) -> float:
-        """For how long VACUUM keeps what was removed: the promise, and an hour, as a window dates its removals when it
-        begins and VACUUM looks at the clock when it deletes; no more than twice the promise.
-        """
+        """For how long VACUUM keeps what was removed: the promise and an hour, no more than twice the promise."""
+        # An hour more, as a window dates its removals when it begins, and VACUUM looks at the clock when it deletes.
         promised_seconds = self.time_travel_hours * 3600
         return promised_seconds + min(3600, promised_seconds)
 

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 from include.control import private
-from include.local import install
+from include.local import class_path, install
 from include.settings import ROOT, Settings
 
 # Several Airflow processes share one SQLite file. Two requests that wait for each other in the API server's one loop
@@ -16,12 +16,26 @@ from include.settings import ROOT, Settings
 SQLITE_TIMEOUT_SECONDS = 5
 USER = "admin"
 
+# What a driver does in its first minutes hardly ever comes again, so the JVM's second compiler waits ten times longer
+# than by default; a third of all CPU goes into it otherwise.
+LATE_COMPILATION = {
+    "Tier4InvocationThreshold": 50_000,
+    "Tier4MinInvocationThreshold": 6_000,
+    "Tier4CompileThreshold": 150_000,
+    "Tier4BackEdgeThreshold": 400_000,
+}
+DRIVER_OPTIONS = " ".join(
+    ["-XX:+UseSerialGC", "-XX:-UsePerfData", *(f"-XX:{name}={calls}" for name, calls in LATE_COMPILATION.items())]
+)
+# Without a word where an archive of classes is missing, or is one of other jars.
+NO_WARNINGS = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+
 SPARK_DEFAULTS = """# Written by `make up`: what the JVM must know at its start. The rest: include/engine/session.py.
 spark.driver.extraClassPath      {jars}
 spark.driver.memory              1g
 spark.driver.host                127.0.0.1
 spark.driver.bindAddress         127.0.0.1
-spark.driver.extraJavaOptions    -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}
+spark.driver.extraJavaOptions    {options} -Djava.io.tmpdir={temporary}
 spark.ui.showConsoleProgress     false
 """
 
@@ -72,7 +86,8 @@ def write_spark(where: Settings, java_home: Path) -> dict[str, str]:
     spark = where.home / "conf" / "spark"
     for directory in (spark, where.home / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
-    values = {"jars": where.spark_class_path, "temporary": where.home / "tmp"}
+    options = f"{DRIVER_OPTIONS} -XX:SharedArchiveFile={class_path.archive(where, java_home)} {NO_WARNINGS}"
+    values = {"jars": class_path.of_driver(where), "options": options, "temporary": where.home / "tmp"}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))

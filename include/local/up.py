@@ -19,7 +19,7 @@ from include import catalog
 from include.control import attendance, database, shutdown, supervision
 from include.errors import SetupError, UsageError, report
 from include.ledger import status
-from include.local import airflow, artifacts, environment, install, java, streams
+from include.local import airflow, artifacts, class_path, environment, install, java, streams
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topic
 from include.local.processes import Platform
@@ -28,6 +28,7 @@ from include.spec import Files, Kafka
 
 BROKER = "kafka-broker"
 SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
+CLASS_DATA = "class-data"
 DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
 GOLD_SECONDS = 300
@@ -54,6 +55,10 @@ def main() -> None:
         _wait_for_streams(where, platform, kit)
         # Streams do without it, and it starts faster once they have had the processors.
         kit.start(airflow.TRIGGERER)
+        if not class_path.archive(where, java_home).exists():
+            # For the next start.
+            command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
+            platform.start(CLASS_DATA, command, kit.variables)
     _say_where(where, kit)
 
 
