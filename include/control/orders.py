@@ -1,15 +1,15 @@
 """What a driver is to do with its flows, as it reads it, and what it reports of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Row, Table, select, true, update
 
 from include.control import database
 from include.control.job_schema import requests
-from include.control.schema import desired, drivers, runs, window_requests
+from include.control.schema import desired, drivers, paces, runs, window_requests
 from include.control.seen import Failure
 
 # What a run that begins has nothing of.
@@ -97,12 +97,25 @@ def find(connection: Connection, flows: list[str]) -> dict[str, Any]:
     return never_ran | {row.flow: row for row in rows}
 
 
-def show_signs(engine: Engine, flows: list[str]) -> None:
-    """Tell the supervisor that these flows live. Raises Unreachable."""
+def show_signs(engine: Engine, flows: list[str], intervals: Mapping[str, float] = MappingProxyType({})) -> None:
+    """Tell the supervisor that these flows live. Raises Unreachable.
+
+    intervals: by flow, the seconds from one batch to the next while rows come.
+    """
     with database.transaction(engine) as connection:
         lock(connection, flows)
         signs = {"sign_at": database.now(connection)}
         connection.execute(update(runs).where(runs.c.flow.in_(flows)).values(signs))
+        if told := [{"flow": flow, "interval_seconds": intervals[flow]} for flow in flows if flow in intervals]:
+            statement = database.insert(connection, paces).values(told)
+            changed = {"interval_seconds": statement.excluded.interval_seconds}
+            connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=changed))
+
+
+def intervals(engine: Engine) -> dict[str, float]:
+    """By flow, what was last told. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        return {row.flow: row.interval_seconds for row in connection.execute(select(paces))}
 
 
 def fail(engine: Engine, flows: list[str], failure: Failure, turn: int | None = None) -> None:

@@ -62,6 +62,13 @@ pauses = Table(
     Column("ended_at", Float, nullable=False, comment="when it was let through"),
 )
 
+paces = Table(
+    "pace",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("interval_seconds", Float, nullable=False, comment="from one batch to the next while rows come, as of late"),
+)
+
 desired = Table(
     "desired",
     metadata,

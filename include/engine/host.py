@@ -236,7 +236,7 @@ class Host:
     def _show_signs(self) -> None:
         if alive := [name for name, one in self._flows.items() if one.gives_sign()]:
             with suppress(Unreachable):
-                orders.show_signs(self._engine, alive)
+                orders.show_signs(self._engine, alive, self._pacer.intervals())
 
     def _read_orders(self, names: list[str]) -> None:
         """While the database is away, what was wanted before still holds."""

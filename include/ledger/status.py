@@ -2,8 +2,9 @@
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,9 +14,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import attendance, database, supervision
+from include.control import attendance, database, orders, supervision
 from include.errors import SluiceError
-from include.ledger import alarms, backfills, freshness, outdated, position, refreshes, trend
+from include.ledger import alarms, backfills, columns, freshness, outdated, position, refreshes, trend
 from include.ledger import lag as lags
 from include.ledger.freshness import Freshness
 from include.ledger.lag import Lag
@@ -26,6 +27,8 @@ from include.spec import Table
 
 # In the place of a state: it is nothing that the supervisor keeps running.
 IN_WINDOWS, VIEW = "IN WINDOWS", "VIEW"
+# Times the interval that a table declares: what is longer is worth a word.
+LONGER = 1.5
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Standing:
 
     in_flight: its batch that is planned and not committed. stale: why its table, or some of its rows, should be made
     again, and since when. alarm: the open one of the flow or table, and who has taken it on.
-    invalid_definition: why its table goes on with the last good definition.
+    invalid_definition: why its table goes on with the last good definition. longer_interval_seconds: from one batch to
+    the next, where its driver's load makes that longer than its table declares.
     """
 
     flow: str
@@ -51,6 +55,7 @@ class Standing:
     stale: tuple[str, ...] = ()
     alarm: str | None = None
     invalid_definition: str | None = None
+    longer_interval_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -67,7 +72,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
     found = lags.of_all(flows, sources)
     fresh = freshness.look(tables, found)
     stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
-    older_rows = outdated.by_table(tables)
+    older_rows, longer = outdated.by_table(tables), _longer_intervals(flows)
     return [
         Standing(
             flow.flow,
@@ -80,6 +85,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
             (*(backfills.words(one) for one in stale if one.table == flow.name), *older_rows.get(flow.name, ())),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
+            longer.get(flow.flow),
         )
         for flow in flows
     ]
@@ -101,6 +107,15 @@ def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     except SluiceError as error:
         found = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in found.items()}
     return found
+
+
+def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
+    try:
+        told = orders.intervals(database.connect(settings().control_url))
+    except SluiceError:
+        return {}
+    declared = {flow.flow: flow.interval_seconds for flow in flows}
+    return {flow: seconds for flow, seconds in told.items() if seconds > LONGER * declared.get(flow, math.inf)}
 
 
 def _in_flight(flow: str) -> int | None:
@@ -145,7 +160,7 @@ def summary() -> str:
             lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
         if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
-    return _in_columns(lines, is_left=1)
+    return columns.in_columns(lines, is_left=1)
 
 
 def text(found: Iterable[Standing]) -> str:
@@ -155,10 +170,10 @@ def text(found: Iterable[Standing]) -> str:
     for one in found:
         state = one.state or "unknown"
         wanted = "" if one.wanted in (None, "running") else f" (wanted {one.wanted})"
-        age = "?" if one.lag.seconds is None else _duration(one.lag.seconds) if one.lag.seconds else ""
+        age = "?" if one.lag.seconds is None else columns.duration(one.lag.seconds) if one.lag.seconds else ""
         lines.append((one.flow, state + wanted, _behind(one.lag), age, one.freshness.words, one.trend.words))
         notes += _notes(one)
-    return "\n".join([_in_columns(lines, is_left=6), *dict.fromkeys(notes)])
+    return "\n".join([columns.in_columns(lines, is_left=6), *dict.fromkeys(notes)])
 
 
 def _behind(lag: Lag) -> str:
@@ -182,6 +197,9 @@ def _notes(one: Standing) -> list[str]:
         notes.append(f"{one.flow}: {one.state}: {one.reason}")
     if one.lag.unknown:
         notes.append(one.lag.unknown if one.lag.is_away else f"{one.flow}: {one.lag.unknown}")
+    if one.longer_interval_seconds and one.state == "HEALTHY":
+        seconds = one.longer_interval_seconds
+        notes.append(f"{one.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
     if one.in_flight is not None:
         notes.append(f"{one.flow}: batch {one.in_flight} is planned and not committed: a restart replays it")
     if (hours := one.lag.hours_until_loss) is not None:
@@ -190,18 +208,6 @@ def _notes(one: Standing) -> list[str]:
         where = f"topic '{clock.topic}', partition {clock.partition}"
         notes.append(f"{one.flow}: Kafka deletes unread records of {where} in {hours:,.1f} h")
     return notes
-
-
-def _in_columns(lines: Sequence[tuple[str, ...]], is_left: int) -> str:
-    """is_left: so many columns begin at the left; the others end at the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            f"{cell:<{width}}" if number < is_left else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def _open(table: str) -> DeltaTable | None:
@@ -222,13 +228,6 @@ def _age(table: str) -> str:
         return ""
     written = datetime.fromtimestamp(stored.history(1)[0]["timestamp"] / 1000, UTC)
     return f"{(datetime.now(UTC) - written).total_seconds():.0f} s ago"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:,.0f} s"
 
 
 def add(commands: Any) -> None:

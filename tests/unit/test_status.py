@@ -79,6 +79,16 @@ def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch
     assert sum("no Kafka broker answers" in line for line in lines) == 1
 
 
+def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begins_a_batch(engine, holder):
+    lease.acquire(engine, [SILVER.flow], holder("main"), 60)
+    orders.begin(engine, [SILVER.flow], by_hand=True)
+    note = "silver.readings: its driver is busy, so that its batches begin every 8.5 s"
+    for seconds, is_told in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
+        orders.show_signs(engine, [SILVER.flow], {SILVER.flow: seconds})
+        assert (note in status.text(look().values()).splitlines()) == is_told
+    assert look()[SILVER.flow].as_json()["longer_interval_seconds"] is None
+
+
 def test_a_flow_that_failed_says_why(engine):
     orders.begin(engine, [SILVER.flow], by_hand=True)
     orders.fail(engine, [SILVER.flow], Failure("silver.readings: the disk is full: make room", "X", True))
