@@ -37,10 +37,14 @@ def around_commits(patched: pytest.MonkeyPatch, act: Callable[[Table, Callable[[
     patched.setattr(Aggregator, "_replace", replace_files)
 
 
-def fail_commits(patched: pytest.MonkeyPatch) -> None:
-    """Batches are planned, quarantined, and never written."""
+def fail_commits(patched: pytest.MonkeyPatch, after: int = 0) -> None:
+    """Batches are planned, quarantined, and never written, but for the first `after`."""
+    written = []
 
     def fail(table: Table, commit: Callable[[], None]) -> None:
-        raise OSError("the disk is gone")
+        if len(written) >= after:
+            raise OSError("the disk is gone")
+        commit()
+        written.append(table)
 
     around_commits(patched, fail)

@@ -32,9 +32,7 @@ class Pacer:
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._problem: str | None = None
-        self._is_able = (missing := trigger_clock.unexpected(spark)) is None
-        if missing:
-            self._say(missing)
+        self._is_able: bool | None = None
 
     def start(self, writer: DataStreamWriter, table: Table, once: bool) -> StreamingQuery:
         """Start a flow's query. once: it reads its source to the end, without a pause."""
@@ -43,7 +41,7 @@ class Pacer:
             self._link()
         if once:
             return writer.trigger(availableNow=True).start()
-        if not self._is_able:
+        if not self._has_clocks():
             return writer.trigger(processingTime=f"{table.interval_seconds} seconds").start()
         query = writer.trigger(processingTime=f"{_first_seconds(table)} seconds").start()
         with self._changed:
@@ -53,6 +51,14 @@ class Pacer:
                 self._thread.start()
             self._changed.notify()
         return query
+
+    def _has_clocks(self) -> bool:
+        if self._is_able is None:
+            missing = trigger_clock.unexpected(self._spark)
+            self._is_able = missing is None
+            if missing:
+                self._say(missing)
+        return self._is_able
 
     def remove(self, flow: str) -> None:
         """A flow whose query has ended."""

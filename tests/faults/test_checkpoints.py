@@ -25,10 +25,10 @@ def directory(table: Table, generation: int = 1) -> Path:
 
 
 @contextmanager
-def failing_commits(monkeypatch) -> Iterator[None]:
-    """Batches are planned, quarantined, and never written."""
+def failing_commits(monkeypatch, after: int = 0) -> Iterator[None]:
+    """Batches are planned, quarantined, and never written, but for the first `after`."""
     with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
-        fail_commits(patched)
+        fail_commits(patched, after)
         yield
 
 
@@ -205,25 +205,12 @@ def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
             comment="a copy",
             source=Delta(f"bronze.{name}", max_files=1),
             schema="a BIGINT",
-            transform=failing_after(files),
         )
-        with pytest.raises(FlowFailed):
+        with failing_commits(monkeypatch, after=files):
             run_once(table)
         ask(Action.RESET_CHECKPOINT, table)
-        run_once(replace(table, transform=None))
+        run_once(table)
         assert sorted(row["a"] for row in rows_of(table.name)) == list(range(first + 4))
-
-
-def failing_after(batches: int):
-    left = [None] * batches
-
-    def transform(rows):
-        if not left:
-            raise OSError("the disk is gone")
-        left.pop()
-        return rows
-
-    return transform
 
 
 DAMAGES = ("offsets/1", "commits/1", "metadata", "owner.json", "offsets/0")
@@ -278,11 +265,11 @@ def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or
 
 @only_in_full_runs
 def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_batch_is_written(
-    chain, topic, run_once, ask
+    chain, topic, run_once, ask, monkeypatch
 ):
     topic.create(2).send(*range(4))
-    with pytest.raises(FlowFailed, match="the disk is gone"):
-        run_once(replace(chain.bronze, transform=failing_after(0)))
+    with failing_commits(monkeypatch):
+        run_once(chain.bronze)
     beginning = directory(chain.bronze) / "sources" / "0" / "0"
     beginning.with_name(".0.crc").unlink(missing_ok=True)
     beginning.write_bytes(b"")
