@@ -79,9 +79,9 @@ class Pacer:
             self._changed.notify()
 
     def intervals(self) -> dict[str, float]:
-        """By flow, the seconds from one batch to the next while rows come."""
+        """By flow that sets the pace, the seconds from one batch to the next while rows come. The others follow it."""
         with self._changed:
-            return {flow: beat.interval_seconds for flow, beat in self._beats.items()}
+            return {flow: beat.interval_seconds for flow, beat in self._beats.items() if not beat.writers}
 
     def stop(self) -> None:
         """Begin nothing any more."""
