@@ -1,24 +1,20 @@
 """Writes a small batch of an aggregate: reads its buckets from the files that may hold them, and replaces theirs."""
 
 from dataclasses import asdict
-from functools import reduce
-from operator import or_
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from include.engine import commit, prune, table_rows
 from include.engine.commit import Stamp
-from include.engine.fast_path import data_file
+from include.engine.fast_path import data_file, near
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.ledger import checkpoint, scan
+from include.ledger import checkpoint
 from include.ledger.appended import Read
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
@@ -78,11 +74,10 @@ class Aggregator:
 
     def _made(self, spark: SparkSession, starts: Starts, version: int) -> pa.Table:
         """The rows that all rows of these buckets make, as of a version of the source."""
-        rows = scan.dataset(self._source, self._open(self._source, version))
-        columns = self._needed(spark, rows.schema.names)
-        found = rows.scanner(columns=columns, filter=_lies_in(self._by.of, starts, self._by.unit)).head(
-            MOST_SOURCE_ROWS + 1
-        )
+        opened, by = self._open(self._source, version), self._by
+        columns = self._needed(spark, pa.schema(opened.schema()).names)
+        spans = _spans(starts, by.unit)
+        found = near.read(self._source, opened, by.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1)
         if len(found) > MOST_SOURCE_ROWS:
             raise Refused(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
         # As one batch of Arrow: Spark takes an empty one between two others for the end, and leaves out what follows.
@@ -102,15 +97,7 @@ class Aggregator:
         return self._columns
 
     def _open(self, table: str, version: int) -> DeltaTable:
-        """A stored table at a version; it is read on from where it was read last."""
-        path = str(settings().table_path(table))
-        opened = self._opened.get(table)
-        if opened is None or opened.version() > version:
-            opened = self._opened[table] = DeltaTable(path, version=version)
-        elif opened.version() < version:
-            opened.update_incremental()
-            if opened.version() != version:
-                opened.load_as_version(version)
+        opened = self._opened[table] = near.at_version(table, self._opened.get(table), version)
         return opened
 
     def _replace(
@@ -173,10 +160,3 @@ def _spans(starts: Starts, unit: str) -> list[tuple[int, int]]:
     """The buckets, and where they are many what lies between them, in microseconds since 1970."""
     spans = prune.spans([start for start in starts if start is not None], prune.UNIT_SECONDS[unit])
     return [(begin * 1_000_000, end * 1_000_000) for begin, end in spans]
-
-
-def _lies_in(column: str, starts: Starts, unit: str) -> Any:
-    field, kind = ds.field(column), pa.timestamp("us", "UTC")
-    terms = [(field >= pa.scalar(begin, kind)) & (field < pa.scalar(end, kind)) for begin, end in _spans(starts, unit)]
-    terms += [field.is_null()] if None in starts else []
-    return reduce(or_, terms)

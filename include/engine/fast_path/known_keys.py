@@ -1,18 +1,14 @@
 """The identities that a table holds, of the minutes in which new rows lie, kept in memory from batch to batch."""
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 from include.engine import prune
+from include.engine.fast_path import near
 from include.engine.fast_path.features import Refused
-from include.ledger import scan
-from include.settings import settings
 from include.spec import Append
 
 MINUTE_MICROS = 60_000_000
@@ -60,30 +56,14 @@ class KnownKeys:
             self._minutes |= missing
 
     def _read(self, minutes: set[int]) -> None:
-        spans = prune.spans([minute * 60 for minute in minutes], 60)
-        column, kind = ds.field(self.moment), pa.timestamp("us", "UTC")
-        lies_there = reduce(
-            or_,
-            [
-                (column >= pa.scalar(begin * 1_000_000, kind)) & (column < pa.scalar(end * 1_000_000, kind))
-                for begin, end in spans
-            ],
-        )
-        rows = scan.dataset(self._table, self._opened())
+        spans = [(begin * 1_000_000, end * 1_000_000) for begin, end in prune.spans([m * 60 for m in minutes], 60)]
         names = list(dict.fromkeys((*self._write.unique, self.moment)))
-        scanner = rows.scanner(columns=names, filter=lies_there)
-        found = scanner.head(MOST_KEYS + 1)
+        assert self._version is not None
+        self._stored = near.at_version(self._table, self._stored, self._version)
+        found = near.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
         if len(found) > MOST_KEYS:
             raise Refused(f"more than {MOST_KEYS:,} stored rows lie near its own")
         self.add(found)
-
-    def _opened(self) -> DeltaTable:
-        assert self._version is not None
-        if self._stored is None:
-            self._stored = DeltaTable(str(settings().table_path(self._table)), version=self._version)
-        elif self._stored.version() != self._version:
-            self._stored.load_as_version(self._version)
-        return self._stored
 
     def repeats(self, key: Key, time: int) -> bool:
         """Whether the table holds a row of this identity, near enough in time."""
