@@ -19,7 +19,8 @@ up: venv ## start everything that does not run yet; return when the streams run
 	@$(IN_VENV) -m include.local.up
 
 down: ## stop everything that `make up` started, and nothing else
-	@test ! -x $(IN_VENV) || $(IN_VENV) -m include.local.down
+	@if test -x $(IN_VENV); then $(IN_VENV) -m include.local.down; \
+	else echo "nothing was stopped: there is no environment $(SLUICE_VENV); set SLUICE_VENV as for make up"; fi
 
 status: venv ## what runs, and how far behind it is
 	@$(IN_VENV) -m include.local.status

@@ -3,7 +3,7 @@
 Whoever takes the request away does the window, so nobody does it twice.
 """
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Connection, Engine, delete, select
 
 from include.control import database, lease, windows
 from include.control.requests import Standing
@@ -18,8 +18,7 @@ def ask(engine: Engine, number: int, driver: str) -> bool:
     with database.transaction(engine) as connection:
         if lease.of_driver(driver) not in lease.alive(connection):
             return False
-        values = {"number": number, "driver": driver, "asked_at": database.now(connection)}
-        connection.execute(database.insert(connection, window_requests).values(values).on_conflict_do_nothing())
+        _enter(connection, number, driver)
     return True
 
 
@@ -33,8 +32,12 @@ def take(engine: Engine, number: int) -> bool:
 def leave(engine: Engine, number: int, driver: str) -> None:
     """The driver had to end before it was done: the next one is to do it."""
     with database.transaction(engine) as connection:
-        values = {"number": number, "driver": driver, "asked_at": database.now(connection)}
-        connection.execute(database.insert(connection, window_requests).values(values).on_conflict_do_nothing())
+        _enter(connection, number, driver)
+
+
+def _enter(connection: Connection, number: int, driver: str) -> None:
+    values = {"number": number, "driver": driver, "asked_at": database.now(connection)}
+    connection.execute(database.insert(connection, window_requests).values(values).on_conflict_do_nothing())
 
 
 def standing(engine: Engine, number: int) -> Standing:

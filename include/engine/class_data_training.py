@@ -3,17 +3,11 @@
 For `include.local.class_data`, by spark-submit, in a home that is thrown away.
 """
 
-import os
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog import Catalog
-from include.control import database
-from include.control.keeper import Keeper
-from include.control.process import Holder
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
+from include.engine import driver
 from include.engine.session import open_session
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
@@ -44,7 +38,7 @@ TABLES = (
     Table(
         name="bronze.b",
         comment="as it came",
-        source=Delta("bronze.raw"),
+        source=Delta("bronze.raw", max_files=1),
         schema="text STRING, place BIGINT",
     ),
     Table(
@@ -74,17 +68,11 @@ def main() -> None:
         spark._jvm.org.apache.spark.util.Utils.classForName(name, True, False)
     for place in range(2):
         frame = spark.createDataFrame([(JSON, place), ("{}", place)], "text STRING, place BIGINT")
-        frame.write.format("delta").mode("append").save(raw)
-        engine = database.connect(settings().control_url)
-        keeper = Keeper(engine, Holder.here("class data", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.take([table.flow for table in TABLES])
-        keeper.start()
-        try:
-            Host(spark, engine, keeper, "class data").run_once(list(TABLES))
-        finally:
-            keeper.stop()
-    spark.sql(f"OPTIMIZE delta.`{settings().table_path('silver.s')}`")
-    spark.stop()
+        frame.coalesce(1).write.format("delta").mode("append").save(raw)
+    scattered = str(settings().table_path("bronze.scattered"))
+    spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
+    spark.sql(f"OPTIMIZE delta.`{scattered}`")
+    driver.run(list(TABLES), once=True)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class JobRunner:
                     job.work(worker)
             outcome = job.end
         except Unreachable as error:
-            # It stays asked for.
+            # A backfill stays asked for; a window is left to the job that follows in Airflow.
             self._say(job, error)
             return
         except Exception as error:

@@ -79,9 +79,12 @@ class Pacer:
             self._changed.notify()
 
     def intervals(self) -> dict[str, float]:
-        """By flow that sets the pace, the seconds from one batch to the next while rows come. The others follow it."""
+        """By flow, the seconds from one batch to the next while rows come; as declared, where others set the pace."""
         with self._changed:
-            return {flow: beat.interval_seconds for flow, beat in self._beats.items() if not beat.writers}
+            return {
+                flow: beat.table.interval_seconds if beat.writers else beat.interval_seconds
+                for flow, beat in self._beats.items()
+            }
 
     def stop(self) -> None:
         """Begin nothing any more."""

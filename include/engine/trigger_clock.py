@@ -11,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 EXECUTOR = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 FIELD, CLOCK = "clock", "org.apache.spark.util.Clock"
+MANUAL_CLOCK = "org.apache.spark.util.ManualClock"
 
 
 class TriggerClock:
@@ -27,6 +28,8 @@ class TriggerClock:
 
 def unexpected(spark: SparkSession) -> str | None:
     """What of Spark's internals is not as this module expects it; None where all is."""
+    if not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(MANUAL_CLOCK):
+        return f"this Spark has no {MANUAL_CLOCK}"
     try:
         found = _class(spark, EXECUTOR).getDeclaredField(FIELD).getType().getName()
     except Py4JError:

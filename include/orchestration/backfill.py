@@ -9,17 +9,14 @@ from include import catalog
 from include.declaration import slices
 from include.errors import DeclarationError, UsageError
 from include.ledger.backfills import rehearsal
+from include.orchestration import in_driver
 from include.settings import settings
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
 FORM = {
     "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
     "to": Param(None, type=["null", "string"], description="before which it ends"),
-    "where": Param(
-        "driver",
-        enum=["driver", "job"],
-        description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
-    ),
+    "where": in_driver.WHERE,
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 

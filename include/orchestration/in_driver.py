@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.providers.standard.operators.branch import BaseBranchOperator
-from airflow.sdk import Context
+from airflow.sdk import Context, Param
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
@@ -25,6 +25,11 @@ LOOK_SECONDS = 2
 NOBODY_SECONDS = 30
 # More would keep the streams of the same process from its cores for minutes.
 MOST_BYTES_REWRITTEN = 512 * 2**20
+WHERE = Param(
+    "driver",
+    enum=["driver", "job"],
+    description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
+)
 BACKFILL, WINDOW = "backfill", "window"
 STANDING = {BACKFILL: requests.standing, WINDOW: window_requests.standing}
 

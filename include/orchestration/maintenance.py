@@ -13,17 +13,13 @@ from include.control.windows import Shape, Window
 from include.ledger import guard, survey
 from include.ledger.log import Commit, Log
 from include.ledger.survey import Survey
-from include.orchestration import notify
+from include.orchestration import in_driver, notify
 from include.settings import settings
 from include.spec import Table
 
 MOVING_SECONDS = 60
 FORM = {
-    "where": Param(
-        "driver",
-        enum=["driver", "job"],
-        description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
-    ),
+    "where": in_driver.WHERE,
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from include.engine import storage
-from include.engine.fast_path import path, transaction
+from include.engine.fast_path import path, source, transaction
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.transaction import Target
 from include.ledger import verification
@@ -223,6 +223,11 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
     monkeypatch.setattr(path.Appender, "_commit", interfere)
     run_once(silver)
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 61, 99]
+
+
+def test_a_batch_without_new_commits_reads_nothing(name):
+    offset = {"reservoirVersion": 3, "index": -1, "isStartingVersion": False}
+    assert source.Source(per_minute(name)).between(offset, offset) == source.Reads(0)
 
 
 def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
