@@ -9,8 +9,13 @@ IN_VENV := $(SLUICE_VENV)/bin/python
 PLATFORMS := $(wildcard tests/airflow tests/docs tests/streaming/test_end_to_end.py $(patsubst %,tests/faults/test_%.py, \
 	airflow control_database killed_replay standalone broker kills lease_loss takeover wrong_files))
 
+LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+
+# What checks Sluice needs more packages than what runs it.
+dev test test-platforms test-tables lint faults: DEV := --dev
+
 .DEFAULT_GOAL := help
-.PHONY: help setup s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
+.PHONY: help setup dev s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +57,8 @@ lint: venv ## style, format and types
 setup: venv ## the virtual environment and the JVM artifacts, nothing started
 	@$(IN_VENV) -m include.local.artifacts
 
+dev: venv ## what tests and style checks need, too, in the virtual environment
+
 s3: venv ## the JVM artifacts for files that land on S3, 13 MB
 	@$(IN_VENV) -m include.local.artifacts s3
 
@@ -59,7 +66,7 @@ class-data: setup ## the archive of classes that makes drivers start sooner, 200
 	@$(IN_VENV) -m include.local.class_data
 
 venv:
-	@$(PYTHON) -m include.local.install
+	@$(PYTHON) -m include.local.install $(DEV)
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
@@ -67,9 +74,9 @@ bench: setup ## the benchmarks
 faults: setup s3 ## the tests at full length: what is killed while data flows must lose and double nothing
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming tests/airflow tests/tables
 
-lock: venv ## resolve requirements.txt into requirements.lock
-	@$(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \
-		--custom-compile-command "make lock" requirements.txt -o requirements.lock
+lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
+	@$(LOCK) requirements-dev.txt -o requirements-dev.lock
+	@$(LOCK) --no-annotate --constraints requirements-dev.lock requirements.txt -o requirements.lock
 
 clean: down ## stop everything and delete all it wrote, tables included
 	@rm -rf $(SLUICE_HOME)

@@ -1,4 +1,4 @@
-"""The virtual environment from `requirements.lock`.
+"""The virtual environment from `requirements.lock` or, with --dev, from `requirements-dev.lock`, which holds more.
 
 Runs on a bare Python 3.11, before anything is installed, so it imports the standard library alone.
 """
@@ -13,12 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from include.errors import SetupError, report
 from include.settings import ROOT, settings
 
-LOCK = ROOT / "requirements.lock"
+LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
 DISK_NEEDED_BYTES = 5 * 10**9
 # PySpark comes as a source archive. To compress its 450 MB of jars into a wheel takes longer than all other packages.
 FAST_BUILD = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
@@ -52,26 +53,31 @@ def require_disk(home: Path, needed_bytes: int) -> None:
         )
 
 
-def install() -> None:
-    """Make the virtual environment match the lock; nothing is done where it does already. Raises SetupError."""
+def install(lock: Path) -> None:
+    """Make the virtual environment match the lock; nothing is done where it holds that already. Raises SetupError."""
     stamp = venv() / "installed-lock.sha256"
-    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == wanted:
+    wanted = _hash(lock)
+    # What runs Sluice is part of what checks it.
+    if stamp.exists() and stamp.read_text() in (wanted, _hash(DEV_LOCK)):
         return
     if sys.version_info[:2] != (3, 11):
         raise SetupError(
             f"this Python is {sys.version.split()[0]} and Sluice needs 3.11: install it, then make PYTHON=python3.11 up"
         )
     require_disk(settings().home, DISK_NEEDED_BYTES)
-    print(f"installing {LOCK.name} into {venv()}: half a minute, twice that on a slow line", flush=True)
+    print(f"installing {lock.name} into {venv()}: half a minute, twice that on a slow line", flush=True)
     _run(sys.executable, "-m", "venv", str(venv()), remedy="install the package python3.11-venv of your system")
     _install_uv()
     _run(
-        *(str(venv() / "bin" / "uv"), "pip", "sync", "--quiet", "--require-hashes", *FAST_BUILD, str(LOCK)),
+        *(str(venv() / "bin" / "uv"), "pip", "sync", "--quiet", "--require-hashes", *FAST_BUILD, str(lock)),
         remedy="see its reason above; a second `make up` goes on from here",
         environment={"UV_CACHE_DIR": str(cache() / "uv"), **_mirror(), **os.environ, "VIRTUAL_ENV": str(venv())},
     )
     stamp.write_text(wanted)
+
+
+def _hash(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
 def _install_uv() -> None:
@@ -105,4 +111,4 @@ def _run(*command: str, remedy: str, environment: dict[str, str] | None = None) 
 
 
 if __name__ == "__main__":
-    report(install)
+    report(partial(install, DEV_LOCK if "--dev" in sys.argv[1:] else LOCK))

@@ -59,3 +59,12 @@ def test_make_faults_runs_every_test_that_make_test_leaves_out():
 def test_the_two_halves_of_make_test_are_all_of_it():
     platforms, others = re.findall(r"^\t@\$\(IN_VENV\) -m pytest (.*PLATFORMS.*)$", MAKEFILE, re.MULTILINE)
     assert (platforms, others) == ("$(PLATFORMS)", "$(PLATFORMS:%=--ignore=%)")
+
+
+def test_what_checks_sluice_holds_all_that_runs_it_in_the_same_versions():
+    runs, checks = (
+        set(re.findall(r"^\S+==\S+", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-dev.lock")
+    )
+    assert runs < checks
+    assert {package.partition("==")[0] for package in checks - runs} >= {"pytest", "hypothesis", "mypy", "ruff"}
