@@ -7,6 +7,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.engine import commit, storage
+from include.engine.fast_path import compaction
+from include.engine.fast_path.features import Refused
 from include.ledger.plan import Step
 from include.settings import settings
 
@@ -28,6 +30,12 @@ def compact(spark: SparkSession, name: str, step: Step, stamp: dict[str, object]
     if cube_bytes := step.numbers.get("cube_bytes"):
         sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
     with commit.stamped(spark, stamp, sizes):
+        if not step.partitions and not cube_bytes and settings().fast_path:
+            try:
+                compaction.compact(spark, name, sizes[SMALLER_THAN], sizes[TARGET])
+                return
+            except Refused as reason:
+                print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
         wanted = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:
             wanted = wanted.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))

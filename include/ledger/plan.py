@@ -176,7 +176,7 @@ def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Cut
 def _prefix(sizes: Sequence[int], most: int, bound: int, may_end: Callable[[End], bool]) -> Cut | None:
     """The longest prefix that Delta can be told to take, of at most `bound` bytes, whose end will do."""
     best = None
-    for files, end in enumerate(_bins(sizes, most), start=1):
+    for files, end in enumerate(bins(sizes, most), start=1):
         # Delta leaves a bin of one file alone, and its threshold cannot part files of one size.
         can_end = end.held > end.size and (files == len(sizes) or sizes[files] > end.size)
         if can_end and end.total <= bound and may_end(end):
@@ -184,7 +184,7 @@ def _prefix(sizes: Sequence[int], most: int, bound: int, may_end: Callable[[End]
     return best
 
 
-def _bins(sizes: Sequence[int], most: int) -> Iterator[End]:
+def bins(sizes: Sequence[int], most: int) -> Iterator[End]:
     """How Delta packs sizes that ascend into bins of at most so many bytes, after each file."""
     number, held, total = 1, 0, 0
     for size in sizes:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from include.engine import storage
-from include.engine.fast_path import path, source, transaction
+from include.engine.fast_path import internals, path, source
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.transaction import Target
 from include.ledger import verification
@@ -243,11 +243,11 @@ def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
 
 
 def test_delta_s_internals_are_as_the_fast_path_expects_them(spark):
-    assert transaction.unexpected(spark) is None
+    assert internals.unexpected(spark) is None
 
 
 def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, name, monkeypatch, capsys):
-    monkeypatch.setitem(transaction.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
+    monkeypatch.setitem(internals.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
     arrive(("a", 1, 60))
     run_once(readings(name))
     assert batches(f"silver.{name}") == [False]

@@ -6,7 +6,7 @@ to 32 characters, decimals to the next double. A column without a bound is one t
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,38 @@ def of(rows: pa.Table, layout: Layout) -> str:
             _put(least, path, bounds[0])
             _put(greatest, path, bounds[1])
     return json.dumps({"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def together(parts: Sequence[str]) -> str:
+    """Of the rows of several parts of a file, out of the statistics of each."""
+    found = [json.loads(part) for part in parts]
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for path in {path: None for part in found for path in _paths(part["nullCount"])}:
+        _put(nulls, path, sum(_get(part["nullCount"], path) for part in found))
+        # A part of nothing but NULL has no bounds, and needs none.
+        valued = [part for part in found if _get(part["nullCount"], path) < part["numRecords"]]
+        for name, into, choose in (("minValues", least, min), ("maxValues", greatest, max)):
+            bounds = [_get(part[name], path) for part in valued]
+            if bounds and None not in bounds:
+                _put(into, path, choose(bounds))
+    records = sum(part["numRecords"] for part in found)
+    return json.dumps({"numRecords": records, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def _paths(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _paths(value, (*above, name))
+        else:
+            yield *above, name
+
+
+def _get(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = None if values is None else values.get(name)
+    return values
 
 
 def _indexed(rows: pa.Table, layout: Layout) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:

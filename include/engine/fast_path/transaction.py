@@ -1,114 +1,19 @@
 """Commits data files to a stored table by Delta's own transaction, without a Spark query.
 
-A DataFrame write or a MERGE plans several queries for each commit, many times what a small batch needs. Both end in
-this transaction, which checks for conflicts and writes the checksum and the checkpoints. It is internal to Delta: this
-module alone names its classes, and `unexpected` compares them with what Sluice was made for.
+A DataFrame write, a MERGE or an OPTIMIZE plans several queries for each commit, many times what a small batch needs.
+All end in this transaction, which checks for conflicts and writes the checksum and the checkpoints.
 """
 
 import json
 import time
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from include.engine.fast_path.features import Layout, layout
+from include.engine.fast_path.internals import Internals, internals
 from include.settings import settings
-
-DELTA = "org.apache.spark.sql.delta"
-SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
-# By class, its methods and constructors (`new`) with the classes of their parameters.
-EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
-    f"{DELTA}.DeltaLog": {
-        "forTable": ("org.apache.spark.sql.SparkSession", STRING),
-        "unsafeVolatileSnapshot": (),
-        "update": ("boolean", OPTION, OPTION),
-        "startTransaction": (OPTION, OPTION),
-    },
-    f"{DELTA}.Snapshot": {"version": (), "metadata": (), "protocol": (), "checksumOpt": ()},
-    f"{DELTA}.OptimisticTransaction": {
-        "commit": (SEQ, f"{DELTA}.DeltaOperations$Operation"),
-        "readTxn": (),
-        "readWholeTable": (),
-        "txnVersion": (STRING,),
-        "registerSQLMetrics": ("org.apache.spark.sql.SparkSession", "scala.collection.immutable.Map"),
-    },
-    f"{DELTA}.VersionChecksum": {"setTransactions": ()},
-    f"{DELTA}.actions.SetTransaction": {"appId": (), "version": ()},
-    f"{DELTA}.actions.Action": {"fromJson": (STRING,), "json": ()},
-    f"{DELTA}.DeltaOperations$Write": {"new": ("org.apache.spark.sql.SaveMode", *[OPTION] * 8)},
-    f"{DELTA}.DeltaOperations$Merge": {"new": (*[OPTION] * 4, *[SEQ] * 3)},
-    "org.apache.spark.sql.execution.metric.SQLMetrics": {"createMetric": ("org.apache.spark.SparkContext", STRING)},
-}
-
-
-@dataclass(frozen=True)
-class Internals:
-    """Handles on classes of the JVM; to look one up by its name costs several calls into it."""
-
-    delta_log: Any
-    action: Any
-    write: Any
-    merge: Any
-    append_mode: Any
-    create_metric: Any
-    to_seq: Any
-    to_map: Any
-    some: Any
-    none: Any
-    array_list: Any
-    hash_map: Any
-
-
-def unexpected(spark: SparkSession) -> str | None:
-    """What of Delta's internals is not as this module expects it; None where all is."""
-    jvm = spark._jvm
-    for name, methods in EXPECTED.items():
-        if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
-            return f"the class {name} is missing"
-        found = _class(jvm, name)
-        for method, parameters in methods.items():
-            if not _has(spark, found, method, parameters):
-                return f"{name}.{method}({', '.join(parameters)}) is missing"
-    return None
-
-
-def _has(spark: SparkSession, found: Any, method: str, parameters: tuple[str, ...]) -> bool:
-    jvm = spark._jvm
-    kinds = spark.sparkContext._gateway.new_array(jvm.java.lang.Class, len(parameters))
-    for place, name in enumerate(parameters):
-        kinds[place] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
-    try:
-        found.getConstructor(kinds) if method == "new" else found.getMethod(method, kinds)
-    except Exception:
-        return False
-    return True
-
-
-def _class(jvm: Any, name: str) -> Any:
-    return jvm.org.apache.spark.util.Utils.classForName(name, False, False)
-
-
-@lru_cache(maxsize=1)
-def _internals(context: Any) -> Internals:
-    jvm = context._jvm
-    delta, python = jvm.org.apache.spark.sql.delta, jvm.org.apache.spark.api.python.PythonUtils
-    return Internals(
-        delta_log=delta.DeltaLog,
-        action=delta.actions.Action,
-        write=getattr(delta, "DeltaOperations$Write"),
-        merge=getattr(delta, "DeltaOperations$Merge"),
-        append_mode=jvm.org.apache.spark.sql.SaveMode.Append,
-        create_metric=jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric,
-        to_seq=python.toSeq,
-        to_map=python.toScalaMap,
-        some=jvm.scala.Option.apply,
-        none=jvm.scala.Option.empty(),
-        array_list=jvm.java.util.ArrayList,
-        hash_map=jvm.java.util.HashMap,
-    )
 
 
 class Target:
@@ -122,7 +27,7 @@ class Target:
         self.path = str(settings().table_path(name))
         self.committed: int | None = None
         self._spark = spark
-        self._java = _internals(spark.sparkContext)
+        self._java = internals(spark.sparkContext)
         self._log = self._java.delta_log.forTable(spark._jsparkSession, self.path)
         self._checked: tuple[Any, Any, Layout] | None = None
         self._newest: tuple[int, int, int] | None = None
@@ -221,6 +126,14 @@ class Transaction:
         operation = java.merge(none, none, none, none, empty, empty, empty)
         actions = [*[{"remove": remove} for remove in removes], *[{"add": add} for add in adds]]
         self._commit(actions, operation, metrics, txn, reads=True)
+
+    def compact(self, adds: list[dict[str, Any]], removes: list[dict[str, Any]], metrics: dict[str, int]) -> None:
+        """Commit these files in place of others with the same rows, as OPTIMIZE does, with the session's stamp."""
+        java, empty = self._java, self._java.to_seq(self._java.array_list())
+        operation = java.optimize(empty, empty, False, java.none, False)
+        actions = [*[{"remove": remove} for remove in removes], *[{"add": add} for add in adds]]
+        # Rows that others add meanwhile are no conflict; a file that others remove is one in any case.
+        self._commit(actions, operation, metrics, txn=None, reads=False)
 
     def _commit(
         self,

@@ -1,0 +1,106 @@
+"""The classes of Delta and Spark that the fast path calls though they are internal.
+
+This module alone names them, and `unexpected` compares them with what Sluice was made for.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+DELTA = "org.apache.spark.sql.delta"
+SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
+# By class, its methods and constructors (`new`) with the classes of their parameters.
+EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
+    f"{DELTA}.DeltaLog": {
+        "forTable": ("org.apache.spark.sql.SparkSession", STRING),
+        "unsafeVolatileSnapshot": (),
+        "update": ("boolean", OPTION, OPTION),
+        "startTransaction": (OPTION, OPTION),
+    },
+    f"{DELTA}.Snapshot": {"version": (), "metadata": (), "protocol": (), "checksumOpt": ()},
+    f"{DELTA}.OptimisticTransaction": {
+        "commit": (SEQ, f"{DELTA}.DeltaOperations$Operation"),
+        "readTxn": (),
+        "readWholeTable": (),
+        "txnVersion": (STRING,),
+        "registerSQLMetrics": ("org.apache.spark.sql.SparkSession", "scala.collection.immutable.Map"),
+    },
+    f"{DELTA}.VersionChecksum": {"setTransactions": ()},
+    f"{DELTA}.actions.SetTransaction": {"appId": (), "version": ()},
+    f"{DELTA}.actions.Action": {"fromJson": (STRING,), "json": ()},
+    f"{DELTA}.DeltaOperations$Write": {"new": ("org.apache.spark.sql.SaveMode", *[OPTION] * 8)},
+    f"{DELTA}.DeltaOperations$Merge": {"new": (*[OPTION] * 4, *[SEQ] * 3)},
+    f"{DELTA}.DeltaOperations$Optimize": {"new": (SEQ, SEQ, "boolean", OPTION, "boolean")},
+    "org.apache.spark.sql.execution.metric.SQLMetrics": {"createMetric": ("org.apache.spark.SparkContext", STRING)},
+}
+
+
+@dataclass(frozen=True)
+class Internals:
+    """Handles on classes of the JVM; to look one up by its name costs several calls into it."""
+
+    delta_log: Any
+    action: Any
+    write: Any
+    merge: Any
+    optimize: Any
+    append_mode: Any
+    create_metric: Any
+    to_seq: Any
+    to_map: Any
+    some: Any
+    none: Any
+    array_list: Any
+    hash_map: Any
+
+
+def unexpected(spark: SparkSession) -> str | None:
+    """What of Delta's internals is not as this module expects it; None where all is."""
+    jvm = spark._jvm
+    for name, methods in EXPECTED.items():
+        if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
+            return f"the class {name} is missing"
+        found = _class(jvm, name)
+        for method, parameters in methods.items():
+            if not _has(spark, found, method, parameters):
+                return f"{name}.{method}({', '.join(parameters)}) is missing"
+    return None
+
+
+def _has(spark: SparkSession, found: Any, method: str, parameters: tuple[str, ...]) -> bool:
+    jvm = spark._jvm
+    kinds = spark.sparkContext._gateway.new_array(jvm.java.lang.Class, len(parameters))
+    for place, name in enumerate(parameters):
+        kinds[place] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
+    try:
+        found.getConstructor(kinds) if method == "new" else found.getMethod(method, kinds)
+    except Exception:
+        return False
+    return True
+
+
+def _class(jvm: Any, name: str) -> Any:
+    return jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+
+
+@lru_cache(maxsize=1)
+def internals(context: Any) -> Internals:
+    jvm = context._jvm
+    delta, python = jvm.org.apache.spark.sql.delta, jvm.org.apache.spark.api.python.PythonUtils
+    return Internals(
+        delta_log=delta.DeltaLog,
+        action=delta.actions.Action,
+        write=getattr(delta, "DeltaOperations$Write"),
+        merge=getattr(delta, "DeltaOperations$Merge"),
+        optimize=getattr(delta, "DeltaOperations$Optimize"),
+        append_mode=jvm.org.apache.spark.sql.SaveMode.Append,
+        create_metric=jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric,
+        to_seq=python.toSeq,
+        to_map=python.toScalaMap,
+        some=jvm.scala.Option.apply,
+        none=jvm.scala.Option.empty(),
+        array_list=jvm.java.util.ArrayList,
+        hash_map=jvm.java.util.HashMap,
+    )

@@ -1,0 +1,269 @@
+"""Small files are put together by Arrow, and leave what OPTIMIZE would have left."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from delta.exceptions import ConcurrentDeleteDeleteException
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from include.engine import maintain
+from include.engine.fast_path import compaction, statistics
+from include.engine.fast_path.features import Layout, Refused
+from include.engine.fast_path.transaction import Target, Transaction
+from include.ledger.log import Log
+from include.ledger.plan import OPTIMIZE, Step
+from include.settings import settings
+from tests.commits import switch_fast_path
+
+SCHEMA = """
+    id BIGINT, tiny TINYINT, price DECIMAL(12,3), ratio DOUBLE, day DATE, at TIMESTAMP, text STRING, raw BINARY,
+    is_new BOOLEAN, tags ARRAY<STRING>, counts MAP<STRING, INT>, place STRUCT<lat: DOUBLE, name: STRING>
+"""
+MB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch) -> None:
+    switch_fast_path(monkeypatch, True)
+
+
+@pytest.fixture
+def path(name) -> Path:
+    return settings().table_path(f"bronze.{name}")
+
+
+@pytest.fixture
+def compact(spark, name):
+    """Files below a size into files of a size: returns the newest commit."""
+
+    def run(smaller_than_bytes: int = MB, target_bytes: int = 8 * MB):
+        numbers = {"smaller_than_bytes": smaller_than_bytes, "target_bytes": target_bytes}
+        maintain.compact(spark, f"bronze.{name}", Step(OPTIMIZE, True, "a test", numbers), {"window": 7})
+        log = Log(settings().table_path(f"bronze.{name}"))
+        return log.commit(log.versions[-1])
+
+    return run
+
+
+@pytest.fixture
+def arrive(spark, path):
+    """Rows of all kinds with these numbers, in so many files; each tenth value of each column is NULL."""
+
+    def write(begin: int, end: int, files: int = 1, **options: str) -> None:
+        made = spark.range(begin, end, 1, files).selectExpr(
+            "id",
+            "CAST(id % 100 AS TINYINT) AS tiny",
+            "CAST(id / 7 AS DECIMAL(12,3)) AS price",
+            "CASE id % 13 WHEN 0 THEN DOUBLE('NaN') WHEN 1 THEN -0.0 ELSE id / 3 END AS ratio",
+            "date_add(DATE'1580-01-01', CAST(id * 97 AS INT)) AS day",
+            "timestampadd(SECOND, id * 1000003, TIMESTAMP'0001-02-03 04:05:06.789012Z') AS at",
+            "repeat(md5(CAST(id AS STRING)), 2) AS text",
+            "unhex(md5(CAST(id AS STRING))) AS raw",
+            "id % 2 = 0 AS is_new",
+            "array(CAST(id AS STRING), NULL) AS tags",
+            "map('a', CAST(id AS INT), 'b', NULL) AS counts",
+            "named_struct('lat', id / 5, 'name', CAST(id AS STRING)) AS place",
+        )
+        for place, column in enumerate(made.columns[1:]):
+            made = made.withColumn(column, F.when(F.col("id") % 10 != place % 10, F.col(column)))
+        made.write.format("delta").mode("append").options(**options).save(str(path))
+
+    return write
+
+
+def rows_of(spark, path) -> list[str]:
+    frame = spark.read.format("delta").load(str(path))
+    return sorted(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
+
+
+def test_all_rows_are_there_afterwards_in_few_files_with_the_bounds_of_their_values(spark, path, arrive, compact):
+    for begin in range(0, 1_000, 100):
+        arrive(begin, begin + 100)
+    arrive(1_000, 1_010, files=3)
+    before = rows_of(spark, path)
+    done = compact()
+    assert (done.operation, done.metadata) == ("OPTIMIZE", {"window": 7})
+    assert rows_of(spark, path) == before
+    assert spark.read.format("delta").load(str(path)).where("at IS NULL OR ratio = DOUBLE('NaN')").count() > 0
+    # The same as Spark's own compaction of the same rows.
+    mine = bounds(path)
+    spark.read.format("delta").load(str(path)).repartition(2).write.format("delta").mode("overwrite").save(str(path))
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    theirs = bounds(path)
+    assert mine["numRecords"] == theirs["numRecords"] == 1_010
+    assert mine["nullCount"] == {name: theirs["nullCount"][name] for name in mine["nullCount"]}
+    # Text that is cut off is rounded up by another letter.
+    for side, names in (("minValues", ("id", "tiny", "day", "text")), ("maxValues", ("id", "tiny", "day"))):
+        assert {name: mine[side][name] for name in names} == {name: theirs[side][name] for name in names}
+
+
+def bounds(path: Path) -> dict:
+    """The statistics of the only file of a table."""
+    log = Log(path)
+    (file,) = log.state.live
+    for version in reversed(log.versions):
+        for action in log.actions(version, b'"add"'):
+            if "add" in action and action["add"]["path"] == file.path:
+                return json.loads(action["add"]["stats"])
+    raise AssertionError(f"{file.path} is in no commit")
+
+
+def test_a_stream_that_reads_the_table_sees_no_row_of_it_again(spark, path, arrive, compact, tmp_path):
+    seen = []
+
+    def read() -> None:
+        stream = spark.readStream.format("delta").load(str(path)).writeStream
+        stream = stream.foreachBatch(lambda rows, _: seen.extend(row.id for row in rows.select("id").collect()))
+        stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+
+    arrive(0, 30, files=3)
+    read()
+    compact()
+    arrive(30, 40)
+    read()
+    assert sorted(seen) == list(range(40))
+
+
+def test_files_are_put_together_up_to_the_size_and_no_further(spark, path, arrive, compact):
+    for begin in range(0, 600, 100):
+        arrive(begin, begin + 100)
+    sizes = sorted(file.bytes for file in Log(path).state.live)
+    largest = sizes[-1]
+    compact(smaller_than_bytes=largest, target_bytes=sum(sizes[:2]))
+    live = Log(path).state.live
+    # What is as large as the bound stays, two of the others become one, and one that would be alone stays too.
+    assert [file.rows for file in sorted(live, key=lambda file: file.bytes)].count(200) >= 1
+    assert largest in {file.bytes for file in live} and sum(file.rows for file in live) == 600
+    assert all(file.rows <= 200 for file in live)
+
+
+def test_columns_that_came_later_are_null_in_the_rows_of_before(spark, path, compact):
+    for columns in ("1 AS id", "2 AS id, 'b' AS text", "3 AS id, 'c' AS text, 4 AS more"):
+        frame = spark.sql(f"SELECT {columns}").coalesce(1)
+        frame.write.format("delta").mode("append").option("mergeSchema", "true").save(str(path))
+    compact()
+    stored = DeltaTable(str(path))
+    assert len(stored.file_uris()) == 1
+    rows = sorted(stored.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+    assert [(row["id"], row["text"], row["more"]) for row in rows] == [(1, None, None), (2, "b", None), (3, "c", 4)]
+
+
+def test_timestamps_of_older_writers_keep_their_centuries(spark, path, compact):
+    older = spark.newSession()
+    older.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    for moment in ("1600-03-01 12:00:00.000001", "9999-12-31 23:59:59.999999"):
+        frame = older.sql(f"SELECT TIMESTAMP'{moment}Z' AS at").coalesce(1)
+        frame.write.format("delta").mode("append").save(str(path))
+    before = rows_of(spark, path)
+    compact()
+    assert len(Log(path).state.live) == 1
+    assert rows_of(spark, path) == before
+
+
+def test_what_arrow_would_change_is_left_to_spark_and_nothing_lies_about(spark, path, compact, capsys):
+    for fields in ("'lat', 1.5D", "'lat', 2.5D, 'name', 'x'"):
+        frame = spark.sql(f"SELECT named_struct({fields}) AS place").coalesce(1)
+        frame.write.format("delta").mode("append").option("mergeSchema", "true").save(str(path))
+    before = rows_of(spark, path)
+    assert compact().operation == "OPTIMIZE"
+    assert "OPTIMIZE compacts it: the column place of its file" in capsys.readouterr().out
+    assert rows_of(spark, path) == before
+    live = {file.path for file in Log(path).state.live}
+    assert len(live) == 1
+    # Two files of before, and the one that holds their rows now.
+    assert len(list(path.glob("*.parquet"))) == 3
+
+
+def test_a_file_that_another_writer_replaces_meanwhile_is_a_conflict(spark, path, name, arrive, monkeypatch):
+    arrive(0, 30, files=3)
+    commit = Transaction.compact
+
+    def interfere(self, *given) -> None:
+        spark.sql(f"OPTIMIZE delta.`{path}`")
+        commit(self, *given)
+
+    monkeypatch.setattr(Transaction, "compact", interfere)
+    with pytest.raises(ConcurrentDeleteDeleteException):
+        compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+    assert len(rows_of(spark, path)) == 30
+
+
+def test_rows_that_arrive_meanwhile_are_no_conflict(spark, path, name, arrive, monkeypatch):
+    arrive(0, 30, files=3)
+    commit = Transaction.compact
+
+    def interfere(self, *given) -> None:
+        arrive(30, 40)
+        commit(self, *given)
+
+    monkeypatch.setattr(Transaction, "compact", interfere)
+    compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+    assert len(rows_of(spark, path)) == 40
+    assert len(Log(path).state.live) == 2
+
+
+def test_the_commit_says_whose_it_is_also_in_a_session_that_is_not_the_threads(spark, path, name, arrive):
+    arrive(0, 30, files=3)
+    other = spark.newSession()
+    spark.sql("SELECT 1").collect()
+    step = Step(OPTIMIZE, True, "a test", {"smaller_than_bytes": MB, "target_bytes": 8 * MB})
+    maintain.compact(other, f"bronze.{name}", step, {"window": 8})
+    log = Log(path)
+    assert log.commit(log.versions[-1]).metadata == {"window": 8}
+
+
+def test_the_commit_has_its_checksum_and_the_next_transaction_builds_on_it(spark, path, name, arrive):
+    arrive(0, 30, files=3)
+    compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+    version = Log(path).versions[-1]
+    assert Path(path, "_delta_log", f"{version:020}.crc").exists()
+    assert Target(spark, f"bronze.{name}").begin().read_version == version
+
+
+def test_a_table_with_a_feature_that_arrow_does_not_keep_is_refused(spark, path, name, arrive):
+    arrive(0, 30, files=3)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    with pytest.raises(Refused, match="deletionVectors"):
+        compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "number": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "ratio": st.none() | st.floats(),
+        "price": st.none() | st.decimals(-(10**9), 10**9, places=3, allow_nan=False),
+        "text": st.none() | st.text(max_size=40),
+        "at": st.none() | st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999),
+        "inner": st.fixed_dictionaries({"day": st.none() | st.integers(-700_000, 2_900_000)}),
+    }
+)
+LAYOUT = Layout(
+    schema=pa.schema(
+        {
+            "number": pa.int64(),
+            "ratio": pa.float64(),
+            "price": pa.decimal128(14, 3),
+            "text": pa.string(),
+            "at": pa.timestamp("us", "UTC"),
+            "inner": pa.struct({"day": pa.date32()}),
+        }
+    ),
+    indexed=None,
+    most_indexed=32,
+    is_append_only=False,
+)
+
+
+# The first example is slow to make where Spark has been busy.
+@settings_of(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=4))
+def test_the_bounds_of_parts_together_are_those_of_all_their_rows(parts):
+    tables = [pa.Table.from_pylist(part, LAYOUT.schema) for part in parts]
+    together = json.loads(statistics.together([statistics.of(part, LAYOUT) for part in tables]))
+    assert together == json.loads(statistics.of(pa.concat_tables(tables), LAYOUT))
