@@ -15,6 +15,7 @@ from include import catalog
 from include.control import database, lease, orders
 from include.control.keeper import Keeper
 from include.control.process import Holder, Process
+from include.engine import tuning
 from include.engine.besides import Besides
 from include.engine.host import Host
 from include.engine.session import open_session
@@ -43,6 +44,8 @@ def run(flows: list[Table], driver: str | None = None, once: bool = False, besid
         if not once:
             orders.begin(engine, names, by_hand=driver is None)
         spark = open_session(f"sluice {name}", catalog.load())
+        # What Delta asks of its log is small, too; each query's session begins with this and is tuned by its batches.
+        tuning.tune(spark, expected_rows=0)
         host = Host(spark, engine, keeper, name)
         beside = besides(spark, engine, name) if besides and driver else None
         try:

@@ -13,9 +13,9 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import prepare, watermark
+from include.engine import prepare, tuning, watermark
 from include.engine.commit import Stamp
-from include.engine.fast_path import source, transaction
+from include.engine.fast_path import internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
@@ -43,7 +43,7 @@ def of(spark: SparkSession, table: Table) -> "FastPath | None":
         return None
     if isinstance(table.write, Upsert) and not Aggregator.suits(table):
         return None
-    if missing := transaction.unexpected(spark):
+    if missing := internals.unexpected(spark):
         print(f"sluice: {table.flow}: small batches are written the long way: {missing}", file=sys.stderr, flush=True)
         return None
     return FastPath(spark, table)
@@ -77,6 +77,7 @@ class FastPath:
         read = self._source.between(stamp.source_from, stamp.source_to)
         if read.rows > MOST_ROWS or read.rows * self._bytes_per_row > MOST_BYTES:
             raise Refused(TOO_LARGE)
+        tuning.tune(rows.sparkSession, read.rows)
         stamp = replace(stamp, fast_path=True)
         if self._aggregator:
             self._aggregator.write(rows.sparkSession, read.files, stamp)
