@@ -29,15 +29,27 @@ class Root:
 def intervals(roots: Mapping[str, Root], cores: int) -> dict[str, float]:
     """By root, the seconds from one trigger to the next: never less than it declares.
 
-    A round of all roots may keep `BUSY_SHARE` of the cores busy for as long as the interval. A root that declares more
-    than `MOST_SECONDS` takes part in some rounds only, and counts for its share of them.
+    The rounds of all roots may keep `BUSY_SHARE` of the cores busy. What is more is taken from those that begin most
+    often, which then share one interval; a root that declares a longer one keeps it.
     """
-    busy = sum(root.round_seconds * min(1.0, MOST_SECONDS / root.interval_seconds) for root in roots.values())
-    needed = busy / (BUSY_SHARE * cores)
+    shared = _shared_interval(list(roots.values()), BUSY_SHARE * cores)
     return {
-        name: max(root.interval_seconds, min(needed, max(MOST_SECONDS, MOST_ROUNDS * root.round_seconds)))
+        name: max(root.interval_seconds, min(shared, max(MOST_SECONDS, MOST_ROUNDS * root.round_seconds)))
         for name, root in roots.items()
     }
+
+
+def _shared_interval(roots: list[Root], busy_cores: float) -> float:
+    """The least interval at which so many cores bear all rounds, where no root begins more often than it declares."""
+    ordered = sorted(roots, key=lambda root: root.interval_seconds)
+    shared = 0.0
+    for place, root in enumerate(ordered):
+        kept = sum(other.round_seconds / other.interval_seconds for other in ordered[place:])
+        sharing = sum(other.round_seconds for other in ordered[:place])
+        if kept < busy_cores and sharing / (busy_cores - kept) <= root.interval_seconds:
+            return sharing / (busy_cores - kept)
+        shared = (sharing + root.round_seconds) / busy_cores
+    return shared
 
 
 def smoothed(before: float | None, newest: float) -> float:
