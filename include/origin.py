@@ -53,7 +53,7 @@ class Kafka:
 
     topics: str | tuple[str, ...] = ()
     pattern: str | None = None
-    max_offsets: int = 200_000
+    max_offsets: int = 1_000_000
     schema_ids: bool = False
 
     @property

@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy import select
 
-from include import catalog
-from include.control import commands, database, lease, supervision
-from include.control.commands import Action, Command
+from include.control import database, lease, supervision
 from include.control.process import Holder
 from include.control.schema import drivers, runs
 from include.examples import PRODUCER
@@ -28,7 +26,7 @@ from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
 from tests.jobs import SHORT_LIVED
 from tests.oncall import OnCall
-from tests.pipeline import Pipeline
+from tests.pipeline import Pipeline, only_trackers
 from tests.waiting import wait_until
 
 DRIVER = "main"
@@ -205,10 +203,7 @@ def _is_driver(process: psutil.Process) -> bool:
 def running(home: Path, **settings: str) -> Iterator[Live]:
     """A platform from its start to its end."""
     made = Live.at(home, **settings)
-    # One driver is enough to kill; the others would only take its processors.
-    flows = catalog.load().flows.values()
-    aside = tuple(flow.flow for flow in flows if flow.driver != DRIVER)
-    commands.obey(made.control, Command(Action.STOP, aside, "a test", "one driver is enough"))
+    only_trackers(made.control)
     try:
         made.up()
         yield made

@@ -18,7 +18,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine
 
-from include.control import database, lease
+from include import catalog
+from include.control import commands, database, lease
+from include.control.commands import Action, Command
 from include.control.process import Holder
 from include.control.schema import desired
 from include.examples import views
@@ -217,6 +219,12 @@ def _command_line(process: psutil.Process) -> str:
         return ""
 
 
+def only_trackers(control: Engine) -> None:
+    """Stop the other examples before they start: they would only take the processors."""
+    others = tuple(flow.flow for flow in catalog.load().flows.values() if flow.name not in TABLES)
+    commands.obey(control, Command(Action.STOP, others, "a test", "the trackers are enough"))
+
+
 def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
     """With the empty broker at that address."""
     create_topic(address, TOPIC, 3)
@@ -232,7 +240,9 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
     )
     java_home = java.home()
     variables = environment.of_process(environment.write(where, java_home), java_home)
-    return Pipeline(home, {**variables, **SHORT_LIVED}, address)
+    made = Pipeline(home, {**variables, **SHORT_LIVED}, address)
+    only_trackers(made.control)
+    return made
 
 
 @pytest.fixture

@@ -11,6 +11,5 @@ TABLE = Table(
         amount STRING COMMENT 'what came in, below zero what went out',
         description STRING COMMENT 'whom it came from or went to'
     """,
-    driver="side",
     interval_seconds=10,
 )

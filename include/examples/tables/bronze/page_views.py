@@ -7,6 +7,5 @@ TABLE = Table(
     comment="Every page view that the readers' browsers reported, as it came",
     source=Kafka("page-views", schema_ids=True),
     schema=KAFKA_SCHEMA_WITH_IDS,
-    driver="side",
     interval_seconds=10,
 )

@@ -27,5 +27,4 @@ TABLE = Table(
     transform=transform,
     # A late file changes the balance of every later day.
     write=Upsert(keys=("day",)),
-    driver="side",
 )

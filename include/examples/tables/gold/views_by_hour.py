@@ -24,5 +24,4 @@ TABLE = Table(
     """,
     transform=transform,
     write=Upsert(keys=("document_id", "hour"), recompute=Bucket("hour", of="time", unit="hour")),
-    driver="side",
 )

@@ -37,5 +37,4 @@ TABLE = Table(
         unique=("view_id",), first_by=("topic", "partition", "offset"), watermark=Watermark("time", minutes=180)
     ),
     expect=(Expect("identified", "view_id IS NOT NULL AND time IS NOT NULL AND document_id IS NOT NULL"),),
-    driver="side",
 )

@@ -18,5 +18,4 @@ TABLE = Table(
     time_column="date",
     write=Append(),
     expect=(Expect("dated", "date IS NOT NULL"), Expect("an amount", "amount IS NOT NULL")),
-    driver="side",
 )
