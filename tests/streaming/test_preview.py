@@ -47,8 +47,9 @@ READING = "device STRING, time TIMESTAMP, bpm INT, offset BIGINT, _errors ARRAY<
 def left_behind() -> tuple:
     """All that lies in the home, except what Spark and the broker keep for themselves, and all control rows."""
     home = settings().home
-    found = [one for one in home.rglob("*") if one.relative_to(home).parts[0] not in ("tmp", "broker")]
-    listed = {one: (one.stat().st_size, one.stat().st_mtime_ns) for one in found if not one.name.startswith("control.")}
+    tops = [path for path in home.iterdir() if path.name not in ("tmp", "broker")]
+    below = [path for top in tops for path in (top, *top.rglob("*")) if not path.name.startswith("control.")]
+    listed = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in below}
     with database.transaction(database.connect(settings().control_url)) as connection:
         control = {name: connection.execute(table.select()).all() for name, table in metadata.tables.items()}
     return listed, control
