@@ -86,7 +86,8 @@ def _write(rows: DataFrame, life: Life, stamp: Stamp, may_be_replay: bool) -> No
     table = life.table
     is_raw = prepare.is_raw(table)
     records = sum(each.count for each in spans.of_kafka(stamp.source_from, stamp.source_to)) if is_raw else 0
-    tuning.tune(rows.sparkSession, records or life.rows_before)
+    # A batch of unknown size may be the first of a long history.
+    tuning.tune(rows.sparkSession, records or life.rows_before or tuning.SMALL_BATCH_ROWS)
     if isinstance(table.source, Files):
         life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, may_be_replay)
     elif isinstance(table.write, Upsert):
