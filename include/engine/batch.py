@@ -11,7 +11,7 @@ from include.engine import commit, deduplicate, files, prepare, prune, quality, 
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import Stamp
 from include.engine.fast_path.features import Refused
-from include.engine.fast_path.path import FastPath
+from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.quality import Tally
 from include.ledger import checkpoint as ledger
 from include.ledger import spans
@@ -23,7 +23,7 @@ from include.spec import Append, Files, Rule, Table, Upsert
 class Life:
     """One flow in one process: its table, its checkpoint and the lease it writes under.
 
-    rows_before: how many rows the batch before had, by which the next one is tuned.
+    rows_before: how many rows the batch before had, by which the next one is tuned; 0: nobody knows.
     newest: of a table with a watermark, once it is known, what the next batch's late rows are late by.
     fast_path: what writes its small batches; None where all are written by Spark.
     is_prepared: the rows of its batches come as `include.engine.prepare` makes them.
@@ -73,6 +73,8 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
             return
         except Refused as reason:
             life.fast_path.say(reason)
+            if isinstance(reason, TooLarge):
+                life.rows_before = 0
         except commit.CONFLICTS as conflict:
             # By somebody whom no lock binds.
             print(f"sluice: {stamp.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)

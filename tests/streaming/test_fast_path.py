@@ -11,7 +11,7 @@ from delta.exceptions import ConcurrentTransactionException
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from include.engine import storage
+from include.engine import storage, tuning
 from include.engine.fast_path import internals, path, source
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.transaction import Target
@@ -188,6 +188,22 @@ def test_a_flow_crosses_to_spark_and_back_with_the_size_of_its_batches(arrive, r
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, *[62] * 6, 64]
     assert [row["readings"] for row in rows_of(gold.name)] == [8]
     assert verification.verify(silver).batches == 3
+
+
+def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):
+    monkeypatch.setattr(path, "MOST_ROWS", 3)
+    silver, is_generated, tune = readings(name), [], tuning.tune
+
+    def note(session, expected_rows):
+        tune(session, expected_rows)
+        is_generated.append(session.conf.get("spark.sql.codegen.factoryMode", "FALLBACK") != "NO_CODEGEN")
+
+    monkeypatch.setattr(tuning, "tune", note)
+    for rows in ([("a", 1, 60)], [("a", n, 62) for n in range(2, 8)], [("a", 9, 64)]):
+        arrive(*rows)
+    run_once(silver)
+    assert batches(silver.name) == [True, False, True]
+    assert is_generated == [False, True, False]
 
 
 def test_an_optimize_and_a_restore_by_hand_between_two_batches_lose_and_double_nothing(

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import batch, commit, storage
+from include.engine import batch, commit, storage, tuning
 from include.engine.batch import Life
 from include.engine.checkpoint import Checkpoint
 from include.engine.commit import txn_app_id
@@ -67,6 +67,12 @@ def test_every_row_of_a_batch_ends_in_the_table_or_in_its_quarantine(spark, read
     write(readings, 0, [("a", NOON, 60, 0), ("b", NOON, 300, 1), ("c", NOON, None, 2)])
     assert places(spark, readings.name) == [0]
     assert places(spark, readings.quarantine) == [1, 2]
+
+
+def test_a_first_batch_of_unknown_size_is_computed_by_generated_code(spark, readings, write):
+    tuning.tune(spark, expected_rows=0)
+    write(readings, 0, [("a", NOON, 60, 0)])
+    assert spark.conf.get("spark.sql.codegen.factoryMode", "FALLBACK") != "NO_CODEGEN"
 
 
 def test_a_batch_that_is_written_again_leaves_the_tables_as_after_the_first_time(spark, readings, write):

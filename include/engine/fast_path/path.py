@@ -26,7 +26,10 @@ MOST_ROWS = 10_000
 MOST_BYTES = 64_000_000
 # Before the first batch has shown how long the rows are.
 BYTES_PER_ROW = 64_000
-TOO_LARGE = "has more rows than the fast path takes"
+
+
+class TooLarge(Refused):
+    """A batch for Spark's own writers."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class FastPath:
     ) -> Written:
         read = self._source.between(stamp.source_from, stamp.source_to)
         if read.rows > MOST_ROWS or read.rows * self._bytes_per_row > MOST_BYTES:
-            raise Refused(TOO_LARGE)
+            raise TooLarge(f"{read.rows} rows")
         tuning.tune(rows.sparkSession, read.rows)
         stamp = replace(stamp, fast_path=True)
         if self._aggregator:
@@ -97,7 +100,7 @@ class FastPath:
             found = rows.toArrow()
         except PySparkException as error:
             if "maxResultSize" in str(error):
-                raise Refused(TOO_LARGE) from error
+                raise TooLarge(str(error)) from error
             raise
         if len(found):
             self._bytes_per_row = max(found.nbytes / len(found), self._bytes_per_row / 2)
@@ -111,9 +114,9 @@ class FastPath:
     def say(self, reason: Refused) -> None:
         """Each reason once, but for that of a large batch, which is no news."""
         why = str(reason)
-        if why not in self._said and why != TOO_LARGE:
+        if why not in self._said and not isinstance(reason, TooLarge):
             print(f"sluice: {self._table.flow}: batches are written the long way: {why}", file=sys.stderr, flush=True)
-        self._said.add(why)
+            self._said.add(why)
 
     def forget(self) -> None:
         """A batch was written another way: what is known of the table counts no longer."""
