@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from delta.exceptions import ConcurrentTransactionException
 from deltalake import DeltaTable
+from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from include.engine import storage, tuning
@@ -193,10 +194,12 @@ def test_a_flow_crosses_to_spark_and_back_with_the_size_of_its_batches(arrive, r
 def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):
     monkeypatch.setattr(path, "MOST_ROWS", 3)
     silver, is_generated, tune = readings(name), [], tuning.tune
+    # A task has the settings that its thread has, too, and those may be of the batch before.
+    of_task = F.udf(lambda: TaskContext.get().getLocalProperty("spark.sql.codegen.factoryMode"))
 
     def note(session, expected_rows):
         tune(session, expected_rows)
-        is_generated.append(session.conf.get("spark.sql.codegen.factoryMode", "FALLBACK") != "NO_CODEGEN")
+        is_generated.append(session.range(1).select(of_task()).first()[0] != "NO_CODEGEN")
 
     monkeypatch.setattr(tuning, "tune", note)
     for rows in ([("a", 1, 60)], [("a", n, 62) for n in range(2, 8)], [("a", 9, 64)]):
@@ -229,8 +232,8 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
     arrive(("a", 3, 62))
     appended = path.Appender._commit
 
-    def interfere(self, transaction_, adds, rows, stamp, reads):
-        appended(self, transaction_, adds, rows, stamp, reads)
+    def interfere(self, transaction_, file, stamp, reads):
+        appended(self, transaction_, file, stamp, reads)
         if stamp.batch == 1:
             # The row of the next batch, by hand.
             row = {"device": "a", "time": NOON + timedelta(seconds=3), "bpm": 99, "weight": None, "place": 7}
