@@ -21,6 +21,8 @@ OWNER, SET = "sluice.owner", "sluice.properties"
 FOR_GOOD = {FEED}
 # A full refresh that died has left it switched off.
 ALWAYS = {"delta.appendOnly"}
+# A table that is older than the default gets it, too, unless somebody has set another value by hand.
+WHERE_MISSING = {"delta.checkpointInterval"}
 # Delta keeps the columns in its log where delta-rs does not look.
 CLUSTERING = "clustering"
 # Of a log, or a feature or type in it, that delta-rs does not know.
@@ -109,7 +111,8 @@ def _changes(
 ) -> tuple[dict[str, str], list[str]]:
     """Those to set, by name, and the names of those to take away."""
     set_before = json.loads(stored.get(SET, "[]"))
-    wanted = {key: own[key] for key in {*set_before, *ALWAYS} if key in own} | properties(table)
+    defaults = {*set_before, *ALWAYS, *(WHERE_MISSING - stored.keys())}
+    wanted = {key: own[key] for key in defaults if key in own} | properties(table)
     changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
     if comment != table.comment:
         changed["comment"] = table.comment

@@ -16,6 +16,9 @@ from include.spec import Append, Files, Table
 PROPERTIES = {
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
     "delta.enableExpiredLogCleanup": "false",
+    # Delta replays the log in Spark for each checkpoint, which costs as much as ten small batches. By default, every
+    # tenth commit writes one.
+    "delta.checkpointInterval": "100",
 }
 
 # Delta wants its log to be kept for at least as long as deleted files. Sluice cleans it itself, by what is needed.

@@ -40,6 +40,18 @@ def properties(table: Table) -> dict[str, str]:
     return stored(table).metadata().configuration
 
 
+def test_an_older_table_gets_the_default_that_it_lacks_and_keeps_what_was_set_by_hand(spark, name):
+    interval = "delta.checkpointInterval"
+    for suffix, by_hand in (("a", None), ("b", "30")):
+        older = table(f"{name}{suffix}")
+        storage.create(spark, older)
+        spark.sql(f"ALTER TABLE {older.name} UNSET TBLPROPERTIES ('{interval}')")
+        if by_hand:
+            spark.sql(f"ALTER TABLE {older.name} SET TBLPROPERTIES ('{interval}' = '{by_hand}')")
+        storage.create(spark, older)
+        assert properties(older)[interval] == (by_hand or "100")
+
+
 def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(spark, name):
     first = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
     storage.create(spark, first)
@@ -71,7 +83,8 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
     storage.create(spark, third)
     left = properties(third)
     assert left["delta.appendOnly"] == "false", "what Sluice sets comes back"
-    assert not {"sluice.owner", "sluice.properties", "delta.checkpointInterval", "my.own"} & set(left)
+    assert left["delta.checkpointInterval"] == "100"
+    assert not {"sluice.owner", "sluice.properties", "my.own"} & set(left)
     version = stored(third).version()
     storage.create(spark, third)
     assert stored(third).version() == version
