@@ -26,6 +26,8 @@ CONF = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # The default one forks twice for each commit to a local disk, and lets two threads write one version.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     # Half the bytes of snappy for a quarter more CPU on raw payloads, free on typed columns.
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
@@ -68,10 +70,18 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     for name, most in AVRO_LIMITS.items():
         # Of this JVM; it reads them when it first decodes something.
         spark._jvm.java.lang.System.setProperty(name, str(most))
+    _without_sidecars(spark)
     for table in catalog.tables.values():
         register(spark, table.name)
         register(spark, table.quarantine)
     return spark
+
+
+def _without_sidecars(spark: SparkSession) -> None:
+    """Hadoop would write a second file with checksums beside each file on a local disk, and fork `chmod` for both."""
+    jvm = spark._jvm
+    local = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
 
 
 def _s3() -> dict[str, str]:

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 from include.control import private
-from include.local import class_path, install
+from include.local import class_path, install, java
 from include.settings import ROOT, Settings
 
 # Several Airflow processes share one SQLite file. Two requests that wait for each other in the API server's one loop
@@ -27,6 +27,8 @@ LATE_COMPILATION = {
 DRIVER_OPTIONS = " ".join(
     ["-XX:+UseSerialGC", "-XX:-UsePerfData", *(f"-XX:{name}={calls}" for name, calls in LATE_COMPILATION.items())]
 )
+# Hadoop forks a `chmod` for each file that it writes, which costs half as much in this way. Later ones warn of it.
+QUICK_FORK, LAST_JAVA_WITH_QUICK_FORK = "-Djdk.lang.Process.launchMechanism=VFORK", 21
 # Without a word where an archive of classes is missing, or is one of other jars.
 NO_WARNINGS = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
@@ -87,6 +89,8 @@ def write_spark(where: Settings, java_home: Path) -> dict[str, str]:
     for directory in (spark, where.home / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
     options = f"{DRIVER_OPTIONS} -XX:SharedArchiveFile={class_path.archive(where, java_home)} {NO_WARNINGS}"
+    if java.version(java_home / "bin" / "java") <= LAST_JAVA_WITH_QUICK_FORK:
+        options = f"{options} {QUICK_FORK}"
     values = {"jars": class_path.of_driver(where), "options": options, "temporary": where.home / "tmp"}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
