@@ -33,6 +33,8 @@ from include.spec import Kafka, Table
 # A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
 SILENT_SECONDS = 20
 NEWEST_JOBS = 3
+# As many as Spark keeps reports of (`spark.sql.streaming.numRecentProgressUpdates`).
+KEPT_BATCHES = 500
 # As long as an idle query takes to stop on a busy machine.
 STOP_SECONDS = 2
 
@@ -42,7 +44,7 @@ class Flow:
     """order: what was wanted when it started. must_end: it is turned away before its next batch, and then `is_turned`.
 
     error: what its batch function raised. kept: the newest of its reports that is written down,
-    as of `kept_at`.
+    as of `kept_at`. rows_read: by batch, what Spark does not count because it did not read it; of the newest batches.
     """
 
     spark: SparkSession
@@ -56,6 +58,7 @@ class Flow:
     batch: int | None = None
     kept: str | None = None
     kept_at: float = 0.0
+    rows_read: dict[int, int] = field(default_factory=dict)
     _thread: Any = None
     _looks: int = 0
     _tasks: tuple[Any, ...] = ()
@@ -90,6 +93,10 @@ class Flow:
         """Asked at each look at the gate: whether it goes on waiting, which is a sign of life."""
         self._looks += 1
         return not self.must_end
+
+    def note_read(self, batch: int, rows: int) -> None:
+        self.rows_read[batch] = rows
+        self.rows_read.pop(batch - KEPT_BATCHES, None)
 
     def end(self) -> None:
         """End it before its next batch: at the gate, or here where it is idle. A batch in hand is finished first,
@@ -144,6 +151,7 @@ def start(
             pacer.begin(table.flow)
             _check_topics(life, number, topics)
             batch.write(rows, number, life)
+            flow.note_read(number, life.rows_before)
             pacer.commit(table.flow)
             # In the query's own session: others of this driver may compact theirs at the same time.
             _compact(rows.sparkSession, table, number)

@@ -58,7 +58,8 @@ class Progress:
         for place in range(len(reports) - 1, -1, -1):
             if reports[place].timestamp() == flow.kept:
                 break
-            new.append(self._line(flow, report=reports[place].json()))
+            rows = flow.rows_read.get(reports[place].batchId())
+            new.append(self._line(flow, report=reports[place].json(), rows=rows))
         self._write(new[::-1])
         flow.kept = newest.timestamp()
 

@@ -90,7 +90,16 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     if raw is None:
         error = told["error"]
         return row | {"event": "failed" if error else "ended", "error": error and storable(error)}
-    return row | _measured(told) | {"raw": raw}
+    return row | _measured(told) | _counted(told, line.get("rows")) | {"raw": raw}
+
+
+def _counted(report: dict[str, Any], rows: int | None) -> dict[str, Any]:
+    """rows: of a batch, by the driver's own count, where it has one: Spark does not know what it did not read."""
+    known, spent_ms = report["numInputRows"], report["durationMs"]
+    into, out_of = report.get("inputRowsPerSecond"), report.get("processedRowsPerSecond")
+    if not known and rows and "addBatch" in spent_ms:
+        known, into, out_of = rows, None, rows * 1000 / max(1, spent_ms["triggerExecution"])
+    return {"input_rows": known, "input_rows_per_second": into, "processed_rows_per_second": out_of}
 
 
 def _measured(report: dict[str, Any]) -> dict[str, Any]:
@@ -102,9 +111,6 @@ def _measured(report: dict[str, Any]) -> dict[str, Any]:
         **{f"{which}_offset": _text(source.get(f"{which}Offset")) for which in ("start", "end", "latest")},
         "source_metrics": source.get("metrics") or {},
         "sink": report["sink"]["description"],
-        "input_rows": report["numInputRows"],
-        "input_rows_per_second": report.get("inputRowsPerSecond"),
-        "processed_rows_per_second": report.get("processedRowsPerSecond"),
         **{column: spent_ms.get(phase) for column, phase in PHASES_MS.items()},
         "state": [{name: one.get(key) for name, key in STATE.items()} for one in report["stateOperators"]],
     }

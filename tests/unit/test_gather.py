@@ -83,8 +83,8 @@ def report(batch: int, at: datetime = NOW, **changed: object) -> dict:
     }
 
 
-def line(told: dict, kind: str = "report", flow: str = FLOW) -> str:
-    return json.dumps({"driver": "main", "flow": flow, "generation": 2, kind: json.dumps(told)})
+def line(told: dict, kind: str = "report", flow: str = FLOW, **more: object) -> str:
+    return json.dumps({"driver": "main", "flow": flow, "generation": 2, kind: json.dumps(told), **more})
 
 
 def ending(batch: int | None, error: str | None) -> str:
@@ -154,6 +154,15 @@ def test_a_batch_has_all_that_spark_told_of_it_in_columns():
         ],
         "error": None,
     }
+
+
+def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
+    unread = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
+    write(line(report(7, **unread), rows=143), line(report(8), rows=7), line(report(9, **unread), rows=None))
+    gather_once()
+    rows = sorted(rows_of(progress.TABLE), key=lambda row: row["batch"])
+    rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
+    assert rates == [(143, None, pytest.approx(143 / 1.429)), (100, 93.4, 70.5), (0, 0.0, 0.0)]
 
 
 def test_idle_triggers_and_ends_are_told_from_batches():

@@ -117,7 +117,7 @@ class Aggregator:
             removes.append(data_file.removal(path, size))
             rest = pa.concat_tables([rest, stored.filter(is_kept)])
         parts = [pa.concat_tables([rest, rows])] if len(rest) <= MOST_ROWS_BESIDE else [rest, rows]
-        adds = [data_file.write(part, self._target.path, transaction.layout) for part in parts if len(part)]
+        adds = [data_file.write([part], self._target.path, transaction.layout).added() for part in parts if len(part)]
         metrics = {
             "operationNumSourceRows": len(rows),
             "numTargetRowsInserted": len(rows) - updated,

@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 from include.engine import commit, deduplicate, quality, watermark
 from include.engine.commit import Stamp
 from include.engine.fast_path import data_file
+from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
@@ -35,11 +38,17 @@ class Appender:
         moment = deduplicate.moment(table, write)
         self._known = KnownKeys(table.name, write, moment) if write.unique and moment else None
 
-    def append(self, rows: pa.Table, stamp: Stamp) -> None:
-        """All of the rows, as they came. Raises Refused where the table is not for this path; so do the others."""
+    def append(self, parts: Iterable[pa.Table], stamp: Stamp) -> int:
+        """All rows of these parts, as they came. Returns how many; none where the table held the batch already.
+
+        Raises Refused where the table is not for this path; so do the others.
+        """
         transaction = self._target.begin()
-        if transaction.last_batch(stamp.txn_app_id) < stamp.batch:
-            self._commit(transaction, self._files(transaction, rows), len(rows), stamp, reads=False)
+        if transaction.last_batch(stamp.txn_app_id) >= stamp.batch:
+            return 0
+        file = self._file(transaction, parts)
+        self._commit(transaction, file, stamp, reads=False)
+        return file.rows if file else 0
 
     def append_judged(
         self, rows: pa.Table, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None
@@ -68,11 +77,11 @@ class Appender:
             stamp = replace(stamp, newest={self._write.watermark.of: newest})
         new = self._new(kept, transaction)
         # Before anything is committed: what is refused here is written another way.
-        adds = self._files(transaction, new)
+        file = self._file(transaction, [new])
         broken = _mask(groups, ends, "quarantine")
         told = rows.set_column(rows.column_names.index(quality.RULES), quality.RULES, pa.array(groups, _LIST))
         self._put_aside(told.filter(broken), stamp, left_before)
-        self._commit(transaction, adds, len(new), replace(stamp, rows=asdict(tally)), reads=bool(self._write.unique))
+        self._commit(transaction, file, replace(stamp, rows=asdict(tally)), reads=bool(self._write.unique))
         if self._known and self._target.committed is not None:
             self._known.committed(self._target.committed, new)
         return tally, newest
@@ -120,8 +129,13 @@ class Appender:
     def _order(self) -> list[tuple[str, str, str]]:
         return [(name, "ascending", "at_start") for name in self._write.first_by or self._write.unique]
 
-    def _files(self, transaction: Transaction, rows: pa.Table) -> list[dict[str, Any]]:
-        return [data_file.write(rows, self._target.path, transaction.layout)] if len(rows) else []
+    def _file(self, transaction: Transaction, parts: Iterable[pa.Table]) -> DataFile | None:
+        """None where there are no rows."""
+        filled = (part for part in parts if len(part))
+        first = next(filled, None)
+        if first is None:
+            return None
+        return data_file.write(chain([first], filled), self._target.path, transaction.layout)
 
     def _put_aside(self, rows: pa.Table, stamp: Stamp, left_before: tuple[int, int] | None) -> None:
         name = self._table.quarantine
@@ -134,13 +148,12 @@ class Appender:
         transaction = self._quarantine.begin()
         for column, value in commit.quarantine_columns(asdict(stamp)).items():
             rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
-        add = data_file.write(rows, self._quarantine.path, transaction.layout)
+        file = data_file.write([rows], self._quarantine.path, transaction.layout)
         self.has_put_aside = True
-        transaction.append([add], json.dumps(asdict(stamp)), None, len(rows), reads=False)
+        transaction.append([file.added()], json.dumps(asdict(stamp)), None, file.rows, reads=False)
 
-    def _commit(
-        self, transaction: Transaction, adds: list[dict[str, Any]], rows: int, stamp: Stamp, reads: bool
-    ) -> None:
+    def _commit(self, transaction: Transaction, file: DataFile | None, stamp: Stamp, reads: bool) -> None:
+        adds, rows = ([file.added()], file.rows) if file else ([], 0)
         transaction.append(adds, json.dumps(asdict(stamp)), (stamp.txn_app_id, stamp.batch), rows, reads)
 
 

@@ -14,15 +14,13 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from include.engine.fast_path import data_file, statistics
+from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, Refused
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
 from include.ledger import plan as planning
 
-# Of Arrow's buffers in a row group; so much of a table is in memory at a time, and one batch of rows more.
-ROW_GROUP_BYTES = 64 * 2**20
 BATCH_ROWS = 64 * 1024
 
 
@@ -41,7 +39,8 @@ def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_byte
     removed: list[str] = []
     try:
         for paths in _bins(sizes, smaller_than_bytes, target_bytes):
-            written.append(_rewritten(target.path, paths, transaction.layout))
+            rows = _rows(target.path, paths, transaction.layout)
+            written.append(data_file.write(rows, target.path, transaction.layout))
             removed += paths
     except (pa.ArrowException, OSError, Refused) as error:
         for file in written:
@@ -83,37 +82,15 @@ def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> 
             yield paths
 
 
-def _rewritten(table: str, paths: list[str], layout: Layout) -> DataFile:
-    made = DataFile(table)
-    parts: list[str] = []
-    try:
-        with parquet.ParquetWriter(made.path, layout.schema, **data_file.FORMAT) as writer:
-            for rows in _row_groups(table, paths, layout):
-                parts.append(statistics.of(rows, layout))
-                writer.write_table(rows, row_group_size=max(1, len(rows)))
-    except BaseException:
-        made.delete()
-        raise
-    made.stats = statistics.together(parts)
-    return made
-
-
-def _row_groups(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
-    """All rows of these files, in their order; no group of an empty table."""
-    waiting: list[pa.Table] = []
-    waiting_bytes = 0
+def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
+    """All rows of these files, in their order; at least one part, though it be empty."""
+    yield layout.schema.empty_table()
     for path in paths:
         # Spark's older timestamps count nanoseconds, in which Arrow gets no further than the year 2262.
         with parquet.ParquetFile(Path(table, path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
-                rows = data_file.conform(_with_all_columns(pa.Table.from_batches([batch]), layout), layout)
-                waiting.append(rows)
-                waiting_bytes += rows.nbytes
-                if waiting_bytes >= ROW_GROUP_BYTES:
-                    yield pa.concat_tables(waiting)
-                    waiting, waiting_bytes = [], 0
-    yield pa.concat_tables(waiting) if waiting else layout.schema.empty_table()
+                yield data_file.conform(_with_all_columns(pa.Table.from_batches([batch]), layout), layout)
 
 
 def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:

@@ -3,6 +3,7 @@
 import math
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,20 @@ from include.engine.fast_path.features import Layout, Refused
 
 # Whole numbers and decimals as Spark writes them, so that every file of a table has the same types.
 FORMAT: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "store_decimal_as_integer": True}
+# Of Arrow's buffers in a row group.
+ROW_GROUP_BYTES = 64 * 2**20
 
 
 class DataFile:
     """A file in a table's directory, which no reader sees before its commit.
 
-    stats: of its rows, as `statistics.of` gives them.
+    rows: how many it holds. stats: of these, as `statistics.of` gives them.
     """
 
     def __init__(self, table: str) -> None:
         self.name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
         self.path = Path(table, self.name)
+        self.rows = 0
         self.stats = ""
 
     @property
@@ -47,16 +51,37 @@ class DataFile:
         self.path.unlink(missing_ok=True)
 
 
-def write(rows: pa.Table, table: str, layout: Layout) -> dict[str, Any]:
-    """The rows as a file, and that as an `add` action of the log. table: its path.
+def write(parts: Iterable[pa.Table], table: str, layout: Layout) -> DataFile:
+    """Rows as a file. parts: with at least the columns of the table, which become row groups. table: its path.
 
-    rows: with at least the columns of the table. Raises Refused where they are of other types.
+    Nothing is left behind where that fails. Raises Refused where the rows are of other types than the table's.
     """
-    rows = conform(rows, layout)
-    file = DataFile(table)
-    parquet.write_table(rows, file.path, **FORMAT)
-    file.stats = statistics.of(rows, layout)
-    return file.added()
+    made = DataFile(table)
+    stats: list[str] = []
+    try:
+        with parquet.ParquetWriter(made.path, layout.schema, **FORMAT) as writer:
+            for part in _row_groups(parts):
+                rows = conform(part, layout)
+                made.rows += len(rows)
+                stats.append(statistics.of(rows, layout))
+                writer.write_table(rows, row_group_size=max(1, len(rows)))
+    except BaseException:
+        made.delete()
+        raise
+    made.stats = stats[0] if len(stats) == 1 else statistics.together(stats)
+    return made
+
+
+def _row_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Parts put together to row groups; so much is in memory at a time, and one part more."""
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(rows.nbytes for rows in waiting) >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def conform(rows: pa.Table, layout: Layout) -> pa.Table:

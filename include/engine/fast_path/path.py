@@ -19,11 +19,14 @@ from include.engine.fast_path import internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
+from include.engine.fast_path.topic_reader import TopicReader
 from include.settings import settings
-from include.spec import Append, Files, Replace, Table, Upsert
+from include.spec import Append, Files, Kafka, Replace, Table, Upsert
 
 MOST_ROWS = 10_000
 MOST_BYTES = 64_000_000
+# Of a topic, which are written as they come, to one file.
+MOST_LOCAL_RECORDS = 2_000_000
 # Before the first batch has shown how long the rows are.
 BYTES_PER_ROW = 64_000
 
@@ -63,6 +66,11 @@ class FastPath:
         write = table.write
         self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
+        takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
+        self._topics = TopicReader(settings().kafka) if takes_records else None
+        # Elsewhere the cores that may read them in parallel are not those of the driver.
+        is_local = spark.sparkContext.master.startswith("local")
+        self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_ROWS
 
     def write(
         self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
@@ -78,18 +86,20 @@ class FastPath:
         self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
     ) -> Written:
         read = self._source.between(stamp.source_from, stamp.source_to)
+        stamp = replace(stamp, fast_path=True)
+        if self._topics and read.rows <= self._most_records:
+            tuning.tune(rows.sparkSession, expected_rows=0)
+            assert self._appender
+            return Written(self._appender.append(self._topics.read(read.ranges), stamp), newest)
         if read.rows > MOST_ROWS or read.rows * self._bytes_per_row > MOST_BYTES:
             raise TooLarge(f"{read.rows} rows")
         tuning.tune(rows.sparkSession, read.rows)
-        stamp = replace(stamp, fast_path=True)
         if self._aggregator:
             self._aggregator.write(rows.sparkSession, read.files, stamp)
             return Written(read.rows, newest)
         assert self._appender
         if prepare.is_raw(self._table):
-            found = self._fetched(rows)
-            self._appender.append(found, stamp)
-            return Written(len(found), newest)
+            return Written(self._appender.append([self._fetched(rows)], stamp), newest)
         if not is_prepared:
             rows = prepare.judged(rows, self._table, watermark.rules_of(self._table, newest))
         done = self._appender.append_judged(self._fetched(rows), stamp, newest, left_before)

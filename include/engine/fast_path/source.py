@@ -8,6 +8,7 @@ from include.errors import Broken
 from include.ledger import checkpoint, spans
 from include.ledger.appended import Appends, Read
 from include.ledger.log import Log
+from include.ledger.spans import Range
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -17,10 +18,11 @@ MOST_VERSIONS = 200
 
 @dataclass(frozen=True)
 class Reads:
-    """rows: at most so many. files: of a stored source, those that hold them."""
+    """rows: at most so many. files: of a stored source, those that hold them. ranges: the same of topics."""
 
     rows: int
     files: tuple[Read, ...] = ()
+    ranges: tuple[Range, ...] = ()
 
 
 class Source:
@@ -32,7 +34,8 @@ class Source:
     def between(self, begin: Any, end: Any) -> Reads:
         """Between two offsets of its stream. Raises Refused where nobody can tell without reading it."""
         if not isinstance(self._source, Delta):
-            return Reads(sum(each.count for each in spans.of_kafka(begin, end)))
+            ranges = tuple(spans.of_kafka(begin, end))
+            return Reads(sum(each.count for each in ranges), ranges=ranges)
         if self._source.changes:
             raise Refused("it reads changes, which no commit counts")
         if begin is not None and spans.place(begin) == spans.place(end):

@@ -1,0 +1,28 @@
+"""Drivers that die at the commit of a batch: when its file is there, and before Spark has written it down."""
+
+import itertools
+
+import pytest
+
+from include.ledger import verification
+from include.settings import settings
+from tests.flows import FULL, Chain
+from tests.jobs import Job
+
+LAYERS = ("bronze", "quarantine", "silver", "gold")
+KILLS = list(itertools.product(LAYERS, ("before", "after")))
+
+
+# In the short form, one kill between file and commit, and one between commit and checkpoint.
+@pytest.mark.parametrize("kills", [KILLS * 2 if FULL else [("quarantine", "before"), ("gold", "after")]])
+def test_a_driver_that_dies_at_a_commit_loses_and_doubles_nothing(chain: Chain, run_once, kills):
+    chain.topic.create(2)
+    tables = {layer: f"{layer}.{chain.name}" for layer in LAYERS} | {"quarantine": chain.silver.quarantine}
+    for number, (layer, moment) in enumerate(kills):
+        chain.topic.send(*range(number, number + 70), "broken")
+        job = Job(settings().home, "tests.aimed_kill_job", chain.name, chain.topic.name, tables[layer], moment)
+        assert job.wait() < 0, job.log.read_text()
+    run_once(*chain.all)
+    chain.assert_holds(chain.topic.messages())
+    for table in chain.all:
+        verification.verify(table)

@@ -1,0 +1,133 @@
+"""Records that are read without Spark, against those that Spark reads."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from include.engine import read
+from include.engine.fast_path import data_file, path, topic_reader
+from include.engine.fast_path.features import Refused
+from include.engine.fast_path.topic_reader import TopicReader
+from include.ledger import kafka, verification
+from include.ledger.log import Log
+from include.ledger.spans import Range
+from include.settings import settings
+from include.spec import Kafka, Table
+from tests.flows import rows_of
+from tests.topic import Topic
+
+COLUMNS = topic_reader.SCHEMA.names
+
+
+@pytest.fixture
+def topic(broker: str) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def reader(broker: str) -> TopicReader:
+    return TopicReader(broker)
+
+
+@pytest.fixture
+def bronze(name: str, topic: Topic) -> Table:
+    return Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name))
+
+
+def whole(topic: Topic) -> list[Range]:
+    offsets = kafka.offsets(topic.servers, topic.name)
+    return [Range(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
+
+
+def values(reader: TopicReader, ranges: list[Range]) -> list[bytes | None]:
+    return [value for part in reader.read(ranges) for value in part["value"].to_pylist()]
+
+
+@pytest.fixture
+def send_awkward(topic: Topic) -> Callable[[], None]:
+    """Records with everything that one may have or lack, to two partitions."""
+
+    def send() -> None:
+        producer = Producer({"bootstrap.servers": topic.servers, "log_level": 0})
+        headers = [("trace", b"1"), ("trace", b"2"), ("nothing", None), ("empty", b""), ("ü", b"\xff")]
+        for number in range(5):
+            for key, value, with_headers in ((None, b"x", None), (b"k", None, headers), (b"", b"", [("a", b"b")])):
+                named = {} if with_headers is None else {"headers": with_headers}
+                producer.produce(topic.name, value, key=key, partition=number % 2, timestamp=1_700_000_000_123, **named)
+        assert producer.flush(60) == 0
+
+    return send
+
+
+def test_records_are_read_as_spark_reads_them(spark, topic, reader, send_awkward):
+    topic.create(2)
+    send_awkward()
+    by_spark = read.kafka_from(spark, Kafka(topic.name), {topic.name: {0: 0, 1: 0}}).select(*COLUMNS).toArrow()
+    ours = pa.concat_tables(reader.read(whole(topic))).cast(by_spark.schema)
+    place = [("partition", "ascending"), ("offset", "ascending")]
+    assert len(ours) == 15
+    assert ours.sort_by(place).to_pylist() == by_spark.sort_by(place).to_pylist()
+
+
+def test_offsets_that_hold_no_record_are_stepped_over_also_the_last_ones(topic, reader):
+    topic.create().send_in_transactions((False, (1, 2)), (True, (3, 4)), (False, (5, 6, 7)))
+    (everything,) = whole(topic)
+    assert everything.after == 10
+    assert values(reader, [everything]) == [b"3", b"4"]
+    # All of it was rolled back.
+    assert values(reader, [Range(topic.name, 0, 0, 2)]) == []
+
+
+def test_only_the_records_of_the_batch_are_read_though_the_topic_goes_on(topic, reader):
+    topic.create(2).send(*range(20))
+    assert sorted(values(reader, [Range(topic.name, 0, 2, 4), Range(topic.name, 1, 9, 10)])) == [b"19", b"4", b"6"]
+    # The same connection reads the next batch, of another partition, and one from before.
+    assert values(reader, [Range(topic.name, 1, 0, 1)]) == [b"1"]
+    assert values(reader, [Range(topic.name, 0, 0, 1)]) == [b"0"]
+    assert values(reader, []) == []
+
+
+def test_what_the_broker_no_longer_holds_is_refused(topic, reader):
+    topic.create().send(1, 2, 3).delete_before(2)
+    with pytest.raises(Refused, match="Offset out of range"):
+        values(reader, [Range(topic.name, 0, 0, 3)])
+    assert values(reader, [Range(topic.name, 0, 2, 3)]) == [b"3"]
+
+
+def test_a_broker_that_is_away_is_refused(monkeypatch):
+    monkeypatch.setattr(topic_reader, "SILENT_SECONDS", 1)
+    with pytest.raises(Refused):
+        values(TopicReader("127.0.0.1:1"), [Range("nowhere", 0, 0, 1)])
+
+
+def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
+    run_once, bronze, topic, send_awkward, monkeypatch
+):
+    monkeypatch.setattr(topic_reader, "MOST_RECORDS", 4)
+    monkeypatch.setattr(data_file, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(path, "MOST_ROWS", 3)
+    topic.create(2)
+    send_awkward()
+    topic.send(*range(100))
+    run_once(bronze)
+    log = Log(settings().table_path(bronze.name))
+    assert [commit.metadata["fast_path"] for commit in log.commits() if "batch" in (commit.metadata or {})] == [True]
+    (file,) = log.state.live
+    assert file.rows == 115
+    assert len(rows_of(bronze.name)) == 115
+    assert verification.verify(bronze).batches == 1
+
+
+def test_what_the_reader_refuses_is_written_by_spark(run_once, bronze, topic, monkeypatch, capsys):
+    def refuse(self, ranges):
+        raise Refused("for a test")
+        yield
+
+    topic.create(2).send(1, 2, 3)
+    monkeypatch.setattr(TopicReader, "read", refuse)
+    run_once(bronze)
+    assert sorted(row["value"] for row in rows_of(bronze.name)) == [b"1", b"2", b"3"]
+    assert f"{bronze.name}: batches are written the long way: for a test" in capsys.readouterr().err
+    assert verification.verify(bronze).batches == 1
