@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from include.engine import declared
+from include.engine.fast_path import path
 from include.engine.session import register
 from include.errors import Broken
 from include.settings import settings
@@ -16,10 +17,11 @@ from include.spec import Append, Files, Table
 PROPERTIES = {
     # Cleaning the log inside a writer could take a version that some stream has yet to read.
     "delta.enableExpiredLogCleanup": "false",
-    # Delta replays the log in Spark for each checkpoint, which costs as much as ten small batches. By default, every
-    # tenth commit writes one.
-    "delta.checkpointInterval": "100",
 }
+
+# Delta replays the log in Spark for each checkpoint, which costs as much as ten small batches of the fast path. Spark's
+# own writers replay it for each batch, so their tables stay with a checkpoint every tenth commit, Delta's default.
+SELDOM_CHECKPOINTS = {"delta.checkpointInterval": "100"}
 
 # Delta wants its log to be kept for at least as long as deleted files. Sluice cleans it itself, by what is needed.
 LOG_SECONDS = 30 * 86_400
@@ -60,6 +62,11 @@ def retention(seconds: float) -> dict[str, str]:
     }
 
 
+def _properties(table: Table) -> dict[str, str]:
+    """Those of the table and of its quarantine."""
+    return PROPERTIES | retention(table.maintain.retention_seconds) | (SELDOM_CHECKPOINTS if path.suits(table) else {})
+
+
 def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | None = None) -> None:
     """Create the table, and its quarantine where it needs one; existing ones get the columns they lack.
 
@@ -67,7 +74,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     the table to himself. Raises Broken where what is stored cannot become what is declared.
     """
     alter = alter or (lambda statement: spark.sql(statement))
-    properties = PROPERTIES | retention(table.maintain.retention_seconds)
+    properties = _properties(table)
     if isinstance(table.write, Append):
         # Bronze keeps what arrived; of other tables a backfill replaces rows.
         properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
@@ -98,7 +105,7 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
             _evolve(spark, table.quarantine, schema, alter)
         return
     comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
-    _create(spark, table.quarantine, schema, comment, PROPERTIES | retention(table.maintain.retention_seconds))
+    _create(spark, table.quarantine, schema, comment, _properties(table))
 
 
 def replace(rows: DataFrame, table: Table) -> None:
@@ -107,7 +114,7 @@ def replace(rows: DataFrame, table: Table) -> None:
     Not by `create` and an overwrite: between the two, a reader would see it empty.
     """
     schema = StructType.fromDDL(table.schema)
-    properties = PROPERTIES | retention(table.maintain.retention_seconds) | declared.properties(table)
+    properties = _properties(table) | declared.properties(table)
     pairs = ", ".join(f"{declared.literal(key)} = {declared.literal(value)}" for key, value in properties.items())
     # The writer of a DataFrame cannot cluster a Delta table.
     layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
@@ -165,8 +172,8 @@ def _create(
     cluster_by: Sequence[str] = (),
     partition_by: Sequence[str] = (),
 ) -> None:
-    path = settings().table_path(name)
-    builder = DeltaTable.createIfNotExists(spark).location(str(path)).comment(comment).addColumns(schema)
+    where = settings().table_path(name)
+    builder = DeltaTable.createIfNotExists(spark).location(str(where)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)
     if cluster_by:

@@ -43,11 +43,16 @@ class Written:
     newest: int | None
 
 
+def suits(table: Table) -> bool:
+    """Whether small batches of such a flow may take the path."""
+    if not settings().fast_path or isinstance(table.source, Files) or isinstance(table.write, Replace):
+        return False
+    return not isinstance(table.write, Upsert) or Aggregator.suits(table)
+
+
 def of(spark: SparkSession, table: Table) -> "FastPath | None":
     """The path for a flow, None where its batches are always written by Spark."""
-    if not settings().fast_path or isinstance(table.source, Files) or isinstance(table.write, Replace):
-        return None
-    if isinstance(table.write, Upsert) and not Aggregator.suits(table):
+    if not suits(table):
         return None
     if missing := internals.unexpected(spark):
         print(f"sluice: {table.flow}: small batches are written the long way: {missing}", file=sys.stderr, flush=True)
