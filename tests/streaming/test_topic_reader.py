@@ -1,6 +1,7 @@
 """Records that are read without Spark, against those that Spark reads."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from include.settings import settings
 from include.spec import Kafka, Table
 from tests.flows import rows_of
 from tests.topic import Topic
+from tests.waiting import wait_until
 
 COLUMNS = topic_reader.SCHEMA.names
 
@@ -94,6 +96,19 @@ def test_what_the_broker_no_longer_holds_is_refused(topic, reader):
     with pytest.raises(Refused, match="Offset out of range"):
         values(reader, [Range(topic.name, 0, 0, 3)])
     assert values(reader, [Range(topic.name, 0, 2, 3)]) == [b"3"]
+
+
+def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topic, reader, monkeypatch):
+    # As that of a broker that has only just become the leader, and does not know yet how far its followers are.
+    topic.create().send(1, 2)
+    read = []
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(lambda: read.extend(values(reader, [Range(topic.name, 0, 0, 3)])))
+        wait_until(lambda: read or reader._most > topic_reader.FIRST_RECORDS, 30)
+        assert not reading.done()
+        topic.send(3)
+        reading.result(30)
+    assert read == [b"1", b"2", b"3"]
 
 
 def test_a_broker_that_is_away_is_refused(monkeypatch):

@@ -32,7 +32,8 @@ SCHEMA = pa.schema(
 )
 PLACE = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
 
-Partition = tuple[str, int]
+# What is left of a batch, by topic and partition: its first offset, and the one after its last.
+Unread = dict[tuple[str, int], list[int]]
 
 
 class TopicReader:
@@ -65,50 +66,57 @@ class TopicReader:
 
         Raises Refused where the broker does not hand them out, or where they are not as Spark would read them.
         """
-        ranges = list(ranges)
-        after = {(each.topic, each.partition): each.after for each in ranges}
-        left = sum(each.count for each in ranges)
+        unread = {(each.topic, each.partition): [each.first, each.after] for each in ranges}
+        begins = [TopicPartition(*partition, first) for partition, (first, _) in unread.items()]
         try:
-            self._consumer.assign([TopicPartition(each.topic, each.partition, each.first) for each in ranges])
+            self._consumer.assign(begins)
             try:
-                while after:
-                    if records := self._next(after, min(left, self._most)):
-                        part = _table(records)
-                        yield part
-                        left -= len(part)
-                        self._most = max(1, min(MOST_RECORDS, PART_BYTES * len(part) // max(1, part.nbytes)))
+                while unread:
+                    if records := self._next(unread):
+                        yield self._measured(_table(records))
             finally:
                 self._consumer.unassign()
         except (KafkaException, ValueError) as error:
             raise Refused(f"its records cannot be read outside Spark: {error}") from error
 
-    def _next(self, after: dict[Partition, int], most: int) -> list[Message]:
-        """At most so many records, at least one as long as there are any. Partitions that are read to their end leave
-        `after`.
-        """
+    def _next(self, unread: Unread) -> list[Message]:
+        """The next records, at least one as long as there are any. `unread` is brought up to date."""
         deadline = time.monotonic() + SILENT_SECONDS
-        while after:
+        while unread:
             # It waits until it has as many as were asked for, also where there are fewer.
-            if came := self._consumer.consume(max(1, most), LOOK_SECONDS):
-                if records := [message for message in came if _belongs(message, after)]:
-                    return records
-                deadline = time.monotonic() + SILENT_SECONDS
-            elif time.monotonic() > deadline:
+            most = min(sum(after - first for first, after in unread.values()), self._most)
+            if records := [each for each in self._consumer.consume(most, LOOK_SECONDS) if _take(each, unread)]:
+                return records
+            if time.monotonic() > deadline:
                 raise Refused(f"the broker has handed out no record for {SILENT_SECONDS} s")
         return []
 
+    def _measured(self, records: pa.Table) -> pa.Table:
+        """These records, by whose size the number of the next ones is chosen."""
+        self._most = max(1, min(MOST_RECORDS, PART_BYTES * len(records) // max(1, records.nbytes)))
+        return records
 
-def _belongs(message: Message, after: dict[Partition, int]) -> bool:
-    """Whether it is a record of the batch. A partition whose last one has come leaves `after`."""
-    error, partition = message.error(), (message.topic() or "", message.partition() or 0)
+
+def _take(message: Message, unread: Unread) -> bool:
+    """Whether it is a record of the batch, which is unread no longer. A partition that is read to its end goes.
+
+    The end of a partition may be told behind the last record, too, as compaction and transactions leave offsets
+    without one; an end before it is that of a broker that is not up to date.
+    """
+    error, partition, offset = message.error(), (message.topic() or "", message.partition() or 0), message.offset() or 0
     if error and error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)
-    end = after.get(partition)
-    if end is None:
+    left = unread.get(partition)
+    if left is None:
         return False
-    is_record = error is None and (message.offset() or 0) < end
-    if not is_record or message.offset() == end - 1:
-        del after[partition]
+    first, after = left
+    is_record = error is None and offset < after
+    if is_record and offset < first:
+        raise Refused(f"the broker has handed out record {offset} of {partition} out of order")
+    if offset + is_record >= after:
+        del unread[partition]
+    elif is_record:
+        left[0] = offset + 1
     return is_record
 
 
