@@ -66,7 +66,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
         return
     if table.watermark and life.newest is None:
         life.newest = watermark.newest(rows.sparkSession, table)
-    if life.fast_path:
+    if life.fast_path and not isinstance(table.source, Files):
         try:
             written = life.fast_path.write(rows, stamp, life.newest, life.left_before(batch), life.is_prepared)
             life.rows_before, life.newest = written.rows, written.newest
@@ -91,7 +91,7 @@ def _write(rows: DataFrame, life: Life, stamp: Stamp, may_be_replay: bool) -> No
     # A batch of unknown size may be the first of a long history.
     tuning.tune(rows.sparkSession, records or life.rows_before or tuning.SMALL_BATCH_ROWS)
     if isinstance(table.source, Files):
-        life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, may_be_replay)
+        life.rows_before = files.write(rows.sparkSession, table, life.checkpoint, stamp, may_be_replay, life.fast_path)
     elif isinstance(table.write, Upsert):
         life.rows_before = _recompute(rows, life, table.write, stamp)
     elif is_raw:

@@ -4,6 +4,7 @@ Spark's file source says which files a batch has, in its log. Its rows are not u
 would be missing from them without a word.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from include.engine import commit, peek, records, storage
 from include.engine.checkpoint import Checkpoint
 from include.engine.columns import Columns, Found, settle
 from include.engine.commit import Stamp
+from include.engine.fast_path.features import Refused
+from include.engine.fast_path.path import FastPath
 from include.engine.peek import UNREADABLE, VANISHED, Head
 from include.ledger import landing, scan
 from include.ledger.landing import Landed, Taken
@@ -31,6 +34,8 @@ CHANGED = "changed"
 # A file of a table takes about as much as so many bytes of text.
 BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
+# Of a batch that Spark need not write.
+MOST_SMALL_BYTES = 1_000_000
 # Nanoseconds as numbers, times without zone as UTC: what Delta and its readers take.
 PARQUET = {"spark.sql.legacy.parquet.nanosAsLong": "true", "spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
 
@@ -47,10 +52,17 @@ class Trouble:
     now: Landed | None = None
 
 
-def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may_be_replay: bool) -> int:
+def write(
+    spark: SparkSession,
+    table: Table,
+    here: Checkpoint,
+    stamp: Stamp,
+    may_be_replay: bool,
+    fast_path: FastPath | None = None,
+) -> int:
     """Write the batch's files into the table, and a row for each that cannot be read into its quarantine.
 
-    Returns about how many rows that were.
+    fast_path: what commits a small batch. Returns about how many rows that were.
     """
     assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
@@ -72,7 +84,7 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
         try:
             rows = read(spark, table, good)
             size = sum(lying[head.path].bytes for head in good if head.path in lying)
-            commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, stamp)
+            _commit(rows, size, table, stamp, fast_path)
             return size // BYTES_PER_ROW
         except (PySparkException, Py4JJavaError):
             broken = list(blamed(spark, table, good, lying))
@@ -82,6 +94,21 @@ def write(spark: SparkSession, table: Table, here: Checkpoint, stamp: Stamp, may
             good = [head for head in good if head.path not in {one.path for one in broken}]
             # What was just put there is replaced.
             may_be_replay = True
+
+
+def _commit(rows: DataFrame, size: int, table: Table, stamp: Stamp, fast_path: FastPath | None) -> None:
+    """size: of the files, in bytes."""
+    if fast_path and size <= MOST_SMALL_BYTES:
+        try:
+            fast_path.append(rows, stamp)
+            return
+        except Refused as reason:
+            fast_path.say(reason)
+        except commit.CONFLICTS as conflict:
+            print(f"sluice: {stamp.flow}: batch {stamp.batch} is written again: {conflict}", file=sys.stderr)
+    if fast_path:
+        fast_path.forget()
+    commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, stamp)
 
 
 def read(spark: SparkSession, table: Table, heads: list[Head], settle: Settle = settle) -> DataFrame:

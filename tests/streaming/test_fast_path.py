@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from include.engine import storage, tuning
-from include.engine.fast_path import internals, path, source
+from include.engine.fast_path import aggregate, internals, path, source
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.transaction import Target
 from include.ledger import verification
@@ -132,6 +132,57 @@ def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, sp
     assert found[0] == found[1]
     assert found[0][0].total() > 3
     assert said[0] == said[1]
+
+
+def running(name: str) -> Table:
+    """Readings of each device, and of all devices up to it: a new one changes the rows behind it."""
+
+    def transform(rows):
+        devices = rows.groupBy("device").agg(F.count("*").alias("readings"), F.sum("weight").alias("weight"))
+        return devices.selectExpr("*", "sum(readings) OVER (ORDER BY device NULLS FIRST) AS so_far")
+
+    return Table(
+        name=f"gold.{name}",
+        comment="readings so far",
+        source=Delta(f"silver.{name}", max_files=1),
+        schema="device STRING, readings BIGINT, weight DECIMAL(22,3), so_far BIGINT",
+        transform=transform,
+        write=Upsert(keys=("device",)),
+    )
+
+
+def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_only_what_changed(
+    arrive, run_once, name, monkeypatch
+):
+    for rows in AWKWARD:
+        arrive(*rows)
+    silver = readings(name, write=Append(), expect=())
+    run_once(silver)
+    found = []
+    for gold in (running(name), replace(running(name), name=f"gold.{name}w")):
+        with monkeypatch.context() as patched:
+            if found:
+                patched.setattr(path, "of", lambda spark, table: None)
+            run_once(gold)
+        assert set(batches(gold.name)) == {not found}
+        found.append(Counter(tuple(map(str, row.values())) for row in rows_of(gold.name)))
+    assert found[0] == found[1]
+    before = {file.path for file in Log(settings().table_path(f"gold.{name}")).state.live}
+    # Behind all others, so that no row before it changes.
+    arrive(("ÿ", 9, 70))
+    run_once(silver, running(name))
+    assert before < {file.path for file in Log(settings().table_path(f"gold.{name}")).state.live}
+    assert verification.verify(running(name)).batches == 6
+
+
+def test_an_aggregate_without_buckets_of_a_large_source_is_left_to_spark(arrive, run_once, name, monkeypatch):
+    monkeypatch.setattr(aggregate, "MOST_SOURCE_ROWS", 2)
+    arrive(("a", 1, 60), ("b", 2, 61))
+    run_once(readings(name), running(name))
+    arrive(("a", 3, 62))
+    run_once(readings(name), running(name))
+    assert batches(f"gold.{name}") == [True, False]
+    assert sorted((row["device"], row["so_far"]) for row in rows_of(f"gold.{name}")) == [("a", 2), ("b", 3)]
 
 
 def test_a_bucket_is_whole_though_its_rows_lie_between_files_that_hold_none_of_it(arrive, run_once, name):

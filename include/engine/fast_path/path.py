@@ -21,7 +21,7 @@ from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.topic_reader import TopicReader
 from include.settings import settings
-from include.spec import Append, Files, Kafka, Replace, Table, Upsert
+from include.spec import Append, Kafka, Replace, Table, Upsert
 
 MOST_ROWS = 10_000
 MOST_BYTES = 64_000_000
@@ -45,7 +45,7 @@ class Written:
 
 def suits(table: Table) -> bool:
     """Whether small batches of such a flow may take the path."""
-    if not settings().fast_path or isinstance(table.source, Files) or isinstance(table.write, Replace):
+    if not settings().fast_path or isinstance(table.write, Replace):
         return False
     return not isinstance(table.write, Upsert) or Aggregator.suits(table)
 
@@ -85,6 +85,15 @@ class FastPath:
             return self._write(rows, stamp, newest, left_before, is_prepared)
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
             # Spark may be able to read what these cannot, or say better what is wrong.
+            raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def append(self, rows: DataFrame, stamp: Stamp) -> None:
+        """Write a small batch whose rows were made beside the stream, as they are. Raises Refused."""
+        assert self._appender
+        try:
+            # Behind the look at the table, whose columns may be of types that Arrow does not know.
+            self._appender.append((made.toArrow() for made in [rows]), replace(stamp, fast_path=True))
+        except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
 
     def _write(
