@@ -16,11 +16,12 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import commands, database
 from include.control.commands import Action, Command
-from include.engine import commit, files
+from include.engine import files
 from include.errors import Broken, FlowFailed
 from include.ledger import status, verification
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Expect, Table
+from tests.commits import fail_commits
 from tests.flows import Driver, is_long, rows_of
 from tests.landing import Landing
 from tests.waiting import wait_until
@@ -44,11 +45,8 @@ def fails(monkeypatch):
     """Within it, no batch reaches its commit."""
 
     def run(run_once, *tables: Table) -> None:
-        def fail(*arguments, **named):
-            raise OSError("the disk is gone")
-
         with monkeypatch.context() as patched:
-            patched.setattr(commit, "commit", fail)
+            fail_commits(patched)
             with pytest.raises(FlowFailed, match="the disk is gone"):
                 run_once(*tables)
 
@@ -224,13 +222,13 @@ def test_a_file_that_cannot_be_read_stops_no_other_and_is_named_once(landing, ru
     landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
     table = landing.table("parquet")
     fails(run_once, table)
-    expected = [("cut.parquet", "unreadable"), ("none.parquet", "unreadable")]
+    expected = [(f"{name}.parquet", "unreadable") for name in ("cut", "none", "rotten")]
     assert landing.troubles() == expected
     run_once(table)
     landing.drop("later.parquet", as_parquet(a=[3]))
     run_once(table)
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}], "later.parquet": [{"a": 3}]}
-    assert landing.troubles() == sorted([*expected, ("rotten.parquet", "unreadable")])
+    assert landing.troubles() == expected
 
 
 def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing, run_once, monkeypatch):
