@@ -71,13 +71,10 @@ def write(
     last_commit = here.last_commit if may_be_replay else (stamp.generation, stamp.batch - 1)
     known = landing.taken(here.path, stamp.source_to)
     batch = landing.of_batch(here.path, stamp.source_from, stamp.source_to)
+    heads = list(peek.heads(table, [file.path for file in batch]))
+    good = [head for head in heads if not head.problem]
     troubles = list(_changed(table, landing.changed(known, lying), last_commit))
-    good = []
-    for head in peek.heads(table, [one.path for one in batch]):
-        if head.problem:
-            troubles.append(Trouble(head.path, head.rule, head.problem, lying.get(head.path)))
-        else:
-            good.append(head)
+    troubles += [Trouble(head.path, head.rule, head.problem, lying.get(head.path)) for head in heads if head.problem]
     while True:
         if troubles or may_be_replay:
             commit.quarantine(_rows(spark, table, troubles), table, stamp, may_be_replay, last_commit)

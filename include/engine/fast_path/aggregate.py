@@ -140,10 +140,7 @@ class Aggregator:
         keys, schema = self._write.keys, transaction.layout.schema
         if len(set(keys_of(rows, keys))) < len(rows):
             raise Refused("its transform makes several rows of one key")
-        files = []
-        for path, size in candidates if len(rows) else ():
-            stored = parquet.read_table(f"{self._target.path}/{path}")
-            files.append((path, size, data_file.conform(stored, transaction.layout)))
+        files = [(path, size, self._stored(path, transaction)) for path, size in (candidates if len(rows) else ())]
         rows = _without(rows, _unchanged(rows, [stored for _, _, stored in files], keys), keys)
         new = set(keys_of(rows, keys))
         removes, rest, updated = [], schema.empty_table(), 0
@@ -163,14 +160,13 @@ class Aggregator:
             "numTargetRowsDeleted": 0,
             "numTargetRowsCopied": len(rest),
             "numOutputRows": len(rows) + len(rest),
-            "numTargetFilesAdded": len(adds),
-            "numTargetFilesRemoved": len(removes),
-            "numTargetBytesAdded": sum(add["size"] for add in adds),
-            "numTargetBytesRemoved": sum(remove["size"] for remove in removes),
         }
         # A MERGE takes its stamp from the session.
         with commit.stamped(spark, asdict(stamp), {}):
             transaction.replace(adds, removes, (stamp.txn_app_id, stamp.batch), metrics)
+
+    def _stored(self, path: str, transaction: Transaction) -> pa.Table:
+        return data_file.conform(parquet.read_table(f"{self._target.path}/{path}"), transaction.layout)
 
     def _files(self, transaction: Transaction) -> list[tuple[str, int]]:
         """All files of the table, with their sizes."""

@@ -121,11 +121,20 @@ class Transaction:
         txn: tuple[str, int],
         metrics: dict[str, int],
     ) -> None:
-        """Commit these files in place of others, as a MERGE does. It is stamped by the session's setting."""
+        """Commit these files in place of others, as a MERGE does. It is stamped by the session's setting.
+
+        metrics: of a MERGE, those that count rows.
+        """
         java, none, empty = self._java, self._java.none, self._java.to_seq(self._java.array_list())
         operation = java.merge(none, none, none, none, empty, empty, empty)
         actions = [*[{"remove": remove} for remove in removes], *[{"add": add} for add in adds]]
-        self._commit(actions, operation, metrics, txn, reads=True)
+        counted = {
+            "numTargetFilesAdded": len(adds),
+            "numTargetFilesRemoved": len(removes),
+            "numTargetBytesAdded": sum(add["size"] for add in adds),
+            "numTargetBytesRemoved": sum(remove["size"] for remove in removes),
+        }
+        self._commit(actions, operation, metrics | counted, txn, reads=True)
 
     def compact(self, adds: list[dict[str, Any]], removes: list[dict[str, Any]], metrics: dict[str, int]) -> None:
         """Commit these files in place of others with the same rows, as OPTIMIZE does, with the session's stamp."""
