@@ -58,7 +58,7 @@ def write(
     here: Checkpoint,
     stamp: Stamp,
     may_be_replay: bool,
-    fast_path: FastPath | None = None,
+    fast_path: FastPath | None,
 ) -> int:
     """Write the batch's files into the table, and a row for each that cannot be read into its quarantine.
 

@@ -90,7 +90,7 @@ def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
         with parquet.ParquetFile(Path(table, path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
-                yield data_file.conform(_with_all_columns(pa.Table.from_batches([batch]), layout), layout)
+                yield _with_all_columns(pa.Table.from_batches([batch]), layout)
 
 
 def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:

@@ -60,8 +60,7 @@ def write(parts: Iterable[pa.Table], table: str, layout: Layout) -> DataFile:
     stats: list[str] = []
     try:
         with parquet.ParquetWriter(made.path, layout.schema, **FORMAT) as writer:
-            for part in _row_groups(parts):
-                rows = conform(part, layout)
+            for rows in _row_groups(conform(part, layout) for part in parts):
                 made.rows += len(rows)
                 stats.append(statistics.of(rows, layout))
                 writer.write_table(rows, row_group_size=max(1, len(rows)))
