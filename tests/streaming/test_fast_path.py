@@ -231,15 +231,31 @@ def test_a_table_that_gains_a_feature_is_written_by_spark_from_the_next_batch_on
 
 def test_a_flow_crosses_to_spark_and_back_with_the_size_of_its_batches(arrive, run_once, name, monkeypatch):
     monkeypatch.setattr(path, "MOST_ROWS", 3)
+    monkeypatch.setattr(aggregate, "MOST_SOURCE_ROWS", 3)
     silver, gold = readings(name), per_minute(name)
-    for rows in ([("a", 1, 60)], [("a", 1, 61), *[("a", n, 62) for n in range(2, 8)]], [("a", 2, 63), ("a", 9, 64)]):
+    for rows in ([("a", 1, 60)], [("a", 1, 61), *[("a", n, 62) for n in range(2, 8)]], [("a", 2, 63), ("a", 69, 64)]):
         arrive(*rows)
     run_once(silver, gold)
     assert batches(silver.name) == [True, False, True]
     assert batches(gold.name) == [True, False, True]
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, *[62] * 6, 64]
-    assert [row["readings"] for row in rows_of(gold.name)] == [8]
+    assert sorted(row["readings"] for row in rows_of(gold.name)) == [1, 7]
     assert verification.verify(silver).batches == 3
+
+
+def test_a_flow_whose_batches_are_large_from_the_first_on_finds_out_how_long_its_rows_are(
+    arrive, run_once, name, monkeypatch
+):
+    monkeypatch.setattr(path, "MOST_BYTES", 10 * path.BYTES_PER_ROW)
+    # Nor do the files of its source tell.
+    monkeypatch.setattr(path, "BYTES_PER_STORED_BYTE", 10_000)
+    silver = readings(name)
+    for batch in range(4):
+        arrive(*[("a", 40 * batch + n, 60) for n in range(30)])
+    run_once(silver)
+    assert batches(silver.name) == [False, False, True, True]
+    assert len(rows_of(silver.name)) == 120
+    assert verification.verify(silver).batches == 4
 
 
 def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from include.engine import commit, prune, table_rows
+from include.engine import commit, prune, table_rows, tuning
 from include.engine.commit import Stamp
 from include.engine.fast_path import data_file, near
 from include.engine.fast_path.features import Refused
@@ -24,7 +24,6 @@ from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
 # Of the source, that are read for a batch: rows of its buckets, or all where there are no buckets.
-MOST_BUCKET_ROWS = 50_000
 MOST_SOURCE_ROWS = 200_000
 MOST_REPLACED_BYTES = 32_000_000
 # So many rows of other buckets may share a file with those of a batch; more get a file of their own, which the next
@@ -92,9 +91,9 @@ class Aggregator:
         opened = self._open(self._source, version)
         columns = self._needed(spark, pa.schema(opened.schema()).names)
         spans = _spans(starts, by.unit)
-        found = near.read(self._source, opened, by.of, spans, None in starts, columns, MOST_BUCKET_ROWS + 1)
-        if len(found) > MOST_BUCKET_ROWS:
-            raise Refused(f"its buckets hold more than {MOST_BUCKET_ROWS:,} rows")
+        found = near.read(self._source, opened, by.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1)
+        if len(found) > MOST_SOURCE_ROWS:
+            raise Refused(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
         return found
 
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
@@ -107,6 +106,7 @@ class Aggregator:
 
     def _aggregated(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
         """What these rows of the source make."""
+        tuning.tune(spark, len(rows))
         # As one batch of Arrow: Spark takes an empty one between two others for the end, and leaves out what follows.
         frame = spark.createDataFrame(rows.combine_chunks()).coalesce(1)
         return table_rows.aggregated(frame, self._table, self._write).toArrow()

@@ -23,12 +23,14 @@ from include.engine.fast_path.topic_reader import TopicReader
 from include.settings import settings
 from include.spec import Append, Kafka, Replace, Table, Upsert
 
-MOST_ROWS = 10_000
+MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
-# Of a topic, which are written as they come, to one file.
-MOST_LOCAL_RECORDS = 2_000_000
+# Of a topic, which are written as they come, to one file; and where the cores of a cluster may read them in parallel.
+MOST_LOCAL_RECORDS, MOST_REMOTE_RECORDS = 2_000_000, 10_000
 # Before the first batch has shown how long the rows are.
 BYTES_PER_ROW = 64_000
+# Of rows in memory against their compressed files, much rather than little.
+BYTES_PER_STORED_BYTE = 30
 
 
 class TooLarge(Refused):
@@ -73,9 +75,8 @@ class FastPath:
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._topics = TopicReader(settings().kafka) if takes_records else None
-        # Elsewhere the cores that may read them in parallel are not those of the driver.
         is_local = spark.sparkContext.master.startswith("local")
-        self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_ROWS
+        self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
     def write(
         self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
@@ -105,19 +106,28 @@ class FastPath:
             tuning.tune(rows.sparkSession, expected_rows=0)
             assert self._appender
             return Written(self._appender.append(self._topics.read(read.ranges), stamp), newest)
-        if read.rows > MOST_ROWS or read.rows * self._bytes_per_row > MOST_BYTES:
-            raise TooLarge(f"{read.rows} rows")
-        tuning.tune(rows.sparkSession, read.rows)
         if self._aggregator:
+            # It reads what it needs by itself, and knows how much that may be.
             self._aggregator.write(rows.sparkSession, read.files, stamp)
             return Written(read.rows, newest)
         assert self._appender
+        self._require_small(read)
+        tuning.tune(rows.sparkSession, read.rows)
         if prepare.is_raw(self._table):
             return Written(self._appender.append([self._fetched(rows)], stamp), newest)
         if not is_prepared:
             rows = prepare.judged(rows, self._table, watermark.rules_of(self._table, newest))
         done = self._appender.append_judged(self._fetched(rows), stamp, newest, left_before)
         return Written(read.rows, newest) if done is None else Written(done[0].read, done[1])
+
+    def _require_small(self, read: source.Reads) -> None:
+        if read.rows > MOST_ROWS:
+            raise TooLarge(f"{read.rows} rows")
+        expected_bytes = read.rows * self._bytes_per_row
+        if min(expected_bytes, BYTES_PER_STORED_BYTE * read.bytes if read.files else expected_bytes) > MOST_BYTES:
+            # The long way measures nothing: without this, a flow whose first batch is large would never leave it.
+            self._bytes_per_row /= 2
+            raise TooLarge(f"{read.rows} rows of unknown size")
 
     def _fetched(self, rows: DataFrame) -> pa.Table:
         try:

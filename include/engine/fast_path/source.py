@@ -18,9 +18,12 @@ MOST_VERSIONS = 200
 
 @dataclass(frozen=True)
 class Reads:
-    """rows: at most so many. files: of a stored source, those that hold them. ranges: the same of topics."""
+    """rows: at most so many. files: of a stored source, those that hold them; bytes: their sizes. ranges: the same of
+    topics.
+    """
 
     rows: int
+    bytes: int = 0
     files: tuple[Read, ...] = ()
     ranges: tuple[Range, ...] = ()
 
@@ -46,7 +49,7 @@ class Source:
             raise Refused(str(error)) from error
         if any(file.rows is None for file in files):
             raise Refused(f"files of {self._source.table} have no statistics")
-        return Reads(sum(file.rows or 0 for file in files), files)
+        return Reads(sum(file.rows or 0 for file in files), sum(file.bytes for file in files), files)
 
     def _log(self, begin: Any, end: Any) -> Log:
         assert isinstance(self._source, Delta)
