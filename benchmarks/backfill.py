@@ -19,18 +19,22 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.quality import FIVE, NONE, events
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.control import backfills, database
-from include.control.keeper import Keeper
+from include.control.jobs import backfills
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.declaration.slices import Slice
-from include.engine import backfill, batch, deduplicate, driver, quality, storage, table_rows
-from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
-from include.engine.host import Host
-from include.engine.window import Worker
+from include.control.store import database
+from include.engine.batch import batch, deduplicate, quality, table_rows
+from include.engine.batch.batch import Life
+from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.jobs import backfill
+from include.engine.jobs.window import Worker
+from include.engine.stream import driver
+from include.engine.stream.host import Host
+from include.engine.tables import create_table
 from include.errors import report
 from include.settings import settings
 from include.spec import Append, Table
+from include.validation.slices import Slice
 
 RANGE = Slice(datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 SIMPLE = replace(NONE, name="silver.simple", write=Append(), time_column="time")
@@ -39,7 +43,7 @@ JUDGED = replace(FIVE, name="silver.judged", time_column="time")
 
 def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
     """As its flow has: one batch that read all there is, in a session of its own, which it tunes."""
-    storage.create(rows.sparkSession, table)
+    create_table.create(rows.sparkSession, table)
     rows = rows.sparkSession.newSession().read.format("delta").load(str(settings().table_path("bronze.events")))
     begun = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
     batch.write(rows, 0, Life(table, begun, epoch=1))

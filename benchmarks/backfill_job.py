@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 
 from include.catalog import Catalog
-from include.declaration.slices import Slice
-from include.engine import backfill
+from include.engine.jobs import backfill
 from include.errors import report
 from include.spec import Bucket, Delta, Table, Upsert
+from include.validation.slices import Slice
 
 SOURCE = "bronze.numbers"
 # Numbers are seconds of it.

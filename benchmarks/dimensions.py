@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.engine import batch, storage
-from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
+from include.engine.batch import batch
+from include.engine.batch.batch import Life
+from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.tables import create_table
 from include.errors import report
 from include.settings import ROOT, settings
 from include.spec import Delta, Table
@@ -48,7 +49,7 @@ def batch_cpu(spark: SparkSession, rows: int, rounds: int) -> list[float]:
     """CPU seconds of each batch that brings new changes to about so many; not of the first, which brings them all."""
     source = f"silver.changes_{rows}"
     table = replace(history(), name=f"gold.history_{rows}", source=Delta(source, changes=True))
-    storage.create(spark, table)
+    create_table.create(spark, table)
     checkpoint = settings().home / "checkpoints" / table.name
     (checkpoint / "offsets").mkdir(parents=True)
     spent = []

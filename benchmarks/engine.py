@@ -18,9 +18,9 @@ import psutil
 from benchmarks import measure
 from benchmarks.measure import Sample
 from include.errors import SetupError
-from include.ledger import checkpoint
 from include.local import java
 from include.local.broker import Broker
+from include.readers import checkpoint
 from include.settings import ROOT, settings
 
 POLL_SECONDS = 0.05

@@ -22,10 +22,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from sqlalchemy import Engine, update
 
 from benchmarks import status
-from include.control import database, lease, orders, schedule
+from include.control import lease, orders, schedule
+from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.schema import runs, ticks
-from include.control.seen import Failure
+from include.control.store import database
+from include.control.store.schema import runs, ticks
 from include.errors import report
 from include.local import java
 from include.local.broker import Broker
@@ -46,7 +47,7 @@ from benchmarks.hundreds import tables
 from include import catalog
 from include.catalog import Catalog
 from include.control import database
-from include.orchestration.mirrors import show_all
+from include.orchestration.publish_progress import show_all
 from include.orchestration.reconcile import reconcile_all
 from include.settings import settings
 flows, drivers = map(int, sys.argv[1:])

@@ -24,15 +24,17 @@ from sqlalchemy import Engine
 from benchmarks.backfill_job import BELOW, CATALOG, MADE_AGAIN, RANGE, SOURCE
 from benchmarks.session import session
 from include import catalog
-from include.control import backfills, commands, database, lease, orders, requests
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.keeper import Keeper
+from include.control.jobs import backfill_queue, backfills
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import driver
-from include.engine.host import Host
-from include.engine.job_runner import JobRunner
+from include.control.store import database
+from include.engine.jobs.job_runner import JobRunner
+from include.engine.stream import driver
+from include.engine.stream.host import Host
 from include.errors import SluiceError, report
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from include.settings import ROOT, settings
 
 NAME = "main"
@@ -73,9 +75,9 @@ def streams_go() -> bool:
 def in_driver(engine: Engine) -> float:
     """Seconds to its commit; returns when all below is done."""
     began = time.time()
-    number = requests.ask(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
+    number = backfill_queue.ask(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
     assert number
-    while not (now := requests.standing(engine, number)).is_done:
+    while not (now := backfill_queue.standing(engine, number)).is_done:
         assert not now.failure, now.failure
         time.sleep(0.2)
     return committed_at(engine) - began

@@ -23,10 +23,10 @@ from benchmarks import measure
 from include.errors import report
 from include.examples.events import events
 from include.examples.producer import TOPIC
-from include.ledger import kafka
-from include.ledger.checkpoint import read_version
-from include.ledger.log import Commit, Log
 from include.local.processes import Platform
+from include.readers import kafka_broker
+from include.readers.checkpoint import read_version
+from include.readers.delta_log import Commit, Log
 from include.settings import settings
 
 WARM_UP_SECONDS = 20
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
     parser.add_argument("--from-minute", type=float, default=0, help="how old the drivers have to be before that")
     arguments = parser.parse_args()
-    kafka.identity(settings().kafka, TOPIC)
+    kafka_broker.identity(settings().kafka, TOPIC)
     wait_for_age(arguments.from_minute)
     span: list[datetime] = []
     spent = measure.spend(drivers_cpu_seconds, lambda: span.extend(send(arguments.rate, arguments.seconds)))

@@ -16,14 +16,15 @@ from benchmarks.session import cpu_seconds, session
 from benchmarks.windows import rows
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, database, orders
+from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.control.keeper import Keeper
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import driver
-from include.engine.host import Host
+from include.control.store import database
+from include.engine.stream import driver
+from include.engine.stream.host import Host
 from include.errors import report
-from include.ledger import progress
+from include.monitoring import progress_rows
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -116,7 +117,7 @@ def main() -> None:
         fill((2 * blocks + 4) * (batches + 5))
         busy = Busy(spark)
         compare(busy, blocks, batches)
-        print(f"{len(progress.newest(BUSY.flow, 10_000)):,} reports are in the journal")
+        print(f"{len(progress_rows.newest(BUSY.flow, 10_000)):,} reports are in the journal")
         busy.end()
 
 

@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.engine import batch, storage, table_rows
-from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
+from include.engine.batch import batch, table_rows
+from include.engine.batch.batch import Life
+from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.tables import create_table
 from include.errors import report
 from include.rules import Expect, not_null, one_of
 from include.settings import settings
@@ -60,7 +61,7 @@ def events(spark: SparkSession, rows: int) -> DataFrame:
 def batch_cpu(table: Table, rows: DataFrame, number: int, checkpoint: Path) -> float:
     """CPU seconds of one batch, from its first look to its commit; the table is empty before."""
     named = replace(table, name=f"{table.name}_{number}")
-    storage.create(rows.sparkSession, named)
+    create_table.create(rows.sparkSession, named)
     # Not the first of its life, which looks for what an earlier try has left.
     begun = Checkpoint(checkpoint, 1, committed=-2, written=-2, last_commit=None, source={})
     life = Life(named, begun, epoch=1, rows_before=rows.count())

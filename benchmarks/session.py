@@ -10,8 +10,8 @@ import psutil
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.engine import driver
 from include.engine.session import open_session
+from include.engine.stream import driver
 from include.local import environment, java
 from include.settings import settings
 

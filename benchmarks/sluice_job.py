@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine import driver, window
+from include.engine.jobs import window
+from include.engine.stream import driver
 from include.errors import report
 from include.local import environment, java
 from include.settings import settings

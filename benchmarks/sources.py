@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.control import database
-from include.control.keeper import Keeper
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import driver
-from include.engine.host import Host
+from include.control.store import database
+from include.engine.stream import driver
+from include.engine.stream.host import Host
 from include.errors import report
 from include.settings import settings
 from include.spec import Files, Table

@@ -24,9 +24,9 @@ from benchmarks.engine import Engine, broker, homes, place
 from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, found, spend
 from benchmarks.sluice_job import TABLES
 from include.errors import Broken, report
-from include.ledger import checkpoint
-from include.ledger.log import Log
 from include.local.broker import create_topic
+from include.readers import checkpoint
+from include.readers.delta_log import Log
 
 RATES = (20, 500, 5_000)
 STOCK = "stock, three jobs"

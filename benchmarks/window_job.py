@@ -1,7 +1,7 @@
 """`jobs/maintain.py` for the tables of benchmarks.windows, which no table file declares."""
 
 from include.catalog import Catalog
-from include.engine import window
+from include.engine.jobs import window
 from include.errors import report
 from include.spec import Delta, Maintenance, Table
 

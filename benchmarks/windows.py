@@ -28,15 +28,18 @@ from benchmarks.measure import Row, Spent
 from benchmarks.session import cpu_seconds, session
 from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
 from include import catalog
-from include.control import database, lease, orders, windows
-from include.control.keeper import Keeper
+from include.control import lease, orders
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import driver, maintain
-from include.engine.host import Host
+from include.control.store import database
+from include.engine.stream import driver
+from include.engine.stream.host import Host
+from include.engine.tables import maintain
 from include.errors import report
-from include.ledger import plan as planning
-from include.ledger.log import Log
-from include.ledger.plan import OPTIMIZE, Facts
+from include.maintenance import plan as planning
+from include.maintenance.plan import OPTIMIZE, Facts
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Maintenance
 

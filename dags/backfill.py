@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.declaration import slices
 from include.orchestration import backfill, listing, tasks
-from include.orchestration.days import Days
+from include.orchestration.daily_timetable import Days
 from include.orchestration.in_driver import BackfillInDriver
 from include.spec import Table
+from include.validation import slices
 
 
 def backfills(table: Table) -> None:

@@ -26,9 +26,9 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.control import database
 from include.control.commands import DESTRUCTIVE
-from include.control.supervision import NAME
+from include.control.store import database
+from include.control.supervision.supervision import NAME
 from include.orchestration import listing, oncall, tasks
 from include.settings import settings
 

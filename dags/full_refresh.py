@@ -13,11 +13,11 @@ A table has no such DAG where `reset_allowed` keeps its rows, as by default what
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.control import database
-from include.declaration import slices
+from include.control.store import database
 from include.orchestration import full_refresh, listing, tasks
 from include.settings import settings
 from include.spec import Table
+from include.validation import slices
 
 
 def refreshes(table: Table) -> None:

@@ -16,7 +16,7 @@ what is left.
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import listing, maintenance, tasks, timetable
+from include.orchestration import cron, listing, maintenance, tasks
 from include.orchestration.in_driver import WindowInDriver
 from include.spec import Table
 
@@ -25,7 +25,7 @@ def maintain(table: Table) -> None:
     @dag(
         dag_id=f"maintain.{table.name}",
         description=listing.description(__doc__, table.name),
-        schedule=timetable.of_windows(table),
+        schedule=cron.of_windows(table),
         catchup=False,
         max_active_runs=1,
         params=maintenance.FORM,

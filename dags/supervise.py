@@ -11,7 +11,7 @@ from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.orchestration import listing
-from include.orchestration.mirrors import show_all
+from include.orchestration.publish_progress import show_all
 from include.orchestration.reconcile import reconcile_all, tasks_of
 
 

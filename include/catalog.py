@@ -11,12 +11,13 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from include.declaration import examination, last_good, reading, suggest, table_files
-from include.declaration.examination import Examination
-from include.declaration.last_good import Definition
 from include.errors import DeclarationError, UsageError
 from include.settings import settings
 from include.spec import Table, table_of
+from include.validation import delta_sources, examination, last_good, table_files
+from include.validation.declaration import suggest
+from include.validation.examination import Examination
+from include.validation.last_good import Definition
 
 TABLES, EXAMPLES = "include.tables", "include.examples"
 
@@ -141,7 +142,7 @@ def load() -> Catalog:
         usable = examination.examine(table_files.find(declared_in()), kept)
         # Why a file is not used is what is wrong with it, and not with what it said before.
         invalid = {**usable.broken, **invalid}
-    return Catalog(*reading.resolved(usable.tables), invalid, usable.unjudged, files)
+    return Catalog(*delta_sources.resolved(usable.tables), invalid, usable.unjudged, files)
 
 
 def require(*packages: str) -> Catalog:
@@ -158,7 +159,7 @@ def require(*packages: str) -> Catalog:
 def examine(*packages: str) -> tuple[Catalog, Examination]:
     """The tables that are right and read only such, and what was found out about all of them."""
     found = examination.examine(table_files.find(packages or declared_in()))
-    return Catalog(*reading.resolved(found.tables)), found
+    return Catalog(*delta_sources.resolved(found.tables)), found
 
 
 def keep(catalog: Catalog, tables: Iterable[str]) -> set[str]:

@@ -26,9 +26,9 @@ file is wrong, 4 database or a table it looks into does not answer, 5 another jo
 import argparse
 
 from include import catalog
-from include.declaration import slices
-from include.engine import backfill, replay
+from include.engine.jobs import backfill, replay
 from include.errors import UsageError, report
+from include.validation import slices
 
 
 def main() -> None:

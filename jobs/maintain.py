@@ -11,7 +11,7 @@ answer, 5 another window of the table is open or asked for, 6 the lease was lost
 import argparse
 
 from include import catalog
-from include.engine import window
+from include.engine.jobs import window
 from include.errors import report
 
 

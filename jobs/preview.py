@@ -17,8 +17,8 @@ from pathlib import Path
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine import preview_report
-from include.engine.preview import Asked, previews
+from include.engine.preview import preview_report
+from include.engine.preview.preview import Asked, previews
 from include.engine.session import open_session
 from include.errors import UsageError, report
 

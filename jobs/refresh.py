@@ -15,7 +15,7 @@ import argparse
 from datetime import UTC, datetime
 
 from include import catalog
-from include.engine import refresh
+from include.engine.jobs import refresh
 from include.errors import report
 
 

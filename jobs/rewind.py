@@ -21,7 +21,7 @@ import argparse
 import getpass
 
 from include import catalog
-from include.engine import rewind
+from include.engine.jobs import rewind
 from include.errors import UsageError, report
 
 

@@ -11,8 +11,8 @@ Exit codes: 0 done, 2 unknown flow or option, 3 a table file is wrong, 4 broker,
 import argparse
 
 from include import catalog
-from include.engine import driver
-from include.engine.job_runner import JobRunner
+from include.engine.jobs.job_runner import JobRunner
+from include.engine.stream import driver
 from include.errors import UsageError, report
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine import driver
 from include.engine.fast_path.transaction import Transaction
+from include.engine.stream import driver
 from include.errors import report
 from tests.flows import Chain
 

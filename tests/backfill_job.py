@@ -4,9 +4,9 @@ import sys
 from types import SimpleNamespace
 
 from include.catalog import Catalog
-from include.declaration import slices
-from include.engine import backfill
+from include.engine.jobs import backfill
 from include.errors import report
+from include.validation import slices
 from tests.flows import Chain
 
 

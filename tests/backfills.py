@@ -7,17 +7,18 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control import backfills, database
-from include.control.backfills import Backfill
-from include.control.keeper import Keeper
+from include.control.jobs import backfills
+from include.control.jobs.backfills import Backfill
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.declaration import slices
-from include.engine import backfill
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
-from include.engine.window import Worker
+from include.control.store import database
+from include.engine.jobs import backfill
+from include.engine.jobs.window import Worker
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
 from include.settings import settings
 from include.spec import Table
+from include.validation import slices
 
 
 class Killed(BaseException):

@@ -7,12 +7,13 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import batch, storage
-from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
-from include.engine.commit import txn_app_id
-from include.ledger import expectations
-from include.ledger.expectations import Batch
+from include.engine.batch import batch
+from include.engine.batch.batch import Life
+from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.tables import create_table
+from include.engine.tables.commit import txn_app_id
+from include.monitoring import row_outcomes
+from include.monitoring.row_outcomes import Batch
 from include.settings import settings
 from include.spec import Table
 
@@ -37,12 +38,12 @@ class Batches:
     def write_again(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
         """The same batch as before, by a driver that starts with it."""
         if not self.life:
-            storage.create(self.spark, table)
+            create_table.create(self.spark, table)
         self._plan()
         frame = rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows, self.schema)
         batch.write(frame, self.number, self.life or self.begin_life(table))
         self.last_commit = (self.generation, self.number)
-        return expectations.batches(table, 1)[0]
+        return row_outcomes.batches(table, 1)[0]
 
     def begin_life(self, table: Table) -> Life:
         found = DeltaTable(str(settings().table_path(table.name))).transaction_version(

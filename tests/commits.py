@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from include.engine import commit
 from include.engine.fast_path import path
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
+from include.engine.tables import commit
 from include.settings import settings
 from include.spec import Table
 

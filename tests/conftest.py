@@ -105,7 +105,7 @@ def preview_rows(spark, tmp_path: Path) -> Callable[..., list]:
     columns), `breaks` (the rules it breaks) and `becomes` (kept, repeated, drop, quarantine or fail).
     """
     from include import catalog
-    from include.engine.preview import Asked, previews
+    from include.engine.preview.preview import Asked, previews
 
     def preview(table: str, *samples: dict | str) -> list:
         lines = [sample if isinstance(sample, str) else json.dumps(sample) for sample in samples]

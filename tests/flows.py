@@ -12,14 +12,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 
-from include.control import commands, database, lease, orders
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.keeper import Keeper
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
-from include.engine.job_runner import JobRunner
-from include.ledger import verification
+from include.control.store import database
+from include.engine.jobs.job_runner import JobRunner
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
+from include.ledger import verify
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.expected import Message
@@ -125,7 +126,7 @@ class Chain:
         wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 180)
         self.assert_holds(messages)
         for table in tables:
-            verification.verify(table)
+            verify.verify(table)
 
 
 def rows_of(table: str) -> list[dict]:

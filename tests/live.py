@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 from sqlalchemy import select
 
-from include.control import database, lease, supervision
+from include.control import lease
 from include.control.process import Holder
-from include.control.schema import drivers, runs
+from include.control.store import database
+from include.control.store.schema import drivers, runs
+from include.control.supervision import supervision
 from include.examples import PRODUCER
 from include.local import environment, java
 from include.local.airflow import Airflow

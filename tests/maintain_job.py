@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from include.catalog import Catalog
-from include.engine import window
+from include.engine.jobs import window
 from include.errors import report
 from tests.flows import Chain
 

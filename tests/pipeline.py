@@ -19,10 +19,11 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database, lease
+from include.control import commands, lease
 from include.control.commands import Action, Command
 from include.control.process import Holder
-from include.control.schema import desired
+from include.control.store import database
+from include.control.store.schema import desired
 from include.examples import views
 from include.examples.events import Event, events
 from include.local import environment, java

@@ -3,7 +3,7 @@
 import sys
 
 from include.catalog import Catalog
-from include.engine import refresh
+from include.engine.jobs import refresh
 from include.errors import report
 from include.spec import Delta, Replace, Table
 

@@ -4,8 +4,9 @@ import sys
 from types import SimpleNamespace
 
 from include.catalog import Catalog
-from include.control import database, rewinds
-from include.engine import rewind
+from include.control.jobs import rewinds
+from include.control.store import database
+from include.engine.jobs import rewind
 from include.errors import report
 from include.settings import settings
 from tests.flows import Chain

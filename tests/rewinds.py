@@ -8,17 +8,18 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control import database, rewinds
-from include.control.keeper import Keeper
+from include.control.jobs import rewinds
+from include.control.jobs.rewinds import Rewind
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.rewinds import Rewind
-from include.engine import rewind
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
-from include.engine.window import Worker
-from include.ledger import rewinding
-from include.ledger.log import Log
-from include.ledger.rewinding import Plan
+from include.control.store import database
+from include.engine.jobs import rewind
+from include.engine.jobs.window import Worker
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
+from include.readers.delta_log import Log
+from include.recovery import rewind_plan
+from include.recovery.rewind_plan import Plan
 from include.settings import settings
 from include.spec import Table
 
@@ -31,7 +32,7 @@ class Rewinds:
         self.engine = database.connect(settings().control_url)
 
     def plan(self, table: Table, moment: str) -> Plan:
-        return rewinding.plan(self.engine, table, self.tables, moment)
+        return rewind_plan.plan(self.engine, table, self.tables, moment)
 
     def run(self, table: Table, moment: str) -> Rewind | None:
         """None where nothing is to be undone."""

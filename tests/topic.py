@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 )
 
 from include.errors import Unreachable
-from include.ledger import kafka
+from include.readers import kafka_broker
 from tests import expected
 from tests.expected import Message
 from tests.waiting import wait_until
@@ -117,5 +117,5 @@ class Topic:
 
     def _is_known(self, partitions: int) -> bool:
         with suppress(Unreachable):
-            return len(kafka.offsets(self.servers, self.name)) == partitions
+            return len(kafka_broker.offsets(self.servers, self.name)) == partitions
         return False

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, select, update
 
-from include.control import database
 from include.control.decide import Decision
 from include.control.incidents import NEWS
-from include.control.schema import acknowledgements, incidents
+from include.control.store import database
+from include.control.store.schema import acknowledgements, incidents
 
 LONGEST_HOURS = 168
 

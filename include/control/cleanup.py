@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, func, or_, select
 
 from include import retention
-from include.control import database, schedule
-from include.control.job_schema import approvals, backfills, rewinds
-from include.control.schema import (
+from include.control import schedule
+from include.control.store import database
+from include.control.store.job_schema import approvals, backfills, rewinds
+from include.control.store.schema import (
     acknowledgements,
     audits,
     incidents,

@@ -5,9 +5,12 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, database, held, holds, incidents, lease, orders, outdated, supervision
+from include.control import acknowledgements, holds, incidents, lease, orders
 from include.control.acknowledgements import Acknowledgement
-from include.control.schema import audits, desired, drivers, resets, runs, ticks
+from include.control.jobs import held_flows, outdated_rows
+from include.control.store import database
+from include.control.store.schema import audits, desired, drivers, resets, runs, ticks
+from include.control.supervision import supervision
 from include.spec import table_of
 
 # Whoever pastes a command again within this time means the same restart.
@@ -91,7 +94,7 @@ def _obey_for(connection: Connection, command: Command, flow: str) -> str:
 
 def _obey_later(connection: Connection, command: Command, flow: str) -> str | None:
     """What is noted of a flow that jobs hold still, for when they let it go; None of what can be done at once."""
-    if (still := held.still(connection, flow)) is None:
+    if (still := held_flows.still(connection, flow)) is None:
         return None
     jobs, (state, _) = still
     holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
@@ -113,7 +116,7 @@ def _obey_later(connection: Connection, command: Command, flow: str) -> str | No
             return f"nothing done, {holds_still}: ask again when that is done"
         case _:
             return None
-    held.want(connection, flow, state, command.reason)
+    held_flows.want(connection, flow, state, command.reason)
     return f"{holds_still}, and it is {state} when that is done"
 
 
@@ -145,7 +148,7 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
         case Action.RELEASE:
             holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"
-        case Action.KEEP_OLD_ROWS if outdated.forget(connection, flow):
+        case Action.KEEP_OLD_ROWS if outdated_rows.forget(connection, flow):
             return "its older rows stay as they are"
         case Action.KEEP_OLD_ROWS:
             return "nothing done, all its rows are of the definition that it has now"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from include.control.observed_flow import Seen
 from include.control.remedies import remedy
-from include.control.seen import Seen
 
 # From the intent to start a driver until it must be known by what: then the supervisor died in between.
 START_SECONDS = 180

@@ -4,10 +4,11 @@ from sqlalchemy import Connection, Engine, select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import acknowledgements, commands, database, incidents, orders
+from include.control import acknowledgements, commands, incidents, orders
 from include.control.acknowledgements import Acknowledgement
-from include.control.schema import incidents as stored_incidents
-from include.control.schema import runs
+from include.control.store import database
+from include.control.store.schema import incidents as stored_incidents
+from include.control.store.schema import runs
 from include.spec import table_of
 
 # The state of such an alarm, and the error of a flow without any definition.

@@ -2,8 +2,8 @@
 
 from sqlalchemy import Connection, Engine, delete, select
 
-from include.control import database
-from include.control.schema import readers, releases
+from include.control.store import database
+from include.control.store.schema import readers, releases
 from include.errors import Broken
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import database
 from include.control.decide import State
-from include.control.schema import incidents
+from include.control.store import database
+from include.control.store.schema import incidents
 
 # What is worth being told although something else was wrong before.
 NEWS = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})

@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, false, select, update
 
-from include.control import database
 from include.control.process import Holder
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
 from include.errors import LeaseHeld, LeaseLost
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import database
 from include.control.lease import of_window
 from include.control.process import Holder
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
 
 SHARED, ALONE, WANTS = "shared", "alone", "wants"
 

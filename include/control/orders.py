@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Row, Table, select, true, update
 
-from include.control import database
-from include.control.job_schema import requests
-from include.control.schema import desired, drivers, paces, runs, window_requests
-from include.control.seen import Failure
+from include.control.observed_flow import Failure
+from include.control.store import database
+from include.control.store.job_schema import requests
+from include.control.store.schema import desired, drivers, paces, runs, window_requests
 
 # What a run that begins has nothing of.
 AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from sqlalchemy import Engine, select
 
-from include.control import commands, database
-from include.control.schema import losses, releases, resets
+from include.control import commands
+from include.control.store import database
+from include.control.store.schema import losses, releases, resets
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import Connection, Engine, delete, select
 
-from include.control import commands, database, held, orders
+from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.control.schema import desired, ticks
+from include.control.jobs import held_flows
+from include.control.store import database
+from include.control.store.schema import desired, ticks
 
 WHO = "schedule"
 
@@ -45,7 +47,7 @@ def _follow(engine: Engine, flow: str, schedule: str | None, at: float | None, i
         followed_at = connection.execute(select(ticks.c.at).where(ticks.c.flow == flow)).scalar_one_or_none()
         action = _action(schedule, state, is_due)
         # One that a job holds still is asked when that has let it go.
-        if action is None or followed_at != at or held.still(connection, flow):
+        if action is None or followed_at != at or held_flows.still(connection, flow):
             return {}
         why = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
         said = commands.carry_out(connection, Command(action, (flow,), WHO, why))

@@ -30,26 +30,26 @@ from include.errors import report
 
 # Which module has a command. Only that one is loaded: all of them together take a second.
 COMMANDS = {
-    "status": "status",
-    "graph": "graph",
-    "inspect": "inspection",
-    "verify": "verification",
-    "explain": "explanation",
-    "rebuild": "rebuild",
-    "progress": "reports",
-    "gather": "reports",
-    "expectations": "expectations",
-    "quarantine": "quarantine",
-    "windows": "calendar",
-    "plan": "calendar",
-    "hold": "calendar",
-    "release-hold": "calendar",
-    "backfills": "backfills",
-    "rewind": "rewinds",
-    "rewinds": "rewinds",
-    "metrics": "metrics",
-    "mirror": "mirror",
-    "lineage": "telling",
+    "status": "monitoring.status",
+    "graph": "monitoring.graph",
+    "inspect": "ledger.inspection",
+    "verify": "ledger.verify",
+    "explain": "ledger.explain",
+    "rebuild": "recovery.reset_preview",
+    "progress": "monitoring.progress_command",
+    "gather": "monitoring.progress_command",
+    "expectations": "monitoring.row_outcomes",
+    "quarantine": "ledger.quarantine",
+    "windows": "maintenance.calendar",
+    "plan": "maintenance.calendar",
+    "hold": "maintenance.calendar",
+    "release-hold": "maintenance.calendar",
+    "backfills": "recovery.backfills",
+    "rewind": "recovery.rewind_commands",
+    "rewinds": "recovery.rewind_commands",
+    "metrics": "monitoring.prometheus",
+    "mirror": "monitoring.consumer_groups",
+    "lineage": "monitoring.lineage_command",
 }
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     asked = [COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS]
     for module in dict.fromkeys(asked or COMMANDS.values()):
-        import_module(f"include.ledger.{module}").add(commands)
+        import_module(f"include.{module}").add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from include.errors import Broken
-from include.ledger import batches, checkpoint, planned, standing
-from include.ledger.batches import Account, Entry, Generation, Other
+from include.readers import active_commits, batches, checkpoint, offset_log
+from include.readers.batches import Account, Entry, Generation, Other
 
 # Of a checkpoint that keeps more than Spark's hundred, the newest files are opened.
 OPENED = 200
@@ -84,7 +84,7 @@ def _of_other(account: Account, one: Other, found: list[Entry | Other]) -> Itera
     if one.operation == "RESTORE":
         to = commit.parameters.get("version") or commit.parameters.get("timestamp")
         yield Fault("restored", f"{name}: {what} put it back to {to}{without}")
-    elif standing.overwrites(commit):
+    elif active_commits.overwrites(commit):
         yield Fault("overwritten", f"{name}: {what} replaced all it held{without}")
     elif one.operation.startswith("VACUUM"):
         yield Fault("vacuumed", f"{name}: {what} is by nobody Sluice knows: versions before it may be unreadable")
@@ -95,7 +95,7 @@ def _of_other(account: Account, one: Other, found: list[Entry | Other]) -> Itera
 def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[Fault]:
     path = generation.path
     try:
-        whose = planned.owner(path).get("flow")
+        whose = offset_log.owner(path).get("flow")
         if whose != flow:
             yield Fault(
                 "checkpoint of another flow", f"{flow}: its checkpoint {path} is that of {whose}: put its own back"
@@ -116,7 +116,7 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
     if newest - done not in (0, 1):
         said = f"{flow}: {path} plans up to batch {newest} and is done up to {done}, files are missing: {RESTORE}"
         yield Fault("checkpoint with a gap", said)
-    for listed, read in ((generation.planned, planned.batch), (generation.committed, planned.check_commit)):
+    for listed, read in ((generation.planned, offset_log.batch), (generation.committed, offset_log.check_commit)):
         for batch in sorted(listed)[-OPENED:]:
             try:
                 read(path, batch)

@@ -10,10 +10,11 @@ from itertools import islice
 
 from include import catalog
 from include.errors import Broken
-from include.ledger import faults, planned, spans
-from include.ledger.batches import HELD, Account, Entry, Other
+from include.ledger import faults
 from include.ledger.faults import Fault
-from include.ledger.planned import Restart
+from include.readers import offset_log, offset_ranges
+from include.readers.batches import HELD, Account, Entry, Other
+from include.readers.offset_log import Restart
 from include.spec import Table
 
 
@@ -63,7 +64,7 @@ def _restart(account: Account, flow: str) -> Restart | None:
     if not generations:
         return None
     try:
-        return planned.restart(generations[max(generations)].path)
+        return offset_log.restart(generations[max(generations)].path)
     except Broken:
         return None
 
@@ -118,7 +119,7 @@ def line(one: Entry | Other) -> str:
             f" of {one.tally['read']:,} read, {duplicates:,} duplicates, {one.tally['quarantined']:,} quarantined, "
             f"{one.tally['dropped']:,} dropped,"
         )
-    return f"{said} from {spans.say(one.source, one.source_from, one.source_to)}"
+    return f"{said} from {offset_ranges.say(one.source, one.source_from, one.source_to)}"
 
 
 def at(seconds: float) -> str:

@@ -16,10 +16,10 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
 from include import catalog
 from include.errors import Broken
-from include.ledger.log import LiveFile, Log
-from include.origin import ORIGIN
+from include.readers.delta_log import LiveFile, Log
 from include.settings import settings
 from include.spec import Table
+from include.spec.origin import ORIGIN
 
 RULES = "_rules"
 # What says by which batch a row came here; beside these, a row has the columns of its table.

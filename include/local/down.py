@@ -2,7 +2,8 @@
 
 import sys
 
-from include.control import database, shutdown
+from include.control.store import database
+from include.control.supervision import shutdown
 from include.errors import SluiceError, report
 from include.local import airflow
 from include.local.processes import Platform

@@ -7,7 +7,7 @@ import shlex
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from include.control import private
+from include.control.store import private_files
 from include.local import class_path, install, java
 from include.settings import ROOT, Settings
 
@@ -71,14 +71,14 @@ def write(where: Settings, java_home: Path) -> dict[str, str]:
     for directory in (where.home / "airflow", where.logs):
         directory.mkdir(parents=True, exist_ok=True)
     # Airflow's database holds its users' sessions and connections.
-    private.close(where.home / "airflow")
+    private_files.close(where.home / "airflow")
     _write_secrets(where)
     variables = write_spark(where, java_home) | _airflow(where)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     path = ":".join(shlex.quote(str(part)) for part in _path(java_home))
     file = where.home / "env.sh"
     # It names the control database, with its password.
-    private.create(file)
+    private_files.create(file)
     file.write_text("\n".join([*lines, f'export PATH={path}:"$PATH"', ""]))
     return variables
 
@@ -176,7 +176,7 @@ def _write_secrets(where: Settings) -> None:
 
 def _write_once(file: Path, text: str) -> None:
     if not file.exists():
-        private.create(file)
+        private_files.create(file)
         file.write_text(text)
 
 

@@ -15,12 +15,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from include import catalog, ddl
+from include import catalog
 from include.catalog import Catalog
-from include.declaration import suggest
 from include.errors import DeclarationError, UsageError, report
 from include.settings import ROOT
-from include.spec import FORMATS, LAYERS, Files, Table
+from include.spec import FORMATS, LAYERS, Files, Table, ddl
+from include.validation.declaration import suggest
 
 NAME = re.compile(f"({'|'.join(LAYERS)})[.][a-z][a-z0-9_]*")
 SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in FORMATS)} or the name of a table"

@@ -3,10 +3,11 @@
 import psutil
 
 from include import catalog
-from include.control import attendance, database
+from include.control.store import database
+from include.control.supervision import attendance
 from include.errors import report
-from include.ledger import status
 from include.local.processes import Platform
+from include.monitoring import status
 from include.settings import settings
 
 

@@ -3,9 +3,10 @@
 from sqlalchemy import Engine, select, update
 
 from include import catalog
-from include.control import database, lease, orders
+from include.control import lease, orders
 from include.control.process import Process
-from include.control.schema import drivers, runs
+from include.control.store import database
+from include.control.store.schema import drivers, runs
 
 
 def forgive(engine: Engine) -> None:

@@ -16,13 +16,14 @@ import psutil
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import attendance, database, shutdown, supervision
+from include.control.store import database
+from include.control.supervision import attendance, shutdown, supervision
 from include.errors import SetupError, UsageError, report
-from include.ledger import status
 from include.local import airflow, artifacts, class_path, environment, install, java, streams
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topic
 from include.local.processes import Platform
+from include.monitoring import status
 from include.settings import Settings, settings
 from include.spec import Files, Kafka
 

@@ -6,11 +6,11 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.declaration import slices
 from include.errors import DeclarationError, UsageError
-from include.ledger.backfills import rehearsal
 from include.orchestration import in_driver
+from include.recovery.backfills import rehearsal
 from include.settings import settings
+from include.validation import slices
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
 FORM = {

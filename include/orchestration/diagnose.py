@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from include.control import supervision
+from include.control.supervision import supervision
 from include.settings import settings
 
 # What an incident calls it when it is away.

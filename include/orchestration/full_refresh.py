@@ -7,12 +7,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database
-from include.declaration import slices
+from include.control import commands
+from include.control.store import database
 from include.errors import DeclarationError, UsageError
-from include.ledger.backfills import rehearsal
 from include.orchestration.tasks import verdict
+from include.recovery.backfills import rehearsal
 from include.settings import settings
+from include.validation import slices
 
 ACTION = "full refresh"
 FORM = {

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include import retention
-from include.control import cleanup, database, incidents
+from include.control import cleanup, incidents
+from include.control.store import database
 from include.errors import report
 from include.orchestration import leftovers
 from include.settings import settings

@@ -11,14 +11,15 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import database, requests, window_requests
-from include.control.requests import Standing
-from include.declaration import slices
+from include.control.jobs import backfill_queue, window_queue
+from include.control.jobs.backfill_queue import Standing
+from include.control.store import database
 from include.errors import Unreachable
-from include.ledger import survey
-from include.ledger.plan import OPTIMIZE
+from include.maintenance import table_state
+from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Table
+from include.validation import slices
 
 LOOK_SECONDS = 2
 # A driver looks once a second, but may have its hands full with the start of a flow.
@@ -31,7 +32,7 @@ WHERE = Param(
     description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
 )
 BACKFILL, WINDOW = "backfill", "window"
-STANDING = {BACKFILL: requests.standing, WINDOW: window_requests.standing}
+STANDING = {BACKFILL: backfill_queue.standing, WINDOW: window_queue.standing}
 
 
 class InDriver(BaseBranchOperator):
@@ -92,10 +93,10 @@ class BackfillInDriver(InDriver):
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
         asked = context["ti"].xcom_pull(task_ids="plan")
         range_ = slices.of(table, asked["from"] or None, asked["to"] or None)
-        return requests.ask(engine, table.name, range_, context["run_id"], table.driver)
+        return backfill_queue.ask(engine, table.name, range_, context["run_id"], table.driver)
 
     def withdraw(self, engine: Engine, number: int) -> bool:
-        requests.end(engine, number)
+        backfill_queue.end(engine, number)
         return True
 
 
@@ -109,7 +110,7 @@ class WindowInDriver(InDriver):
         return super().execute(context) if is_planned else self.do_branch(context, None)
 
     def refusal(self, engine: Engine, table: Table) -> str | None:
-        surveys = survey.look(engine, table, catalog.load())
+        surveys = table_state.look(engine, table, catalog.load())
         rewritten = sum(found.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for found in surveys)
         if rewritten <= MOST_BYTES_REWRITTEN:
             return None
@@ -119,11 +120,11 @@ class WindowInDriver(InDriver):
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
         number: int = context["ti"].xcom_pull(task_ids="plan")
-        return number if window_requests.ask(engine, number, table.driver) else None
+        return number if window_queue.ask(engine, number, table.driver) else None
 
     def withdraw(self, engine: Engine, number: int) -> bool:
-        is_unbegun = window_requests.take(engine, number)
-        return is_unbegun or not window_requests.standing(engine, number).is_in_hand
+        is_unbegun = window_queue.take(engine, number)
+        return is_unbegun or not window_queue.standing(engine, number).is_in_hand
 
 
 class Wait(BaseTrigger):

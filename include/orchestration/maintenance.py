@@ -7,13 +7,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import database, incidents, lease, windows
-from include.control.schema import runs
-from include.control.windows import Shape, Window
-from include.ledger import guard, survey
-from include.ledger.log import Commit, Log
-from include.ledger.survey import Survey
+from include.control import incidents, lease
+from include.control.jobs import windows
+from include.control.jobs.windows import Shape, Window
+from include.control.store import database
+from include.control.store.schema import runs
+from include.maintenance import table_state, vacuum_guard
+from include.maintenance.table_state import Survey
 from include.orchestration import in_driver, notify
+from include.readers.delta_log import Commit, Log
 from include.settings import settings
 from include.spec import Table
 
@@ -28,7 +30,7 @@ def plan(name: str, who: str, dry_run: bool) -> int | None:
     """The number of the window that is now planned; None where nothing is worth it, or nothing is to be done."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    surveys = survey.look(engine, table, catalog.load())
+    surveys = table_state.look(engine, table, catalog.load())
     for found in surveys:
         print("\n".join(found.lines()))
     if dry_run:
@@ -37,8 +39,8 @@ def plan(name: str, who: str, dry_run: bool) -> int | None:
                 print(f"would delete {found.name}/{file.path} ({file.bytes:,} bytes)")
         return None
     _tell_who_holds_back(engine, table, surveys)
-    is_worth_it = survey.is_worth_it(engine, table, surveys)
-    number = windows.plan(engine, name, who, survey.why(surveys), is_worth_it)
+    is_worth_it = table_state.is_worth_it(engine, table, surveys)
+    number = windows.plan(engine, name, who, table_state.why(surveys), is_worth_it)
     return number if is_worth_it else None
 
 
@@ -47,7 +49,7 @@ def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) ->
         # Who cannot say since when has stood there for too long.
         hours = (time.time() - (found.held.since or 0)) / 3600
         is_held = found.retention_seconds > table.maintain.retention_seconds
-        is_promise = found.held.name.startswith(guard.PROMISE)
+        is_promise = found.held.name.startswith(vacuum_guard.PROMISE)
         is_too_long = is_held and not is_promise and hours > table.maintain.most_held_hours
         sentence = (
             f"{found.held.name} has needed version {found.held.version} for {hours:,.0f} h, longer than "

@@ -20,11 +20,13 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from include.control import database, incidents, supervision
+from include.control import incidents
 from include.control.decide import State
 from include.control.definitions import INVALID_DEFINITION
 from include.control.incidents import Incident
 from include.control.remedies import remedy
+from include.control.store import database
+from include.control.supervision import supervision
 from include.errors import SluiceError, Unreachable, UsageError
 from include.orchestration import housekeeping
 from include.orchestration.diagnose import DATABASE

@@ -7,13 +7,15 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, database
+from include.control import commands
 from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
+from include.control.store import database
 from include.errors import LeaseHeld, UsageError
-from include.ledger import beginning, checkpoint, giving_up
-from include.ledger.giving_up import Remains
 from include.orchestration.tasks import verdict
+from include.readers import checkpoint, resume_position
+from include.recovery import giving_up
+from include.recovery.giving_up import Remains
 from include.settings import settings
 from include.spec import Delta, Kafka
 
@@ -111,7 +113,7 @@ def consequence(asked: Command) -> str:
 
 def _holds_rows_of(flow: str) -> bool:
     table = catalog.load().flow(flow)
-    return settings().is_stored(table.name) and beginning.last_stamp(table) is not None
+    return settings().is_stored(table.name) and resume_position.last_stamp(table) is not None
 
 
 def _release(flow: str, source: object, asked: Command) -> str:

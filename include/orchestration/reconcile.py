@@ -4,14 +4,17 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import acknowledgements, database, definitions, incidents, schedule, shutdown, supervision
+from include.control import acknowledgements, definitions, incidents, schedule
 from include.control.decide import State
 from include.control.definitions import INVALID_DEFINITION
-from include.control.supervision import Outlook
-from include.ledger import gather
-from include.orchestration import launch, notify, outlook, timetable
-from include.orchestration.launch import Launcher
-from include.orchestration.liveness import Liveness
+from include.control.store import database
+from include.control.supervision import shutdown, supervision
+from include.control.supervision.supervision import Outlook
+from include.monitoring import progress_table
+from include.orchestration import cron, notify, source_health
+from include.orchestration.launchers import launch
+from include.orchestration.launchers.launch import Launcher
+from include.orchestration.launchers.liveness import Liveness
 from include.settings import settings
 from include.spec import Table
 
@@ -30,10 +33,10 @@ def reconcile_all() -> list[dict[str, str]]:
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
-    for flow, asked in schedule.follow(engine, schedules, timetable.next_tick).items():
+    for flow, asked in schedule.follow(engine, schedules, cron.next_tick).items():
         print(f"{flow}: by its schedule, it {asked}")
     place = launch.launcher()
-    outlooks = outlook.look(engine, tables)
+    outlooks = source_health.look(engine, tables)
     sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, outlooks)
     handles = supervision.handles(engine)
     liveness = Liveness(handles, place)
@@ -62,7 +65,7 @@ def tasks_of(sick: list[dict[str, str]]) -> list[dict[str, str]]:
 def _gather() -> None:
     """Last, and of whatever kind an error is: no flow is sick by it, and what drivers wrote down waits where it is."""
     try:
-        print(f"query progress: {gather.gather() or 0} reports gathered")
+        print(f"query progress: {progress_table.gather() or 0} reports gathered")
     except Exception as error:
         print(f"query progress is not gathered for now: {error}")
 

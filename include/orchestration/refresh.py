@@ -6,7 +6,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include import catalog
-from include.ledger import refreshes
+from include.readers import refreshes
 
 
 def skip_without_source(view: str) -> Callable[[Context], None]:

@@ -6,10 +6,11 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.control import approvals, database, rewinds
+from include.control.jobs import approvals, rewinds
+from include.control.store import database
 from include.errors import SluiceError
-from include.ledger import rewinding
 from include.orchestration.tasks import verdict
+from include.recovery import rewind_plan
 from include.settings import settings
 
 TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
@@ -27,7 +28,7 @@ def plan(form: dict[str, Any], who: str | None) -> tuple[int, str]:
     """
     tables, engine = catalog.load(), database.connect(settings().control_url)
     try:
-        found = rewinding.plan(engine, tables.table(form["table"]), tables, form["to"])
+        found = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(found.lines()))

@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from sqlalchemy import Engine
 
-from include.control import attendance, database, incidents, supervision
-from include.control.attendance import LATE_SECONDS, Attendance
+from include.control import incidents
 from include.control.incidents import Incident
+from include.control.store import database
+from include.control.supervision import attendance, supervision
+from include.control.supervision.attendance import LATE_SECONDS, Attendance
 from include.errors import Unreachable
 from include.orchestration import diagnose, leftovers
 from include.settings import settings

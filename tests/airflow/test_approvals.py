@@ -4,9 +4,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
-from include.control import approvals, database, orders, rewinds
-from include.control.rewinds import Part
-from include.control.schema import audits
+from include.control import orders
+from include.control.jobs import approvals, rewinds
+from include.control.jobs.rewinds import Part
+from include.control.store import database
+from include.control.store.schema import audits
 from include.errors import UsageError
 from include.orchestration import full_refresh, oncall, rewind, tasks
 from include.settings import settings

@@ -9,10 +9,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
-from include.control import backfills
-from include.declaration import slices
+from include.control.jobs import backfills
 from include.orchestration import backfill
 from include.settings import from_environment
+from include.validation import slices
 from tests.pipeline import part
 
 SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"

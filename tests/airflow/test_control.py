@@ -10,8 +10,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine, select
 
-from include.control import acknowledgements, database, incidents, orders
-from include.control.schema import audits, releases, resets
+from include.control import acknowledgements, incidents, orders
+from include.control.store import database
+from include.control.store.schema import audits, releases, resets
 from include.local import environment
 from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings

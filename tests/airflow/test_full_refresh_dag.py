@@ -5,10 +5,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
 from include import catalog
-from include.control import backfills, database
-from include.control.schema import audits
-from include.declaration import slices
+from include.control.jobs import backfills
+from include.control.store import database
+from include.control.store.schema import audits
 from include.orchestration import full_refresh, tasks
+from include.validation import slices
 from tests.flows import is_long
 from tests.pipeline import part
 

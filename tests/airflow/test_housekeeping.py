@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import func, select, text
 
 from include import catalog, retention
-from include.control import commands, database, incidents
+from include.control import commands, incidents
 from include.control.commands import Action, Command
+from include.control.store import database
 from include.orchestration import housekeeping, notify, watchdog
 from include.orchestration.watchdog import Housekeeper
 from include.settings import settings

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.orchestration.cluster import Kubernetes, Yarn
-from include.orchestration.launch import launcher
-from include.orchestration.local import Local
-from include.orchestration.standalone import Standalone
+from include.orchestration.launchers.cluster import Kubernetes, Yarn
+from include.orchestration.launchers.launch import launcher
+from include.orchestration.launchers.local import Local
+from include.orchestration.launchers.standalone import Standalone
 
 CLUSTER = {"deploy-mode": "cluster"}
 

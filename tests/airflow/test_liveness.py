@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from include.control.process import Process
-from include.orchestration.liveness import Liveness
-from include.orchestration.local import Local
+from include.orchestration.launchers.liveness import Liveness
+from include.orchestration.launchers.local import Local
+from include.orchestration.launchers.standalone import ANSWER_SECONDS
 from include.orchestration.reconcile import MOST_TASKS, tasks_of
-from include.orchestration.standalone import ANSWER_SECONDS
 
 GONE = Process(1, -1.0, "another boot").to_json()
 

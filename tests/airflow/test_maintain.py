@@ -14,14 +14,16 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import database, lease, window_requests, windows
-from include.control.keeper import Keeper
+from include.control import lease
+from include.control.jobs import window_queue, windows
+from include.control.jobs.windows import Shape
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.schema import incidents
-from include.control.windows import Shape
-from include.ledger import survey
-from include.ledger.log import Log
-from include.orchestration import maintenance, timetable
+from include.control.store import database
+from include.control.store.schema import incidents
+from include.maintenance import table_state
+from include.orchestration import cron, maintenance
+from include.readers.delta_log import Log
 from include.settings import from_environment, settings
 from include.spec import Maintenance
 from tests.waiting import wait_until
@@ -33,7 +35,7 @@ MANY = 110
 def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
     for table in catalog.load().tables.values():
         dag = dags[f"maintain.{table.name}"]
-        assert dag.schedule == timetable.of_windows(table)
+        assert dag.schedule == cron.of_windows(table)
         assert [task.task_id for task in dag.topological_sort()] == ["plan", "in_driver", "window", "verify"]
         assert (dag.max_active_runs, dag.catchup, dag.get_task("window").durable) == (1, False, False)
 
@@ -41,11 +43,11 @@ def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
 def test_tables_are_looked_at_once_an_hour_spread_over_it_unless_they_say_when():
     table = catalog.load().table(BRONZE)
     others = [replace(table, name=f"bronze.t{number}") for number in range(20)]
-    minutes = {timetable.of_windows(other).removesuffix(" * * * *") for other in others}
+    minutes = {cron.of_windows(other).removesuffix(" * * * *") for other in others}
     assert len(minutes) > 10
     assert all(0 <= int(minute) < 60 for minute in minutes)
-    assert timetable.of_windows(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
-    assert timetable.of_windows(replace(table, maintain=Maintenance(schedule=None))) is None
+    assert cron.of_windows(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
+    assert cron.of_windows(replace(table, maintain=Maintenance(schedule=None))) is None
 
 
 def scatter(path: Path) -> None:
@@ -76,12 +78,12 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
     keeper = Keeper(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
 
     def do_it() -> None:
-        wait_until(lambda: window_requests.take(engine, 1), 120)
+        wait_until(lambda: window_queue.take(engine, 1), 120)
         keeper.take([lease.of_window(BRONZE)])
         windows.ask(engine, 1, BRONZE, keeper.epoch(lease.of_window(BRONZE)))
-        windows.open_(engine, 1, survey.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        windows.open_(engine, 1, table_state.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         DeltaTable(str(path)).optimize.compact(commit_properties=CommitProperties({"userMetadata": '{"window": 1}'}))
-        windows.close(engine, 1, survey.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        windows.close(engine, 1, table_state.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         keeper.give_back([lease.of_window(BRONZE)])
 
     keeper.take([lease.of_driver("main")])

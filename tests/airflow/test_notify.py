@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.control import database, incidents
+from include.control import incidents
 from include.control.commands import DESTRUCTIVE
 from include.control.decide import State
 from include.control.incidents import Incident
 from include.control.remedies import REMEDIES
+from include.control.store import database
 from include.errors import Unreachable, UsageError
 from include.orchestration import notify
 from tests.conftest import ROOT, free_port

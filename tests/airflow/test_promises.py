@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import acknowledgements, database, incidents
-from include.control.supervision import Outlook
-from include.orchestration import outlook, reconcile
+from include.control import acknowledgements, incidents
+from include.control.store import database
+from include.control.supervision.supervision import Outlook
+from include.orchestration import reconcile, source_health
 from include.spec import Delta, Files, Replace, Table
 from tests import lake
 from tests.unit.conftest import home, own_settings  # noqa: F401
@@ -41,11 +42,11 @@ def settle(engine: Engine, outlooks: dict[str, Outlook]) -> list[str]:
 
 def test_a_view_that_has_not_shown_the_rows_of_an_hour_ago_breaks_a_promise_of_half_an_hour(engine, home):  # noqa: F811
     lake.rows(BRONZE.name, time.time() - HOUR, 3)
-    broken = outlook.look(engine, TABLES)[VIEW.name].not_fresh
+    broken = source_health.look(engine, TABLES)[VIEW.name].not_fresh
     assert broken
     assert broken.startswith("what it lacks is 60.0 min old, promised 30 min")
     patient = Catalog({BRONZE.name: BRONZE, VIEW.name: replace(VIEW, fresh_minutes=90)})
-    assert VIEW.name not in outlook.look(engine, patient)
+    assert VIEW.name not in source_health.look(engine, patient)
 
 
 def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):

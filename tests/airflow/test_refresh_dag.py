@@ -8,8 +8,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from include import catalog
-from include.ledger.log import Log
-from include.ledger.refreshes import of_commit
+from include.readers.delta_log import Log
+from include.readers.refreshes import of_commit
 from include.settings import from_environment, settings
 
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"

@@ -6,8 +6,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.control import rewinds
-from include.control.rewinds import Part
+from include.control.jobs import rewinds
+from include.control.jobs.rewinds import Part
 from include.orchestration import rewind, tasks
 from include.settings import settings
 from tests import lake
@@ -22,7 +22,7 @@ GRACE = {"responded_by_user": {"id": "1", "name": "grace"}}
 @pytest.fixture
 def home(monkeypatch, tmp_path):
     """One of this test's own, in which nothing is stored yet; its control database."""
-    from include.control import database
+    from include.control.store import database
 
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     settings.cache_clear()

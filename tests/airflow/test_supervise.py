@@ -8,14 +8,16 @@ import pytest
 from sqlalchemy import select
 
 from include import catalog
-from include.control import commands, database, lease, orders
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
+from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.schema import runs
-from include.control.seen import Failure
-from include.ledger import progress
+from include.control.store import database
+from include.control.store.schema import runs
 from include.local.broker import create_topic
-from include.orchestration import reconcile, submit
+from include.monitoring import progress_rows
+from include.orchestration import reconcile
+from include.orchestration.launchers import submit
 from include.settings import settings
 from tests.jobs import SHORT_LIVED
 from tests.pipeline import TOPIC
@@ -88,7 +90,7 @@ def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypa
     finally:
         settings.cache_clear()
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"query progress is not gathered for now: {progress.TABLE}: gathering broke off")
+    assert said[0].startswith(f"query progress is not gathered for now: {progress_rows.TABLE}: gathering broke off")
     assert said[1] == "query progress: 0 reports gathered"
 
 

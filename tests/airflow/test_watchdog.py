@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import attendance, database, shutdown, supervision
 from include.control.incidents import Incident
-from include.control.schema import incidents, pulses
+from include.control.store import database
+from include.control.store.schema import incidents, pulses
+from include.control.supervision import attendance, shutdown, supervision
 from include.orchestration import watchdog
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings

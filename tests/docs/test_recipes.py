@@ -19,12 +19,14 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import supervision
 from include.control.commands import Action
-from include.engine import check, refresh, storage
-from include.engine.table_rows import shaped
+from include.control.supervision import supervision
+from include.engine.batch.table_rows import shaped
+from include.engine.check import check
+from include.engine.jobs import refresh
+from include.engine.tables import create_table
 from include.errors import DeclarationError
-from include.ledger import expectations
+from include.monitoring import row_outcomes
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA, Delta, Json, Table
 from tests.conftest import ROOT
@@ -93,7 +95,7 @@ def arrive(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:
 
     def write(*values: dict | str) -> None:
         nonlocal offset
-        storage.create(spark, bronze)
+        create_table.create(spark, bronze)
         rows = []
         for value in values:
             text = json.dumps(value) if isinstance(value, dict) else value
@@ -113,7 +115,7 @@ def change(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:
 
     def write(*changes: tuple[str, str | None, int]) -> None:
         nonlocal offset
-        storage.create(spark, silver)
+        create_table.create(spark, silver)
         rows = []
         for customer, city, number in changes:
             place = {"changed_at": day(number), "partition": 0, "offset": offset}
@@ -146,7 +148,7 @@ def test_orders_with_errors_and_late_ones(spark: SparkSession, tables: Catalog, 
     run_once(silver)
     assert orders_of(silver.name) == ["o-1", "o-2", "o-3"], "nothing is late in the first batch"
     assert {row["order_id"]: len(row["_errors"]) for row in rows_of(silver.name)} == {"o-1": 0, "o-2": 0, "o-3": 1}
-    assert expectations.batches(silver, 1)[0].broke["typed"] == 1
+    assert row_outcomes.batches(silver, 1)[0].broke["typed"] == 1
 
     arrive(order(4, minutes=-60), order(5, minutes=-61), order(2))
     run_once(silver)
@@ -183,7 +185,7 @@ def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, 
     assert spans("ada") == [(day(1), day(9), "Bonn"), (day(9), None, "Kiel")]
 
     by_appends = replace(customers, name="gold.by_appends", source=replace(customers.source, changes=False))
-    storage.create(spark, by_appends)
+    create_table.create(spark, by_appends)
     append(by_appends.name, [{"customer": "bob", "city": "Oslo", "changed_at": day(2)}], by_appends.schema)
     late, corrected, deleted = ("ada", "Lyon", 4), ("ada", "Genf", 9), ("bob", None, 5)
     change(late, corrected, deleted)

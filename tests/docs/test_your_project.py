@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from include.control import database, migrations
+from include.control.store import database, migrations
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT
 

@@ -9,14 +9,16 @@ from sqlalchemy import select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, database, windows
+from include.control import commands
 from include.control.commands import Command
-from include.control.keeper import Keeper
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.schema import losses
-from include.engine import window
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
+from include.control.store import database
+from include.control.store.schema import losses
+from include.engine.jobs import window
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
 from include.settings import settings
 from include.spec import Table
 from tests.flows import Chain, Driver

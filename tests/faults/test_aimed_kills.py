@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from include.ledger import verification
+from include.ledger import verify
 from include.settings import settings
 from tests.flows import FULL, Chain
 from tests.jobs import Job
@@ -25,4 +25,4 @@ def test_a_driver_that_dies_at_a_commit_loses_and_doubles_nothing(chain: Chain, 
     run_once(*chain.all)
     chain.assert_holds(chain.topic.messages())
     for table in chain.all:
-        verification.verify(table)
+        verify.verify(table)

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from include.control.process import Holder, Process
-from include.ledger.planned import OWNER
 from include.local import airflow
 from include.local.up import SUPERVISOR
+from include.readers.offset_log import OWNER
 from tests.flows import FULL, is_long
 from tests.live import DRIVER, Live, running
 from tests.waiting import let_pass, wait_until

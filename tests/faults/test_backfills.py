@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from include.control import backfills, stale
-from include.control.backfills import Backfill
+from include.control.jobs import backfills, stale_tables
+from include.control.jobs.backfills import Backfill
 from include.examples.events import events
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Table
 from tests.backfills import Backfills
@@ -152,4 +152,4 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale.every(engine) if one.table == gold.name] == []
+    assert [one for one in stale_tables.every(engine) if one.table == gold.name] == []

@@ -7,7 +7,7 @@ import pytest
 
 from include.control.commands import Action
 from include.errors import Broken, FlowFailed
-from include.ledger import policy
+from include.maintenance import policy
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.commits import around_commits

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import psutil
 from sqlalchemy import func, select
 
-from include.control import database
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
 from tests.flows import FULL
 from tests.pipeline import Pipeline
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.control.commands import Action
-from include.engine import commit
+from include.engine.tables import commit
 from include.errors import Broken, FlowFailed, LeaseHeld
 from include.settings import settings
 from include.spec import Delta, Table

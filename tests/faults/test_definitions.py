@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import select
 
 from include.catalog import Catalog
-from include.control import database
 from include.control.commands import Action
-from include.control.schema import audits
+from include.control.store import database
+from include.control.store.schema import audits
 from include.errors import Broken, FlowFailed
-from include.ledger import outdated as outdated_words
+from include.monitoring import outdated_rows as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
 from tests.backfills import Backfills

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from include.catalog import Catalog
-from include.control import backfills, database, stale
-from include.control.schema import leases
-from include.declaration.slices import Slice
-from include.engine import twin
+from include.control.jobs import backfills, stale_tables
+from include.control.store import database
+from include.control.store.schema import leases
+from include.engine.jobs import shadow_table
 from include.errors import UsageError
-from include.ledger import position, verification
-from include.ledger.backfills import rehearsal
-from include.ledger.log import Log
+from include.ledger import verify
+from include.readers import position
+from include.readers.delta_log import Log
+from include.recovery.backfills import rehearsal
 from include.settings import settings
 from include.spec import Kafka, Table
+from include.validation.slices import Slice
 from tests.backfills import Backfills
 from tests.flows import Chain, has_rows, is_long, rows_of
 from tests.jobs import Job
@@ -46,7 +48,7 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
         chain.assert_all_arrives(tables)
         assert running.error is None
     assert [position.of(one.flow).generation for one in tables] == [2, 2, 2]
-    assert not any(place.exists() for place in twin.places(bronze))
+    assert not any(place.exists() for place in shadow_table.places(bronze))
 
 
 @is_long
@@ -73,7 +75,7 @@ def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_
     chain.assert_holds(topic.messages())
     assert len(rows_of(chain.bronze.name)) == 4
     for table in tables:
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -97,7 +99,7 @@ def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, brok
     assert [position.of(flow.flow).generation for flow in both.flows] == [2, 2]
     assert sum(row["rows"] for row in rows_of(chain.gold.name)) == 7
     for table in tables:
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -120,7 +122,7 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
     run_once(*tables)
     chain.assert_holds(topic.messages())
     for table in tables:
-        verification.verify(table)
+        verify.verify(table)
 
 
 def job(chain: Chain, home: Path) -> Job:
@@ -140,7 +142,7 @@ def is_in(phase: str, which: int = 0) -> Callable:
 
 
 def twin_has_rows(_engine, tables) -> Callable[[], bool]:
-    return lambda: has_rows(twin.of(tables[0]))
+    return lambda: has_rows(shadow_table.of(tables[0]))
 
 
 def flow_is_left_to_it(engine, tables) -> Callable[[], bool]:
@@ -215,8 +217,8 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale.every(engine) if one.table in (silver.name, gold.name)] == []
-    assert not any(place.exists() for place in twin.places(bronze))
+    assert [one for one in stale_tables.every(engine) if one.table in (silver.name, gold.name)] == []
+    assert not any(place.exists() for place in shadow_table.places(bronze))
 
 
 class Watched:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from include.control import rewinds
 from include.control.commands import Action
-from include.engine import commit
-from include.engine import rewind as engine_rewind
+from include.control.jobs import rewinds
+from include.engine.jobs import rewind as engine_rewind
+from include.engine.tables import commit
 from include.errors import UsageError
-from include.ledger import verification
+from include.ledger import verify
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.backfills import Backfills, Killed
@@ -150,4 +150,4 @@ def test_put_back_and_made_again_the_tables_are_as_if_nothing_had_ever_gone_wron
     )
     assert copied == silver
     for table in history.all:
-        verification.verify(table)
+        verify.verify(table)

@@ -7,11 +7,15 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from include.control import commands, database, lease, orders, supervision
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.decide import State
-from include.control.schema import desired, runs
-from include.engine import batch, flow, host, session
+from include.control.store import database
+from include.control.store.schema import desired, runs
+from include.control.supervision import supervision
+from include.engine import session
+from include.engine.batch import batch
+from include.engine.stream import flow, host
 from include.spec import Expect
 from tests.flows import is_long, rows_of, wait_for_rows
 from tests.waiting import wait_until

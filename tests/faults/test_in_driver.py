@@ -9,21 +9,22 @@ import pytest
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import backfills, commands, lease, requests, stale
-from include.control.backfills import Backfill
+from include.control import commands, lease
 from include.control.commands import Action, Command
-from include.control.keeper import Keeper
+from include.control.jobs import backfill_queue, backfills, stale_tables
+from include.control.jobs.backfills import Backfill
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.declaration import slices
-from include.engine import backfill
-from include.engine import slices as engine_slices
-from include.engine.driver import jvm_pid
-from include.engine.window import Worker
-from include.ledger import verification
-from include.ledger.log import Log
+from include.engine.jobs import backfill
+from include.engine.jobs import backfill_rows as engine_slices
+from include.engine.jobs.window import Worker
+from include.engine.stream.driver import jvm_pid
+from include.ledger import verify
+from include.readers.delta_log import Log
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Table
+from include.validation import slices
 from tests.backfills import Killed
 from tests.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
 from tests.pipeline import part
@@ -36,18 +37,18 @@ SOURCE = "value BINARY, partition INT, offset BIGINT"
 def ask(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
     """begin, end: minutes of 1970-01-01."""
     range_ = slices.of(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
-    return requests.ask(engine, table.name, range_, "a test", driver)
+    return backfill_queue.ask(engine, table.name, range_, "a test", driver)
 
 
-def outcome(engine: Engine, number: int) -> requests.Standing:
+def outcome(engine: Engine, number: int) -> backfill_queue.Standing:
     """Once it is done, or came to nothing."""
 
     def is_over() -> bool:
-        now = requests.standing(engine, number)
+        now = backfill_queue.standing(engine, number)
         return now.is_done or now.failure is not None
 
-    wait_until(is_over, 120, lambda: requests.standing(engine, number).said)
-    return requests.standing(engine, number)
+    wait_until(is_over, 120, lambda: backfill_queue.standing(engine, number).said)
+    return backfill_queue.standing(engine, number)
 
 
 def of_root(engine: Engine, number: int) -> list[Backfill]:
@@ -91,7 +92,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
         assert all(one.rows_before == one.rows_after > 0 for one in ended if one.table == silver.name)
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale.every(engine) if one.table == gold.name] == []
+    assert [one for one in stale_tables.every(engine) if one.table == gold.name] == []
 
 
 @is_long
@@ -107,7 +108,7 @@ def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_me
         assert ask(engine, silver, running.name, 0, 10) == number
         assert outcome(engine, number).is_done
         assert running.error is None
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_until_it_is_done(
@@ -134,7 +135,7 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert running.error is None
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -154,7 +155,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
             patched.setattr(engine_slices, "_replace_table", die)
             number = ask(engine, silver, running.name, 1, 3)
             assert "do it in a process of its own" in outcome(engine, number).failure
-            assert len(deaths) == requests.TRIES
+            assert len(deaths) == backfill_queue.TRIES
         assert ask(engine, silver, running.name, 1, 3) == number
         assert outcome(engine, number).is_done
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
@@ -174,7 +175,7 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert running.error is None
-    assert not requests.standing(engine, number).is_in_hand
+    assert not backfill_queue.standing(engine, number).is_in_hand
     stranger.give_back([lease.of_window(silver.name)])
     commands.obey(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
@@ -212,14 +213,14 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     pipeline.submit()
     pipeline.wait_until_gold_is_right()
     range_ = slices.of(table, "2026-03-01T12:00", "2026-03-01T13:00")
-    number = requests.ask(pipeline.control, table.name, range_, "a test", table.driver)
+    number = backfill_queue.ask(pipeline.control, table.name, range_, "a test", table.driver)
     # Not wait_until, which looks five times a second.
     look = threading.Event()
     while backfills.find(pipeline.control, number).phase != moment:
         look.wait(0.01)
-        assert not requests.standing(pipeline.control, number).is_done, "it was over before it was seen"
+        assert not backfill_queue.standing(pipeline.control, number).is_done, "it was over before it was seen"
     pipeline.kill(pipeline.submitted[-1], "both")
-    assert not requests.standing(pipeline.control, number).is_done
+    assert not backfill_queue.standing(pipeline.control, number).is_done
     pipeline.produce(part(2, count=500))
     pipeline.submit()
     assert outcome(pipeline.control, number).is_done

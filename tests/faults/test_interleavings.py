@@ -17,17 +17,20 @@ from deltalake import DeltaTable
 from sqlalchemy import Engine, func, select
 
 from include.catalog import Catalog
-from include.control import commands, database, holds, windows
+from include.control import commands, holds
 from include.control.commands import Action
-from include.control.keeper import Keeper
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.schema import pauses, runs
-from include.engine import maintain, window
-from include.engine.commit import USER_METADATA
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
+from include.control.store import database
+from include.control.store.schema import pauses, runs
+from include.engine.jobs import window
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
+from include.engine.tables import maintain
+from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.expected import Message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from tests import expected
 from tests.conftest import ROOT
 from tests.flows import FULL

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.control import backlog
-from include.control.supervision import Outlook
-from include.ledger import rejection, sources
-from include.orchestration import outlook
+from include.control.supervision import lag_history
+from include.control.supervision.supervision import Outlook
+from include.monitoring import rejected_rows, source_snapshot
+from include.orchestration import source_health
 from include.settings import settings
 from include.spec import Append
 from tests.waiting import wait_until
@@ -27,19 +27,19 @@ from tests.waiting import wait_until
     ids=["steady", "growing", "saw-tooth", "catching up", "too few to tell"],
 )
 def test_a_flow_falls_behind_when_its_backlog_grows_and_does_not_come_back(behind: list[int], grows: bool):
-    assert backlog.is_growing(behind) is grows
+    assert lag_history.is_growing(behind) is grows
 
 
 def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, topic, run_once, engine):
     topic.create(retention_ms="3600000").send(1, 2)
     run_once(chain.bronze)
-    assert outlook.look(engine, Catalog({chain.bronze.name: chain.bronze})) == {chain.bronze.name: Outlook()}
+    assert source_health.look(engine, Catalog({chain.bronze.name: chain.bronze})) == {chain.bronze.name: Outlook()}
     topic.send(3)
-    assert outlook.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires is None
+    assert source_health.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires is None
     topic.configure(retention_ms="1000")
 
     def expires() -> str:
-        return outlook.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires or ""
+        return source_health.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires or ""
 
     where = f"topic '{topic.name}', partition 0,"
     wait_until(lambda: expires().startswith(f"Kafka deletes unread records of {where} in 0.0 h: "), 30)
@@ -49,8 +49,8 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
     topic.create().send(1, 2)
     run_once(chain.bronze, chain.silver)
     away = replace(settings(), kafka="127.0.0.1:1")
-    monkeypatch.setattr(sources, "settings", lambda: away)
-    seen = outlook.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
+    monkeypatch.setattr(source_snapshot, "settings", lambda: away)
+    seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
     assert seen[chain.silver.name] == Outlook()
 
@@ -60,7 +60,7 @@ def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_
     run_once(chain.bronze)
     [newest] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
     newest.write_bytes(b"")
-    seen = outlook.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
+    seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert set(seen.values()) == {Outlook()}
 
 
@@ -69,7 +69,7 @@ def test_rows_of_a_flow_that_all_repeat_stored_ones_are_an_alarm(chain, topic, r
     later = time.time() + 3_600
     topic.create().send(*range(150))
     run_once(chain.bronze, silver)
-    assert rejection.of(silver, later, is_known=False) is None
+    assert rejected_rows.of(silver, later, is_known=False) is None
     topic.send(*range(150))
     run_once(chain.bronze, silver)
-    assert rejection.of(silver, later, is_known=False) == "of the newest 150 rows 0 were written: 150 repeated"
+    assert rejected_rows.of(silver, later, is_known=False) == "of the newest 150 rows 0 were written: 150 repeated"

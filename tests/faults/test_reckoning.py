@@ -12,10 +12,11 @@ from deltalake import DeltaTable
 from include.catalog import Catalog
 from include.control.commands import Action
 from include.errors import FlowFailed
-from include.ledger import kafka, origins
-from include.ledger.batches import HELD, Account
-from include.ledger.spans import of_kafka
-from include.ledger.verification import verify
+from include.ledger import provenance
+from include.ledger.verify import verify
+from include.readers import kafka_broker
+from include.readers.batches import HELD, Account
+from include.readers.offset_ranges import of_kafka
 from include.settings import settings
 from include.spec import Table
 from tests.commits import around_commits
@@ -67,7 +68,7 @@ def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
         for one in told:
             assert one.version is not None
             assert one.rows in (None, scanned[one.version].total())
-            ranges = origins.of_version(tables, table, one.version)
+            ranges = provenance.of_version(tables, table, one.version)
             while ranges.above:
                 ranges = ranges.above
             read = {
@@ -132,4 +133,4 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
     [held] = Account(chain.bronze).batches()
-    assert held.rows == len(topic.messages()) < kafka.end_offsets(topic.servers, topic.name)[0]
+    assert held.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.servers, topic.name)[0]

@@ -14,17 +14,18 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
-from include.control import windows
-from include.control.keeper import Keeper
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import refresh as refreshing
-from include.engine import window
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
-from include.engine.refresh import Run
+from include.engine.jobs import refresh as refreshing
+from include.engine.jobs import window
+from include.engine.jobs.refresh import Run
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
 from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable
-from include.ledger import refreshes, verification
-from include.ledger.log import Log
+from include.ledger import verify
+from include.readers import refreshes
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Replace, Table
 from tests.conftest import ROOT
@@ -104,7 +105,7 @@ def test_a_reader_never_sees_a_view_empty_or_half(name, grow, refresh):
     # And whoever looks at exactly one of its versions, which a reader might have missed.
     assert [len(rows_at(view, version)) for version in versions(view)] == [400, 500, 600, 700]
     assert all(is_whole(rows_at(view, version)) for version in versions(view))
-    assert verification.verify(view).refreshes == 4
+    assert verify.verify(view).refreshes == 4
 
 
 def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refresh, capsys):
@@ -241,7 +242,7 @@ def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
     with pytest.raises(Broken, match=rf"{view.name}: run 'tuesday' breaks 'large' \(7 rows\), and the view is left"):
         refresh("tuesday", broken)
     assert versions(view) == [0]
-    assert verification.verify(view).notes == []
+    assert verify.verify(view).notes == []
 
 
 def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(name, grow, refresh, stored):
@@ -342,4 +343,4 @@ def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refres
     assert (found.state, found.before.rows, found.after.rows) == ("done", 8, 8)
     assert is_whole(rows_of(view.name))
     refresh("the day after", view)
-    assert verification.verify(view).notes == []
+    assert verify.verify(view).notes == []

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from include.control import rewinds
 from include.control.commands import Action
-from include.ledger.log import Log
-from include.ledger.standing import REWIND
+from include.control.jobs import rewinds
+from include.readers.active_commits import REWIND
+from include.readers.delta_log import Log
 from include.settings import settings
 from tests.flows import has_rows, is_long, numbers, rows_of
 from tests.jobs import Job

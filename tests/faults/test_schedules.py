@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from sqlalchemy import update
 
-from include.control import database, orders, schedule, supervision
+from include.control import orders, schedule
 from include.control.decide import State
-from include.control.schema import ticks
-from include.orchestration.timetable import next_tick
+from include.control.store import database
+from include.control.store.schema import ticks
+from include.control.supervision import supervision
+from include.orchestration.cron import next_tick
 from tests.flows import wait_for_rows
 from tests.waiting import wait_until
 

@@ -9,12 +9,12 @@ from confluent_kafka import Producer
 from sqlalchemy import select
 
 from include.catalog import Catalog
-from include.control import database
 from include.control.commands import Action
-from include.control.schema import losses
+from include.control.store import database
+from include.control.store.schema import losses
 from include.errors import Broken
-from include.ledger import status
-from include.orchestration import outlook
+from include.monitoring import status
+from include.orchestration import source_health
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
 from tests.flows import only_in_full_runs, rows_of, wait_for_rows
@@ -137,7 +137,7 @@ def test_what_retention_took_of_one_topic_is_named_and_the_others_lose_nothing(t
     b.send(6)
     a.delete_before(3)
     gone = f"topic '{a.name}' partition 0 from offset 2 to before 3"
-    assert outlook.look(engine, Catalog({table.name: table}))[table.flow].expires.startswith(
+    assert source_health.look(engine, Catalog({table.name: table}))[table.flow].expires.startswith(
         f"Kafka deletes unread records of topic '{a.name}'"
     )
     with pytest.raises(Broken, match=f"{gone}.: action accept data loss"):

@@ -17,14 +17,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from include.catalog import Catalog
-from include.control import database, lease, windows
-from include.control.keeper import Keeper
+from include.control import lease
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
-from include.engine import batch, host
+from include.control.store import database
+from include.engine.batch import batch
+from include.engine.stream import host
 from include.errors import Unreachable
-from include.ledger import guard, survey
-from include.ledger.log import Log
+from include.maintenance import table_state, vacuum_guard
+from include.readers.delta_log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
@@ -114,8 +117,8 @@ def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, 
         run_once(bronze)
         run_once(silver)
     # The last batch of silver has a checkpoint of bronze's log between its beginning and its end.
-    found = survey.look(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
-    guard.clean_log(found.log, found.log_needed_from)
+    found = table_state.look(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
+    vacuum_guard.clean_log(found.log, found.log_needed_from)
     chain.topic.send(22)
     run_once(bronze, silver)
     chain.assert_silver_holds(chain.topic.messages())

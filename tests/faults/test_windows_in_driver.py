@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine
 
-from include.control import commands, window_requests, windows
+from include.control import commands
 from include.control.commands import Action, Command
-from include.engine import maintain
-from include.ledger import verification
-from include.ledger.log import Log
+from include.control.jobs import window_queue, windows
+from include.engine.tables import maintain
+from include.ledger import verify
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.flows import Chain, rows_of, wait_for_rows
@@ -41,7 +42,7 @@ def silver(name, bring) -> Table:
 
 def ask(engine: Engine, table: Table, driver: str) -> int:
     number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
-    assert window_requests.ask(engine, number, driver)
+    assert window_queue.ask(engine, number, driver)
     return number
 
 
@@ -49,10 +50,10 @@ def outcome(engine: Engine, number: int) -> windows.Window:
     """Once it is over."""
 
     def is_over() -> bool:
-        now = window_requests.standing(engine, number)
+        now = window_queue.standing(engine, number)
         return now.is_done or now.failure is not None
 
-    wait_until(is_over, 120, lambda: window_requests.standing(engine, number).said)
+    wait_until(is_over, 120, lambda: window_queue.standing(engine, number).said)
     found = windows.find(engine, number)
     assert found
     return found
@@ -69,7 +70,7 @@ def test_a_driver_opens_the_windows_it_is_asked_for_and_its_flows_go_on(silver, 
         wait_for_rows(silver, MANY + 1)
         assert running.error is None
     assert sorted(row["number"] for row in rows_of(silver.name)) == list(range(MANY + 1))
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 def test_a_window_that_fails_leaves_the_driver_alone(silver, bring, driver, engine, monkeypatch):
@@ -111,13 +112,13 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
 
 def test_what_nobody_else_can_have_begun_may_be_withdrawn_once(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "a test", is_worth_it=True)
-    assert not window_requests.ask(engine, number, "nobody"), "no such driver lives"
-    window_requests.leave(engine, number, "nobody")
-    assert window_requests.take(engine, number)
-    assert not window_requests.take(engine, number)
+    assert not window_queue.ask(engine, number, "nobody"), "no such driver lives"
+    window_queue.leave(engine, number, "nobody")
+    assert window_queue.take(engine, number)
+    assert not window_queue.take(engine, number)
 
 
 def test_a_window_whose_driver_died_is_told_so(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "many files", is_worth_it=True)
     windows.ask(engine, number, f"silver.{name}", 1)
-    assert window_requests.standing(engine, number).failure == "many files; its job died"
+    assert window_queue.standing(engine, number).failure == "many files; its job died"

@@ -20,9 +20,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine, select
 
-from include.control import commands, database, incidents, lease
+from include.control import commands, incidents, lease
 from include.control.commands import Action, Command
-from include.control.schema import runs
+from include.control.store import database
+from include.control.store.schema import runs
 from include.local import environment, java
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT

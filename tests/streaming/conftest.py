@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
-from include.control import database, windows
-from include.control.keeper import Keeper
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.engine import replay as engine_replay
-from include.engine import window
-from include.engine.driver import jvm_pid
-from include.engine.host import Host
+from include.control.store import database
+from include.engine.jobs import replay as engine_replay
+from include.engine.jobs import window
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
 from include.settings import settings
 from include.spec import Table
 

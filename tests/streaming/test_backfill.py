@@ -6,18 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from include.control import backfills, database, orders, stale
-from include.declaration.reading import FEED
-from include.engine import backfill as engine_backfill
-from include.engine import batch, slices
-from include.engine.host import Host
+from include.control import orders
+from include.control.jobs import backfills, stale_tables
+from include.control.store import database
+from include.engine.batch import batch
+from include.engine.jobs import backfill as engine_backfill
+from include.engine.jobs import backfill_rows
+from include.engine.stream.host import Host
 from include.errors import Broken, FlowFailed
-from include.ledger import position, verification
-from include.ledger.log import Log
-from include.ledger.spans import place
+from include.ledger import verify
+from include.readers import position
+from include.readers.delta_log import Log
+from include.readers.offset_ranges import place
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
+from include.validation.delta_sources import FEED
 from tests.backfills import Backfills, Killed
 from tests.commits import fail_commits
 from tests.flows import is_long, rows_of
@@ -95,7 +99,7 @@ def said(table: Table) -> dict:
 
 
 def is_stale(table: Table) -> bool:
-    return any(one.table == table.name for one in stale.every(database.connect(settings().control_url)))
+    return any(one.table == table.name for one in stale_tables.every(database.connect(settings().control_url)))
 
 
 def wanted(flow: Table) -> str:
@@ -123,10 +127,10 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
         "rows_before": 2,
         "position": {silver.flow: position.of(silver.flow).offset},
     }
-    verification.verify(today)
+    verify.verify(today)
     run_once(today)
     assert held(silver) == [(0, 1), (1, 610), (3, 120), (6, 20), (7, 620)]
-    verification.verify(today)
+    verify.verify(today)
 
 
 def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance(silver, gold, bring, run_once, spark):
@@ -135,12 +139,12 @@ def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance
     made = Backfills(spark, (silver, gold))
     made.run(silver, 60, 120)
     made.run(silver, 120, 180)
-    verification.verify(gold)
+    verify.verify(gold)
     bring(62)
     run_once(silver, gold)
     assert totals(gold) == {0: (1, 1), 1: (123, 2), 2: (121, 1)}
     for table in (silver, gold):
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -162,7 +166,7 @@ def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gol
     assert held(silver) == held(copy) == [(0, 10), (1, 610), (4, 620), (5, 30)]
     assert totals(gold) == {0: (40, 2), 1: (1230, 2)}
     for table in (today, gold, copy):
-        verification.verify(table)
+        verify.verify(table)
 
 
 def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silver, bring, run_once, spark, monkeypatch):
@@ -174,12 +178,12 @@ def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silve
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(slices, "_replace_table", die)
+        patched.setattr(backfill_rows, "_replace_table", die)
         Backfills(spark, (today,)).run(today, as_a_whole=True)
     assert held(silver) == [(0, 1), (1, 61)]
     Backfills(spark, (today,)).run(today, as_a_whole=True)
     assert held(silver) == [(0, 10), (1, 610)]
-    verification.verify(today)
+    verify.verify(today)
 
 
 @is_long
@@ -196,7 +200,7 @@ def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, s
         assert (done.rows_before, done.rows_after) == (5, 5)
         assert (held(silver), held(silver.quarantine)) == before
         assert Counter(row["half"] for row in rows_of(silver.name)) == Counter([0, 29, 30, 31, 31, None])
-    verification.verify(today)
+    verify.verify(today)
 
 
 def halved(rows):
@@ -254,7 +258,7 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     assert held(silver) == read
     run_once(silver)
     assert Counter(held(silver)) == Counter([*([] if is_first else [(0, 1)]), *((100 + n, 60 + n) for n in range(8))])
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
@@ -264,7 +268,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     first, second = silver.flows
     bring(1, 61)
     run_once(first)
-    make = slices.make
+    make = backfill_rows.make
 
     def slow(*given):
         made = make(*given)
@@ -282,7 +286,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     [done] = Backfills(spark, (today,)).run(today, 60, 120)
     assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
     assert (done.rows_before, done.rows_after) == (4, 4)
-    verification.verify(today)
+    verify.verify(today)
 
 
 @is_long
@@ -293,7 +297,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
     bring(1, 61)
     run_once(silver, copy)
     today = replace(silver, transform=times_ten)
-    made, make = Backfills(spark, (today, copy)), slices.make
+    made, make = Backfills(spark, (today, copy)), backfill_rows.make
 
     def slow(*given):
         monkeypatch.undo()
@@ -304,7 +308,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
     monkeypatch.setattr(engine_backfill, "make", slow)
     made.run(copy, 0, 120)
     assert held(copy) == held(silver) == [(0, 1), (1, 610)]
-    verification.verify(copy)
+    verify.verify(copy)
 
 
 def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, bring, run_once, spark, monkeypatch):
@@ -320,7 +324,7 @@ def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, 
     run_once(silver)
     assert held(silver) == [(0, 60), (2, 62)]
     assert held(silver.quarantine) == [(1, 61), (3, 63)]
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 def test_rows_that_broke_a_rule_that_is_gone_leave_the_quarantine_for_the_table(silver, bring, run_once, spark):
@@ -331,7 +335,7 @@ def test_rows_that_broke_a_rule_that_is_gone_leave_the_quarantine_for_the_table(
     Backfills(spark, (today,)).run(today, 60, 120)
     assert held(today) == [(0, 60), (1, 61)]
     assert held(today.quarantine) == [(2, 121)]
-    verification.verify(today)
+    verify.verify(today)
 
 
 def test_a_rule_that_fails_in_the_range_leaves_all_as_it_was(silver, bring, run_once, spark):
@@ -358,7 +362,7 @@ def test_of_rows_with_one_identity_the_range_keeps_one_that_is_stored_nowhere_el
     [done] = Backfills(spark, (today,)).run(today, 60, 120)
     assert held(silver) == [(0, 61), (3, 119), (6, 180)]
     assert (done.rows_before, done.rows_after) == (3, 2)
-    verification.verify(today)
+    verify.verify(today)
 
 
 def doubled_up(rows):
@@ -388,7 +392,7 @@ def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_ag
     assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
     assert position.of(gold.flow).generation == 2
     for table in (today, gold):
-        verification.verify(table)
+        verify.verify(table)
     assert is_stale(gold) is False
 
 
@@ -413,7 +417,7 @@ def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_re
     assert (done.rows_before, done.rows_after) == (4, 3)
     run_once(*today.flows)
     assert (15, day + 6) in held(days)
-    verification.verify(today)
+    verify.verify(today)
 
 
 def by_day(rows):
@@ -446,7 +450,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     assert [one.table for one in done] == [follows.name, silver.name]
     assert held(follows) == [(0, 1), (1, 610)]
     engine = database.connect(settings().control_url)
-    [found] = [one for one in stale.every(engine) if one.table in (copy.name, again.name, follows.name)]
+    [found] = [one for one in stale_tables.every(engine) if one.table in (copy.name, again.name, follows.name)]
     assert found.table == copy.name
     assert "no time_column says by which column a range of it is cut" in found.why
     bring(62)
@@ -454,7 +458,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     assert held(copy) == [(0, 1), (1, 61), (2, 620)]
     assert held(follows) == [(0, 1), (1, 610), (2, 620)]
     for table in (today, *tables[1:]):
-        verification.verify(table)
+        verify.verify(table)
     cured = replace(copy, time_column="time")
     Backfills(spark, (today, cured, again, follows)).run(cured, 0, 3600)
     assert held(copy) == held(again) == [(0, 1), (1, 610), (2, 620)]
@@ -476,7 +480,7 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
     today = replace(silver, transform=times_ten)
     Backfills(spark, (today, whole)).run(today, 0, 120)
     assert {row["is_even"]: row["rows"] for row in rows_of(whole.name)} == {True: 3}
-    verification.verify(whole)
+    verify.verify(whole)
 
 
 @is_long
@@ -532,7 +536,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
         "made": (engine_backfill, "make", after),
         "stopped": (engine_backfill.backfills, "stop_readers", after),
         "drained": (engine_backfill, "_drain", after),
-        "quarantined": (slices, "_replace_quarantine", after),
+        "quarantined": (backfill_rows, "_replace_quarantine", after),
         "replaced": (engine_backfill, "_finish", lambda _: die),
         "failed": (engine_backfill, "_finish", lambda _: full),
         "below": (engine_backfill, "replace_aggregate", lambda _: die),
@@ -571,7 +575,7 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     run_once(today, gold)
     assert totals(gold) == {0: (21, 2), 1: (1230, 2)}
     for table in (today, gold):
-        verification.verify(table)
+        verify.verify(table)
     left = [one for one in backfills.newest(made.engine) if one.table in (silver.name, gold.name)]
     assert all(one.phase == "done" and not one.readers for one in left)
 

@@ -12,12 +12,12 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from include.engine import maintain
 from include.engine.fast_path import compaction, statistics
 from include.engine.fast_path.features import Layout, Refused
 from include.engine.fast_path.transaction import Target, Transaction
-from include.ledger.log import Log
-from include.ledger.plan import OPTIMIZE, Step
+from include.engine.tables import maintain
+from include.maintenance.plan import OPTIMIZE, Step
+from include.readers.delta_log import Log
 from include.settings import settings
 from tests.commits import switch_fast_path
 

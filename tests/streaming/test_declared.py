@@ -6,11 +6,11 @@ import pytest
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
-from include.control import database
-from include.engine import maintain, storage
+from include.control.store import database
+from include.engine.tables import create_table, maintain
 from include.errors import Broken
-from include.ledger import survey
-from include.ledger.plan import OPTIMIZE
+from include.maintenance import table_state
+from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Table
 from tests.flows import is_long, rows_of
@@ -44,17 +44,17 @@ def test_an_older_table_gets_the_default_that_it_lacks_and_keeps_what_was_set_by
     interval = "delta.checkpointInterval"
     for suffix, by_hand in (("a", None), ("b", "30")):
         older = table(f"{name}{suffix}")
-        storage.create(spark, older)
+        create_table.create(spark, older)
         spark.sql(f"ALTER TABLE {older.name} UNSET TBLPROPERTIES ('{interval}')")
         if by_hand:
             spark.sql(f"ALTER TABLE {older.name} SET TBLPROPERTIES ('{interval}' = '{by_hand}')")
-        storage.create(spark, older)
+        create_table.create(spark, older)
         assert properties(older)[interval] == (by_hand or "100")
 
 
 def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(spark, name):
     first = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
-    storage.create(spark, first)
+    create_table.create(spark, first)
     assert stored(first).metadata().description == "what it's about"
     assert comments(first) == {"id": "its 'number'", "day": "", "text": "as it came"}
     assert properties(first).items() >= {
@@ -64,7 +64,7 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
         ("delta.appendOnly", "false"),
     }
     version = stored(first).version()
-    storage.create(spark, first)
+    create_table.create(spark, first)
     assert stored(first).version() == version, "nothing differs, so nothing is committed"
     second = table(
         name,
@@ -73,33 +73,33 @@ def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(s
         owner="team-y",
         properties={"delta.checkpointInterval": "70", "delta.appendOnly": "true"},
     )
-    storage.create(spark, second)
+    create_table.create(spark, second)
     assert stored(second).metadata().description == "another"
     assert comments(second) == {"id": "", "day": "of the \\ year", "text": "as it came", "m": "new"}
     changed = properties(second)
     assert (changed["sluice.owner"], changed["delta.checkpointInterval"]) == ("team-y", "70")
     assert "my.own" not in changed and changed["delta.appendOnly"] == "true"
     third = replace(second, owner=None, properties={})
-    storage.create(spark, third)
+    create_table.create(spark, third)
     left = properties(third)
     assert left["delta.appendOnly"] == "false", "what Sluice sets comes back"
     assert left["delta.checkpointInterval"] == "100"
     assert not {"sluice.owner", "sluice.properties", "my.own"} & set(left)
     version = stored(third).version()
-    storage.create(spark, third)
+    create_table.create(spark, third)
     assert stored(third).version() == version
 
 
 def test_a_start_asks_spark_nothing_about_a_table_that_is_stored_as_its_file_says(spark, name):
     declared = table(name, owner="team-x", properties={"my.own": "it's"}, expect=(Expect("dated", "day IS NOT NULL"),))
-    storage.create(spark, declared)
-    storage.create(None, declared)
-    storage.create(None, replace(declared, properties={"my.own": "it's"}, expect=()))
+    create_table.create(spark, declared)
+    create_table.create(None, declared)
+    create_table.create(None, replace(declared, properties={"my.own": "it's"}, expect=()))
 
 
 def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
-    storage.create(spark, table(name, properties={"delta.enableChangeDataFeed": "true"}))
-    storage.create(spark, table(name))
+    create_table.create(spark, table(name, properties={"delta.enableChangeDataFeed": "true"}))
+    create_table.create(spark, table(name))
     assert properties(table(name))["delta.enableChangeDataFeed"] == "true"
 
 
@@ -107,9 +107,9 @@ def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
     ("was", "now", "words"), [((), ("day",), "nothing and .* by day"), (("day",), (), "day and .* by nothing")]
 )
 def test_another_partitioning_is_refused(spark, name, was: tuple, now: tuple, words: str):
-    storage.create(spark, table(name, partition_by=was))
+    create_table.create(spark, table(name, partition_by=was))
     with pytest.raises(Broken, match=f"stored partitioned by {words}: declare it as it is stored"):
-        storage.create(spark, table(name, partition_by=now))
+        create_table.create(spark, table(name, partition_by=now))
 
 
 def clustered_by(spark, one: Table) -> list[str]:
@@ -118,7 +118,7 @@ def clustered_by(spark, one: Table) -> list[str]:
 
 
 def plan(one: Table):
-    found = survey.look(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
+    found = table_state.look(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
     return found.plan.step(OPTIMIZE), found
 
 
@@ -149,14 +149,14 @@ def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, 
     # delta-rs reads it.
     assert sorted(row["id"] for row in rows_of(one.name)) == list(range(6_000))
     for columns in (("day", "id"), ()):
-        storage.create(spark, table(name, cluster_by=columns))
+        create_table.create(spark, table(name, cluster_by=columns))
         assert clustered_by(spark, one) == list(columns)
 
 
 @is_long
 def test_a_table_without_clustering_can_be_clustered_later(spark, name):
-    storage.create(spark, table(name))
-    storage.create(spark, table(name, cluster_by=("day",)))
+    create_table.create(spark, table(name))
+    create_table.create(spark, table(name, cluster_by=("day",)))
     assert clustered_by(spark, table(name)) == ["day"]
 
 

@@ -7,17 +7,20 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.control import commands, database
+from include.control import commands
 from include.control.commands import Action, Command
-from include.declaration.reading import resolved
-from include.engine import maintain, storage
+from include.control.store import database
+from include.engine.tables import create_table, maintain
 from include.errors import Broken, FlowFailed, Unreachable
-from include.ledger import checkpoint, survey, verification
-from include.ledger.appended import Appends
-from include.ledger.batches import Account
-from include.ledger.log import Log
+from include.ledger import verify
+from include.ledger.batch_files import Appends
+from include.maintenance import table_state
+from include.readers import checkpoint
+from include.readers.batches import Account
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
+from include.validation.delta_sources import resolved
 from tests.commits import around_commits
 from tests.flows import is_long, rows_of
 
@@ -79,7 +82,7 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
         (2, 50, [(1, index, 10) for index in range(3)] + [(2, index, rows) for index, rows in ((0, 10), (1, 10))]),
         (3, 50, [(2, index, 10) for index in range(2, 7)]),
     ]
-    assert verification.verify(table).notes == []
+    assert verify.verify(table).notes == []
 
 
 @is_long
@@ -227,7 +230,7 @@ def hours(name: str) -> list[tuple[str, int, int]]:
 @is_long
 def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, run_once, name):
     bronze, silver, gold = readings_of(name)
-    storage.create(spark, bronze)
+    create_table.create(spark, bronze)
     source("INSERT INTO {t} VALUES (1, TIMESTAMP'2026-03-01 12:00:01', 5), (2, TIMESTAMP'2026-03-01 13:00:01', 7)")
     run_once(silver, gold)
     assert hours(name) == [("12", 5, 1), ("13", 7, 1)]
@@ -292,6 +295,6 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
     assert not any(file.exists() for file in changes)
 
 
-def look(table: Table, *readers: Table) -> survey.Survey:
+def look(table: Table, *readers: Table) -> table_state.Survey:
     engine = database.connect(settings().control_url)
-    return survey.look(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]
+    return table_state.look(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]

@@ -14,11 +14,13 @@ from pyspark.errors import PySparkException
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, database
+from include.control import commands
 from include.control.commands import Action, Command
-from include.engine import files
+from include.control.store import database
+from include.engine.files import batch_of_files
 from include.errors import Broken, FlowFailed
-from include.ledger import status, verification
+from include.ledger import verify
+from include.monitoring import status
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Expect, Table
 from tests.commits import fail_commits
@@ -147,7 +149,7 @@ def test_a_csv_file_that_is_no_table_costs_neither_a_column_nor_a_row_and_is_nam
         ("f empty.csv", "empty"),
         ("g noise.csv", "unreadable"),
     ]
-    verification.verify(plain)
+    verify.verify(plain)
 
 
 def test_a_reader_of_a_folder_that_is_empty_still_waits_for_its_columns_and_then_goes_on(landing, run_once):
@@ -164,7 +166,7 @@ def test_a_reader_of_a_folder_that_is_empty_still_waits_for_its_columns_and_then
     landing.drop("a.csv", HEADER + LINE)
     run_once(bronze, silver)
     assert [(str(row["date"]), row["description"]) for row in rows_of(silver.name)] == [("2019-08-04", "Pay")]
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 def test_a_json_key_that_nobody_can_read_becomes_no_column(landing, run_once):
@@ -235,7 +237,7 @@ def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing
     good = as_parquet(a=[1, 2])
     landing.drop("good.parquet", good)
     landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
-    read, failed = files.read, []
+    read, failed = batch_of_files.read, []
 
     def fail_once(spark, table, heads, *settle):
         if [Path(head.path).name for head in heads] == ["good.parquet"] and not failed:
@@ -243,7 +245,7 @@ def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing
             raise PySparkException("a task was lost")
         return read(spark, table, heads, *settle)
 
-    monkeypatch.setattr(files, "read", fail_once)
+    monkeypatch.setattr(batch_of_files, "read", fail_once)
     run_once(landing.table("parquet"))
     assert failed
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}]}
@@ -455,13 +457,13 @@ def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once,
     for number in range(3):
         landing.drop(f"{number}.csv", f"a\n{number}\n")
     sizes = []
-    read = files.read
+    read = batch_of_files.read
 
     def watched(spark, table, heads):
         sizes.append(len(heads))
         return read(spark, table, heads)
 
-    monkeypatch.setattr(files, "read", watched)
+    monkeypatch.setattr(batch_of_files, "read", watched)
     run_once(table)
     assert sizes == [1, 1, 1]
     assert sum(len(rows) for rows in landing.rows().values()) == 3

@@ -9,15 +9,16 @@ import pytest
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
-from include.control import backfills, stale
-from include.declaration.slices import Slice
-from include.engine import backfill as engine_backfill
-from include.engine import swap, twin
+from include.control.jobs import backfills, stale_tables
+from include.engine.jobs import backfill as engine_backfill
+from include.engine.jobs import shadow_swap, shadow_table
 from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable, UsageError
-from include.ledger import position, verification
-from include.ledger.backfills import rehearsal
+from include.ledger import verify
+from include.readers import position
+from include.recovery.backfills import rehearsal
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
+from include.validation.slices import Slice
 from tests.backfills import Backfills, Killed
 from tests.flows import is_long, rows_of
 from tests.landing import Landing
@@ -61,7 +62,7 @@ def is_append_only(table: Table) -> bool:
 
 
 def leaves_nothing_behind(table: Table) -> bool:
-    return not any(place.exists() for place in twin.places(table))
+    return not any(place.exists() for place in shadow_table.places(table))
 
 
 def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_comes_once(
@@ -89,7 +90,7 @@ def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_c
     assert landing.troubles() == [("c.parquet", "unreadable"), ("e.parquet", "unreadable")]
     assert position.of(files.flow).generation == 2
     for table in (files, reader):
-        verification.verify(table)
+        verify.verify(table)
 
 
 def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwise(files, landing, run_once, spark):
@@ -115,7 +116,7 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
     assert "will be gone" in "\n".join(rehearsal(allowed, tables, Slice()))
     Backfills(spark, (allowed,)).run(allowed, as_a_whole=True)
     assert held(files) == [2, 3]
-    verification.verify(allowed)
+    verify.verify(allowed)
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     assert totals == {(0, False): 40, (0, True): 20, (1, False): 610}
     assert DeltaTable(str(settings().table_path(silver.name))).metadata().partition_columns == ["day"]
     for table in (today, by_kind):
-        verification.verify(table)
+        verify.verify(table)
         assert leaves_nothing_behind(table)
 
 
@@ -209,7 +210,7 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
         Backfills(spark, (shorter, feed)).run(shorter, as_a_whole=True)
     run_once(copy, feed)
     for table in (files, changes, copy, feed):
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -222,11 +223,11 @@ def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, 
     landing.drop("b.parquet", numbers(2))
     run_once(files, reader)
     assert (held(files), held(reader)) == ([2, 10], [1, 2])
-    [found] = [one for one in stale.every(made.engine) if one.table == reader.name]
+    [found] = [one for one in stale_tables.every(made.engine) if one.table == reader.name]
     assert f"{files.name} was made again alone: backfill {reader.name}" in found.why
     made.run(reader, as_a_whole=True)
     assert held(reader) == [2, 10]
-    assert [one for one in stale.every(made.engine) if one.table == reader.name] == []
+    assert [one for one in stale_tables.every(made.engine) if one.table == reader.name] == []
 
 
 @is_long
@@ -234,7 +235,7 @@ def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, m
     landing.drop("a.parquet", numbers(1))
     run_once(files)
     made = Backfills(spark, (files,))
-    fill = twin.fill
+    fill = shadow_table.fill
 
     def meanwhile(*given) -> None:
         monkeypatch.undo()
@@ -242,24 +243,24 @@ def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, m
             made.run(files, as_a_whole=True)
         fill(*given)
 
-    monkeypatch.setattr(twin, "fill", meanwhile)
+    monkeypatch.setattr(shadow_table, "fill", meanwhile)
     made.run(files, as_a_whole=True)
     assert held(files) == [1]
     made.run(files, as_a_whole=True)
-    verification.verify(files)
+    verify.verify(files)
 
 
 POINTS = {
-    "it is filled": (twin, "fill", "behind"),
+    "it is filled": (shadow_table, "fill", "behind"),
     "its flows are stopped": (engine_backfill.backfills, "stop_readers", "behind"),
-    "it has read on": (twin, "read_on", "behind"),
-    "a generation is begun": (swap, "_begin", "behind"),
-    "rows stand in the quarantine": (swap, "_add_to_quarantine", "behind"),
-    "the table is to be replaced": (swap.table_rows, "in_few_files", "before"),
-    "the table is replaced": (swap, "settle", "before"),
-    "the quarantine is shortened": (swap, "_commit_seed", "before"),
-    "its flow has its commit": (swap, "_commit_seed", "behind"),
-    "it is settled": (swap, "settle", "behind"),
+    "it has read on": (shadow_table, "read_on", "behind"),
+    "a generation is begun": (shadow_swap, "_begin", "behind"),
+    "rows stand in the quarantine": (shadow_swap, "_add_to_quarantine", "behind"),
+    "the table is to be replaced": (shadow_swap.table_rows, "in_few_files", "before"),
+    "the table is replaced": (shadow_swap, "settle", "before"),
+    "the quarantine is shortened": (shadow_swap, "_commit_seed", "before"),
+    "its flow has its commit": (shadow_swap, "_commit_seed", "behind"),
+    "it is settled": (shadow_swap, "settle", "behind"),
     "its twin is gone": (engine_backfill.backfills, "finish", "before"),
 }
 
@@ -313,7 +314,7 @@ def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_t
     assert landing.troubles() == [("bad.parquet", "unreadable")]
     assert is_append_only(files) and leaves_nothing_behind(files)
     for table in (files, reader):
-        verification.verify(table)
+        verify.verify(table)
     left = [one for one in backfills.newest(made.engine) if one.table in (files.name, reader.name)]
     assert all(one.phase == "done" and not one.readers for one in left)
 
@@ -331,14 +332,14 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
 
     for point in ("_begin", "_stored"):
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
-            patched.setattr(swap, point, fail)
+            patched.setattr(shadow_swap, point, fail)
             made.run(files, as_a_whole=True)
         landing.drop(f"after{point}.parquet", numbers(2))
         run_once(files, reader)
         assert position.of(files.flow).generation == 1
     assert held(files) == held(reader) == [1, 2, 2]
     for table in (files, reader):
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -358,4 +359,4 @@ def test_a_range_that_is_made_again_lets_the_flow_of_a_dead_refresh_go_on(
     append(f"bronze.{name}", [{"number": 2, "place": 2}], SOURCE)
     run_once(back)
     assert held(silver) == [1, 2]
-    verification.verify(back)
+    verify.verify(back)

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from include.errors import Unreachable
-from include.ledger import kafka, retention
-from include.ledger.retention import Lost
 from include.local import broker as local_broker
+from include.readers import kafka_broker, kafka_retention
+from include.readers.kafka_retention import Lost
 from tests import topic as topics
 from tests.conftest import free_port
 from tests.waiting import wait_until
@@ -46,11 +46,11 @@ class Topic(topics.Topic):
         assert refused == []
         return self
 
-    def clock(self, position: int = 0) -> retention.Clock:
-        return retention.clock(self.servers, self.name, {0: position})[0]
+    def clock(self, position: int = 0) -> kafka_retention.Clock:
+        return kafka_retention.clock(self.servers, self.name, {0: position})[0]
 
     def lost(self, positions: dict[int, int]) -> list[Lost]:
-        return retention.lost(self.servers, self.name, positions)
+        return kafka_retention.lost(self.servers, self.name, positions)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def about(seconds: float) -> object:
 
 def test_an_identity_stays_until_the_topic_is_created_anew_and_then_changes_at_once_for_the_same_client(topic: Topic):
     topic.create(3).send(*[0] * 5)
-    topics = kafka.Topics(topic.servers)
+    topics = kafka_broker.Topics(topic.servers)
     identities = [topics.identity(topic.name), topics.identity(topic.name)]
     for records in (50, 500):
         topic.delete()
@@ -98,18 +98,18 @@ def test_an_identity_stays_until_the_topic_is_created_anew_and_then_changes_at_o
 
 def test_a_topic_id_is_written_as_kafkas_own_tools_write_it(topic: Topic):
     topic.create()
-    identity = kafka.identity(topic.servers, topic.name)
+    identity = kafka_broker.identity(topic.servers, topic.name)
     assert len(base64.b64decode(identity.topic_id + "==", altchars=b"-_", validate=True)) == 16
 
 
 def test_two_topics_and_two_brokers_have_two_identities(topic: Topic, hasty):
     elsewhere = Topic(hasty[0]).create()
-    here, other = (kafka.identity(one.servers, one.name) for one in (topic.create(), elsewhere))
+    here, other = (kafka_broker.identity(one.servers, one.name) for one in (topic.create(), elsewhere))
     assert here.cluster_id != other.cluster_id
     assert here.topic_id != other.topic_id
 
 
-@pytest.mark.parametrize("ask", [kafka.identity, kafka.offsets, kafka.begin_offsets])
+@pytest.mark.parametrize("ask", [kafka_broker.identity, kafka_broker.offsets, kafka_broker.begin_offsets])
 def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable) as refusal:
         ask(topic.servers, topic.name)
@@ -118,17 +118,17 @@ def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable
     )
 
 
-@pytest.mark.parametrize("ask", [retention.clock, retention.lost])
+@pytest.mark.parametrize("ask", [kafka_retention.clock, kafka_retention.lost])
 def test_a_clock_of_a_topic_that_does_not_exist_is_the_same_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable, match="does not exist on"):
         ask(topic.servers, topic.name, {0: 0})
 
 
 def test_a_broker_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kafka, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
     servers = f"127.0.0.1:{free_port()}"
     with pytest.raises(Unreachable) as refusal:
-        retention.clock(servers, "events", {0: 0})
+        kafka_retention.clock(servers, "events", {0: 0})
     assert str(refusal.value) == (
         f"SLUICE_KAFKA is {servers}, where no Kafka broker answers: start it (make up), or correct the setting"
     )
@@ -136,16 +136,16 @@ def test_a_broker_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_wrong_word(hasty, monkeypatch):
     address, process = hasty
-    monkeypatch.setattr(kafka, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
     asleep_topic = Topic(address).create().send(0)
-    topics = kafka.Topics(address)
+    topics = kafka_broker.Topics(address)
     assert topics.offsets(asleep_topic.name) == {0: (0, 1)}
     described = topics._describe(asleep_topic.name)
     asks = [
         lambda: topics.identity(asleep_topic.name),
         lambda: topics.offsets(asleep_topic.name),
         lambda: topics.configuration(asleep_topic.name),
-        lambda: kafka.records(address, asleep_topic.name, {0: (0, 0)}),
+        lambda: kafka_broker.records(address, asleep_topic.name, {0: (0, 0)}),
         asleep_topic.clock,
     ]
     with asleep(process):
@@ -163,9 +163,9 @@ def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_w
 def test_begin_and_end_offsets_follow_what_is_deleted_and_sent(topic: Topic):
     topic.create(2).send(*[0] * 10)
     topic.delete_before(4)
-    assert kafka.offsets(topic.servers, topic.name) == {0: (4, 10), 1: (0, 0)}
-    assert kafka.begin_offsets(topic.servers, topic.name) == {0: 4, 1: 0}
-    assert kafka.end_offsets(topic.servers, topic.name) == {0: 10, 1: 0}
+    assert kafka_broker.offsets(topic.servers, topic.name) == {0: (4, 10), 1: (0, 0)}
+    assert kafka_broker.begin_offsets(topic.servers, topic.name) == {0: 4, 1: 0}
+    assert kafka_broker.end_offsets(topic.servers, topic.name) == {0: 10, 1: 0}
 
 
 def test_asking_joins_no_group_and_commits_nothing(topic: Topic):
@@ -212,7 +212,7 @@ def test_a_date_no_calendar_knows_is_no_error(topic: Topic):
 
 def test_nothing_unread_has_no_clock(topic: Topic):
     topic.create(2).send(HOUR)
-    read, empty = retention.clock(topic.servers, topic.name, {0: 1, 1: 0})
+    read, empty = kafka_retention.clock(topic.servers, topic.name, {0: 1, 1: 0})
     assert (read.unread, read.expires_in_seconds, read.why) == (0, None, "everything is read")
     assert (empty.unread, empty.expires_in_seconds, empty.why) == (0, None, "everything is read")
 
@@ -293,7 +293,7 @@ def test_a_topic_created_anew_has_lost_what_was_read(topic: Topic):
 
 def test_a_new_partition_is_unread_from_its_beginning(topic: Topic):
     topic.create(2).send(HOUR, partition=1)
-    assert [clock.unread for clock in retention.clock(topic.servers, topic.name, {0: 0})] == [0, 1]
+    assert [clock.unread for clock in kafka_retention.clock(topic.servers, topic.name, {0: 0})] == [0, 1]
     assert topic.lost({0: 0}) == []
 
 
@@ -315,10 +315,10 @@ def test_an_aborted_transaction_at_the_position_counts_by_its_records_and_its_ma
 
 def test_the_soonest_clock_is_the_one_that_runs_out_first(topic: Topic):
     topic.create(4).send(HOUR, partition=1).send(2 * HOUR, partition=2).send(0, partition=3)
-    clocks = retention.clock(topic.servers, topic.name, {})
+    clocks = kafka_retention.clock(topic.servers, topic.name, {})
     assert [clock.partition for clock in clocks] == [0, 1, 2, 3]
-    assert retention.soonest(clocks) == clocks[2]
-    assert retention.soonest(clocks[:1]) is None
+    assert kafka_retention.soonest(clocks) == clocks[2]
+    assert kafka_retention.soonest(clocks[:1]) is None
 
 
 def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
@@ -327,7 +327,7 @@ def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
         topic.send(*[0] * 7000, value=b"x" * 100, partition=partition)
     began = time.monotonic()
     for position in range(0, 5000, 1000):
-        retention.clock(topic.servers, topic.name, dict.fromkeys(range(3), position))
+        kafka_retention.clock(topic.servers, topic.name, dict.fromkeys(range(3), position))
     assert time.monotonic() - began < 3
 
 
@@ -335,7 +335,7 @@ def test_the_broker_keeps_an_unread_record_as_long_as_its_clock_says(hasty):
     due = Topic(hasty[0]).create(retention_ms="3000").send(0, 0, 0)
     clock, asked = due.clock(position=1), time.monotonic()
     assert 0 < clock.expires_in_seconds <= 3
-    wait_until(lambda: kafka.begin_offsets(due.servers, due.name) == {0: 3}, 20)
+    wait_until(lambda: kafka_broker.begin_offsets(due.servers, due.name) == {0: 3}, 20)
     assert time.monotonic() - asked >= clock.expires_in_seconds
     assert due.lost({0: 1}) == [Lost(due.name, 0, 1, 3)]
 
@@ -344,6 +344,6 @@ def test_the_broker_keeps_an_old_record_behind_a_younger_one_as_the_clock_says(h
     kept = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000), segment_bytes="1048576")
     kept.send(0, value=b"x" * 900_000).send(DAY, DAY, value=b"x" * 900_000)
     gone = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000)).send(DAY)
-    wait_until(lambda: kafka.begin_offsets(gone.servers, gone.name) == {0: 1}, 20)
-    assert kafka.begin_offsets(kept.servers, kept.name) == {0: 0}
+    wait_until(lambda: kafka_broker.begin_offsets(gone.servers, gone.name) == {0: 1}, 20)
+    assert kafka_broker.begin_offsets(kept.servers, kept.name) == {0: 0}
     assert kept.clock(position=1).expires_in_seconds == about(HOUR)

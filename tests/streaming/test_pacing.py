@@ -8,9 +8,10 @@ from deltalake import DeltaTable
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, database
+from include.control import commands
 from include.control.commands import Action, Command
-from include.engine import beat, trigger_clock
+from include.control.store import database
+from include.engine.stream import trigger_clock, trigger_times
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.flows import Driver, rows_of, wait_for_rows
@@ -62,7 +63,7 @@ def raw(name: str, append):
 
 @pytest.fixture
 def looks_at_unchanged_logs_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "UNCHANGED_SECONDS", NEVER)
+    monkeypatch.setattr(trigger_times, "UNCHANGED_SECONDS", NEVER)
 
 
 def begin(driver: Driver, table: Table) -> None:

@@ -11,13 +11,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from include.catalog import Catalog
-from include.control import database
-from include.control.schema import metadata
-from include.declaration.reading import resolved
-from include.engine import preview_report
-from include.engine.preview import Asked, Preview, previews
+from include.control.store import database
+from include.control.store.schema import metadata
+from include.engine.preview import preview_report
+from include.engine.preview.preview import Asked, Preview, previews
 from include.errors import Unreachable, UsageError
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from include.rules import unique
 from include.settings import settings
 from include.spec import (
@@ -34,6 +33,7 @@ from include.spec import (
     Upsert,
     Watermark,
 )
+from include.validation.delta_sources import resolved
 from tests.batches import Batches
 from tests.flows import rows_of
 from tests.landing import Landing

@@ -8,8 +8,8 @@ import pytest
 
 from include import catalog
 from include.errors import FlowFailed
-from include.ledger import progress
-from include.ledger.gather import gather
+from include.monitoring import progress_rows
+from include.monitoring.progress_table import gather
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 from tests.flows import Driver, rows_of
@@ -42,15 +42,15 @@ def driver(spark, name: str, flow: Table, monkeypatch: pytest.MonkeyPatch):
 def told_of(flow: Table) -> list[dict]:
     """What the table holds of it, oldest first, after all that can be gathered was."""
     gather()
-    if progress.stored() is None:
+    if progress_rows.stored() is None:
         return []
-    return sorted((row for row in rows_of(progress.TABLE) if row["flow"] == flow.flow), key=lambda row: row["at"])
+    return sorted((row for row in rows_of(progress_rows.TABLE) if row["flow"] == flow.flow), key=lambda row: row["at"])
 
 
 def test_busy_idle_and_failed_batches_of_a_flow_come_into_the_table(flow: Table, driver: Driver, append):
-    wait_until(lambda: {row["event"] for row in progress.newest(flow.flow, 50)} >= {"batch", "idle"}, 120)
+    wait_until(lambda: {row["event"] for row in progress_rows.newest(flow.flow, 50)} >= {"batch", "idle"}, 120)
     append(f"bronze.{flow.name.partition('.')[2]}", [{"number": 10}], "number INT")
-    wait_until(lambda: any(row["event"] == "failed" for row in progress.newest(flow.flow, 50)), 120)
+    wait_until(lambda: any(row["event"] == "failed" for row in progress_rows.newest(flow.flow, 50)), 120)
     told = told_of(flow)
     batch, idle, failed = (next(row for row in told if row["event"] == event) for event in ("batch", "idle", "failed"))
     assert (batch["generation"], batch["batch"], batch["input_rows"], batch["driver"]) == (1, 0, 2, driver.name)
@@ -79,7 +79,7 @@ def test_every_batch_of_a_run_comes_once_and_then_its_end(flow: Table, run_once,
 
 
 def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table, driver: Driver, append, capfd):
-    wait_until(lambda: progress.newest(flow.flow, 1), 120)
+    wait_until(lambda: progress_rows.newest(flow.flow, 1), 120)
     shutil.rmtree(settings().journals)
     # Not even a directory can be made there.
     settings().journals.write_text("in the way")
@@ -96,7 +96,7 @@ def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table
     printed.append(capfd.readouterr().err)
     assert "".join(printed).count("query progress is not written down for now") == 1
     # Spark still knew what could not be written.
-    wait_until(lambda: sum(row["input_rows"] or 0 for row in progress.newest(flow.flow, 50)) == 3, 60)
+    wait_until(lambda: sum(row["input_rows"] or 0 for row in progress_rows.newest(flow.flow, 50)) == 3, 60)
 
 
 def test_a_flow_that_fails_by_hand_is_told_too(flow: Table, run_once, append):

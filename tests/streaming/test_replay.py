@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.engine import commit
-from include.engine import replay as engine_replay
+from include.engine.jobs import replay as engine_replay
+from include.engine.tables import commit
 from include.errors import FlowFailed, UsageError
-from include.ledger.log import Log
+from include.readers.delta_log import Log
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from include.control import commands, orders, rewinds, stale, supervision
+from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.engine import refresh as engine_refresh
-from include.engine import rewind as engine_rewind
+from include.control.jobs import rewinds, stale_tables
+from include.control.supervision import supervision
+from include.engine.jobs import refresh as engine_refresh
+from include.engine.jobs import rewind as engine_rewind
 from include.errors import Broken, UsageError
-from include.ledger import giving_up, verification
-from include.ledger.log import Log
+from include.ledger import verify
+from include.readers.delta_log import Log
+from include.recovery import giving_up
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
@@ -128,7 +131,7 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
     assert totals(gold) == {0: (6, 3), 1: (61 + 62 + 63, 3), 2: (130, 1)}
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 6}
     for table in (silver, gold, copy):
-        verification.verify(table)
+        verify.verify(table)
 
 
 PHASES = {
@@ -158,12 +161,12 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     assert [row["most"] for row in rows_of(view.name)] == [70]
     where, times = PHASES[phase]
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
     [left] = rewinds.begun(house.engine, [gold.name])
     # The next try dies there, too.
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, 0))
+        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, 0))
         house.end(left.number)
     wanted, decision = supervision.show(house.engine, "nobody's", [silver.flow])[silver.flow]
     assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
@@ -181,7 +184,7 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     assert held(silver) == [(0, 1), (1, 61), (3, 7), (5, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
     for table in (silver, gold):
-        verification.verify(table)
+        verify.verify(table)
 
 
 def dies_at(where: str, times: int) -> Callable:
@@ -217,7 +220,7 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     run_once(silver, gold, copy)
     where, times = PHASES[phase]
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.rewind.{where}", dies_at(where, times))
+        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
     [left] = rewinds.begun(house.engine, [gold.name])
     found = giving_up.plan(house.engine, house.tables, f"rewind {left.number}")
@@ -225,22 +228,22 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     bring(62)
     run_once(silver)
     assert held(silver) == [(0, 1), (1, 61), (2, 7), (3, 62)]
-    verification.verify(silver)
+    verify.verify(silver)
     if phase == "the source is put back":
         # They hold what was undone above them, and must not read it twice.
         for reader in (gold, copy):
             with pytest.raises(Broken):
                 run_once(reader)
         assert held(copy) == [(0, 1), (1, 61), (2, 7)]
-        assert {one.table for one in stale.every(house.engine)} == {gold.name, copy.name}
+        assert {one.table for one in stale_tables.every(house.engine)} == {gold.name, copy.name}
         house.run(silver, moment)
         run_once(silver)
     run_once(gold, copy)
     assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
-    assert stale.every(house.engine) == []
+    assert stale_tables.every(house.engine) == []
     for table in (silver, gold, copy):
-        verification.verify(table)
+        verify.verify(table)
 
 
 def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, gold, bring, run_once, spark):
@@ -266,7 +269,7 @@ def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, g
     assert totals(gold) == {0: (10, 4)}
     assert [number for _, number in held(silver)] == [1, 2, 3, 4]
     for table in (silver, gold):
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -288,7 +291,7 @@ def test_rows_that_a_replay_put_back_are_in_the_quarantine_again(silver, bring, 
     assert (held(silver), held(silver.quarantine)) == ([(0, 1)], [(1, 2000), (2, 3000)])
     replay(mended)
     assert (held(silver), rows_of(silver.quarantine)) == ([(0, 1), (1, 2000), (2, 3000)], [])
-    verification.verify(mended)
+    verify.verify(mended)
 
 
 @is_long
@@ -388,9 +391,9 @@ def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, brin
     run_once(*tables)
     assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 2)]
     assert totals(gold) == {0: (3, 2), 1: (61, 1)}
-    assert [one for one in stale.every(house.engine) if one.table in (silver.name, gold.name, copy.name)] == []
+    assert [one for one in stale_tables.every(house.engine) if one.table in (silver.name, gold.name, copy.name)] == []
     for table in tables:
-        verification.verify(table)
+        verify.verify(table)
 
 
 @is_long
@@ -408,7 +411,7 @@ def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once
     # Both in one batch now, so nothing is late.
     run_once(silver)
     assert held(silver) == [(0, 100), (1, 900), (2, 110)]
-    verification.verify(silver)
+    verify.verify(silver)
 
 
 @is_long

@@ -10,9 +10,9 @@ import pyarrow.parquet as parquet
 import pytest
 from moto.server import ThreadedMotoServer
 
-from include.engine import read
+from include.engine.batch import read
 from include.errors import Unreachable, UsageError
-from include.ledger import status
+from include.monitoring import status
 from tests.conftest import S3_PORT
 from tests.flows import is_long
 from tests.landing import Landing

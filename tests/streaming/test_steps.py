@@ -4,10 +4,10 @@ import threading
 from collections import Counter
 
 from include.catalog import Catalog
-from include.declaration.reading import resolved
-from include.engine.transform import transformed
+from include.engine.batch.transform import transformed
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
+from include.validation.delta_sources import resolved
 from tests.flows import rows_of
 
 READING = "device STRING, time TIMESTAMP, bpm INT"

@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from include.engine import read
+from include.engine.batch import read
 from include.engine.fast_path import data_file, path, topic_reader
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.topic_reader import TopicReader
-from include.ledger import kafka, verification
-from include.ledger.log import Log
-from include.ledger.spans import Range
+from include.ledger import verify
+from include.readers import kafka_broker
+from include.readers.delta_log import Log
+from include.readers.offset_ranges import Range
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.flows import rows_of
@@ -39,7 +40,7 @@ def bronze(name: str, topic: Topic) -> Table:
 
 
 def whole(topic: Topic) -> list[Range]:
-    offsets = kafka.offsets(topic.servers, topic.name)
+    offsets = kafka_broker.offsets(topic.servers, topic.name)
     return [Range(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
 
 
@@ -132,7 +133,7 @@ def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
     (file,) = log.state.live
     assert file.rows == 115
     assert len(rows_of(bronze.name)) == 115
-    assert verification.verify(bronze).batches == 1
+    assert verify.verify(bronze).batches == 1
 
 
 def test_what_the_reader_refuses_is_written_by_spark(run_once, bronze, topic, monkeypatch, capsys):
@@ -145,4 +146,4 @@ def test_what_the_reader_refuses_is_written_by_spark(run_once, bronze, topic, mo
     run_once(bronze)
     assert sorted(row["value"] for row in rows_of(bronze.name)) == [b"1", b"2", b"3"]
     assert f"{bronze.name}: batches are written the long way: for a test" in capsys.readouterr().err
-    assert verification.verify(bronze).batches == 1
+    assert verify.verify(bronze).batches == 1

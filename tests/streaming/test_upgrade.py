@@ -3,7 +3,7 @@
 import tarfile
 from collections.abc import Callable
 
-from include.ledger import checkpoint, planned
+from include.readers import checkpoint, offset_log
 from include.settings import settings
 from include.spec import Delta, Expect, Table
 from tests.conftest import ROOT
@@ -28,4 +28,4 @@ def test_a_flow_of_the_first_release_goes_on_where_its_checkpoint_stands(run_onc
     checkpoints = settings().checkpoints(FLOW.flow)
     assert checkpoint.newest_generation(checkpoints) == 1
     assert checkpoint.last_committed(checkpoints / "1") == 2
-    assert planned.owner(checkpoints / "1")["first"] == 0
+    assert offset_log.owner(checkpoints / "1")["first"] == 0

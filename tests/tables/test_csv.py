@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.engine import files, peek, storage
+from include.engine.files import batch_of_files, file_headers
+from include.engine.tables import create_table
 from tests.landing import Landing
 
 COLUMNS = ("a", "b", "c")
@@ -20,7 +21,7 @@ ROWS = st.lists(st.tuples(CELL, CELL, CELL), max_size=30)
 @pytest.fixture(scope="module")
 def landing(spark) -> Landing:
     made = Landing("written_by_csv")
-    storage.create(spark, made.table(schema="a STRING, b STRING, c STRING", new_columns="fail"))
+    create_table.create(spark, made.table(schema="a STRING, b STRING, c STRING", new_columns="fail"))
     return made
 
 
@@ -34,7 +35,7 @@ def test_every_cell_of_every_file_arrives(spark, landing, sheets, quoting, is_ma
         content = text.getvalue().encode("utf-8-sig" if is_marked else "utf-8")
         paths.append(str(landing.drop(f"{number}.csv", content)))
     table = landing.table(schema="a STRING, b STRING, c STRING", new_columns="fail")
-    read = files.read(spark, table, peek.heads(table, paths)).collect()
+    read = batch_of_files.read(spark, table, file_headers.heads(table, paths)).collect()
     found = {(row["_filename"], row["_index"]): (row["a"], row["b"], row["c"]) for row in read}
     assert len(read) == sum(map(len, sheets))
     kept = (lambda cell: cell) if quoting == csv.QUOTE_ALL else (lambda cell: cell or None)

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include import catalog
-from include.engine import prune
-from include.engine.table_rows import shaped
+from include.engine.batch import data_skipping
+from include.engine.batch.table_rows import shaped
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
 SILVER = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"
@@ -24,7 +24,7 @@ def gold(spark: SparkSession):
 
     def aggregate(*rows: tuple) -> dict[tuple, tuple]:
         by = TABLE.write.recompute
-        readings = spark.createDataFrame(list(rows), SILVER).withColumn(by.name, prune.bucket(by.of, by.unit))
+        readings = spark.createDataFrame(list(rows), SILVER).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
         made = shaped(readings, TABLE)
         assert made.columns == [
             "model",

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine import registry
-from include.engine.quality import judged
-from include.engine.table_rows import shaped
+from include.engine.batch import schema_registry
+from include.engine.batch.quality import judged
+from include.engine.batch.table_rows import shaped
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
@@ -74,7 +74,7 @@ def typed(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
         for offset, value in enumerate(payloads)
     ]
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA_WITH_IDS)
-    frame = frame.withColumn("schema_id", registry.schema_id(frame["value"]))
+    frame = frame.withColumn("schema_id", schema_registry.schema_id(frame["value"]))
     return judged(shaped(frame, TABLE), TABLE.expect)
 
 
@@ -156,7 +156,7 @@ def test_generated_views_become_what_plain_python_makes_of_them(spark: SparkSess
 def test_a_schema_that_avro_does_not_know_is_refused_by_the_check(spark: SparkSession, schema: str):
     from dataclasses import replace
 
-    from include.engine import check
+    from include.engine.check import check
     from include.errors import DeclarationError
 
     text = f'{{"type": "record", "name": "V", "fields": [{{"name": "view_id", {schema}}}]}}'

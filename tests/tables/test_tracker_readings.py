@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine.quality import judged
-from include.engine.table_rows import shaped
+from include.engine.batch.quality import judged
+from include.engine.batch.table_rows import shaped
 from include.spec import KAFKA_SCHEMA
 
 TABLE = catalog.load().tables["silver.tracker_readings"]

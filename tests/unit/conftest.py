@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.control import database, schema
-from include.control.job_schema import metadata
 from include.control.process import Holder, Process
+from include.control.store import database, schema
+from include.control.store.job_schema import metadata
 from include.settings import settings
 from tests.conftest import free_port
 from tests.postgresql import Server

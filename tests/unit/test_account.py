@@ -7,9 +7,9 @@ from dataclasses import asdict
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.ledger import planned
-from include.ledger.batches import Account, Entry
 from include.ledger.inspection import inspect, line
+from include.readers import offset_log
+from include.readers.batches import Account, Entry
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.account import BEGAN, SETTINGS, Stored, kafka_rows
@@ -80,9 +80,9 @@ def test_offsets_are_read_in_both_of_sparks_forms(stored, form):
     said = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5_000, "conf": SETTINGS})
     prefix = "0:" if form == "v2" else ""
     stored.write("offsets/3", f"{form}\n{said}\n{prefix}{json.dumps(upto(31))}")
-    assert planned.batch(stored.checkpoint, 3) == planned.Planned(3, upto(31), 5.0, SETTINGS)
+    assert offset_log.batch(stored.checkpoint, 3) == offset_log.Planned(3, upto(31), 5.0, SETTINGS)
     stored.write("commits/3", f'{form}\n{{"nextBatchWatermarkMs":0}}')
-    planned.check_commit(stored.checkpoint, 3)
+    offset_log.check_commit(stored.checkpoint, 3)
 
 
 def test_batches_of_several_generations_are_one_history(stored):

@@ -3,10 +3,11 @@
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import acknowledgements, commands, database, incidents
+from include.control import acknowledgements, commands, incidents
 from include.control.commands import Action, Command
 from include.control.decide import Decision, State
-from include.control.schema import acknowledgements as stored
+from include.control.store import database
+from include.control.store.schema import acknowledgements as stored
 
 FLOW = "silver.orders"
 

@@ -1,9 +1,9 @@
 """What compaction is worth where a table is clustered or partitioned."""
 
-from include.engine.maintain import _predicate
-from include.ledger import arranged
-from include.ledger.log import LiveFile
-from include.ledger.plan import DAY_SECONDS, MB, OPTIMIZE, Facts, Step
+from include.engine.tables.maintain import _predicate
+from include.maintenance import plan_clustered
+from include.maintenance.plan import DAY_SECONDS, MB, OPTIMIZE, Facts, Step
+from include.readers.delta_log import LiveFile
 from include.spec import Delta, Maintenance, Table
 
 NOW = 1_800_000_000.0
@@ -15,7 +15,7 @@ def table(wants: Maintenance, **layout) -> Table:
 
 
 def optimize(live: list[LiveFile], wants: Maintenance | None = None, **layout) -> Step:
-    return arranged.plan(Facts(live, [], NOW), table(wants or Maintenance(), **layout)).step(OPTIMIZE)
+    return plan_clustered.plan(Facts(live, [], NOW), table(wants or Maintenance(), **layout)).step(OPTIMIZE)
 
 
 def file(path: str, mb: float, is_clustered: bool = False, age: float = 0) -> LiveFile:

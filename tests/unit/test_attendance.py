@@ -2,9 +2,9 @@
 
 import pytest
 
-from include.control import attendance, shutdown, supervision
-from include.control.attendance import LATE_SECONDS, Attendance
-from include.control.shutdown import Shutdown
+from include.control.supervision import attendance, shutdown, supervision
+from include.control.supervision.attendance import LATE_SECONDS, Attendance
+from include.control.supervision.shutdown import Shutdown
 
 DOWN = Shutdown(300.0, frozenset())
 CASES = {

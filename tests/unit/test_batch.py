@@ -11,10 +11,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import batch, commit, storage, tuning
-from include.engine.batch import Life
-from include.engine.checkpoint import Checkpoint
-from include.engine.commit import txn_app_id
+from include.engine.batch import batch, tuning
+from include.engine.batch.batch import Life
+from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.tables import commit, create_table
+from include.engine.tables.commit import txn_app_id
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 
@@ -41,7 +42,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
     (tmp_path / "offsets").mkdir()
 
     def put(table: Table, number: int, rows: list[tuple]) -> None:
-        storage.create(spark, table)
+        create_table.create(spark, table)
         offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number + 1, "index": -1}
         text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (tmp_path / "offsets" / str(number)).write_text(text)

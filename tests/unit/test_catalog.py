@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from include import catalog, ddl
+from include import catalog
 from include.catalog import Catalog
-from include.declaration import examination, table_files
-from include.declaration.examination import Examination
-from include.declaration.table_files import TableFile
 from include.errors import DeclarationError, UsageError
-from include.ledger import guard
-from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table, table_of
+from include.maintenance import vacuum_guard
+from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table, ddl, table_of
+from include.validation import examination, table_files
+from include.validation.examination import Examination
+from include.validation.table_files import TableFile
 
 
 def table(name: str, source: str | None = None, driver: str = "main", schema: str = KAFKA_SCHEMA) -> Table:
@@ -65,7 +65,7 @@ def test_each_branch_of_a_table_is_a_flow_of_its_own_in_the_driver_of_the_table(
         "silver.a",
     ]
     assert {table_of(name) for name in names} == {"bronze.z", "bronze.a", "silver.a"}
-    assert list(guard.readers(found, "bronze.z")) == ["bronze.a.copies"]
+    assert list(vacuum_guard.readers(found, "bronze.z")) == ["bronze.a.copies"]
 
 
 def test_a_table_that_nobody_declared_is_answered_with_the_likeliest_name():

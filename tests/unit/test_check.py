@@ -1,4 +1,4 @@
-"""What only Spark can refuse about a table: include.engine.check."""
+"""What only Spark can refuse about a table: include.engine.check.check."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.declaration.reading import resolved
-from include.engine import check
+from include.engine.check import check
 from include.errors import DeclarationError
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Replace, Table, Upsert, Watermark
+from include.validation.delta_sources import resolved
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import FlowFailed
-from include.ledger import checkpoint
+from include.readers import checkpoint
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1772366400000,"conf":{}}'
 

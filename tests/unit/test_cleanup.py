@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Engine, Table, func, insert, select, text
 
 from include import retention
-from include.control import cleanup, database, schedule
+from include.control import cleanup, schedule
 from include.control.cleanup import DAY_SECONDS
-from include.control.job_schema import approvals, backfills, rewinds
-from include.control.schema import (
+from include.control.store import database
+from include.control.store.job_schema import approvals, backfills, rewinds
+from include.control.store.schema import (
     acknowledgements,
     audits,
     incidents,

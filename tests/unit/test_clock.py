@@ -5,22 +5,14 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import (
-    attendance,
-    backlog,
-    commands,
-    database,
-    lease,
-    orders,
-    schedule,
-    shutdown,
-    supervision,
-)
+from include.control import commands, lease, orders, schedule
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, STUCK_SECONDS, State
 from include.control.process import Holder
-from include.control.schema import audits, backlogs, drivers, pulses, runs, shutdowns, ticks
-from include.control.supervision import Settlement
+from include.control.store import database
+from include.control.store.schema import audits, backlogs, drivers, pulses, runs, shutdowns, ticks
+from include.control.supervision import attendance, lag_history, shutdown, supervision
+from include.control.supervision.supervision import Settlement
 
 FLOW = "silver.readings"
 DAY_SECONDS = 86_400
@@ -142,10 +134,10 @@ def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(e
 
 def test_a_backlog_of_before_is_no_part_of_a_trend(engine: Engine):
     with database.transaction(engine) as connection:
-        now, samples = database.now(connection), range(backlog.SAMPLES)
-        rows = [{"flow": FLOW, "at": now - backlog.SAMPLES + behind, "behind": behind} for behind in samples]
+        now, samples = database.now(connection), range(lag_history.SAMPLES)
+        rows = [{"flow": FLOW, "at": now - lag_history.SAMPLES + behind, "behind": behind} for behind in samples]
         connection.execute(backlogs.insert(), rows)
-    assert backlog.growing(engine)
+    assert lag_history.growing(engine)
     put_clock_back(engine)
-    backlog.remember(engine, {FLOW: 0})
-    assert backlog.growing(engine) == {}
+    lag_history.remember(engine, {FLOW: 0})
+    assert lag_history.growing(engine) == {}

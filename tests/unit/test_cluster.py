@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from include.errors import Unreachable, UsageError
-from include.orchestration import cluster, submit
-from include.orchestration.cluster import Kubernetes, Yarn
+from include.orchestration.launchers import cluster, submit
+from include.orchestration.launchers.cluster import Kubernetes, Yarn
 from include.settings import settings
 from tests.waiting import wait_until
 

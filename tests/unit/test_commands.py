@@ -5,13 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, database, lease, orders, supervision
+from include.control import commands, lease, orders
 from include.control.commands import DESTRUCTIVE, REPEAT_SECONDS, Action, Command
 from include.control.decide import State
 from include.control.lease import Lease
+from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.schema import audits, desired, drivers, releases, resets, runs
-from include.control.seen import Failure
+from include.control.store import database
+from include.control.store.schema import audits, desired, drivers, releases, resets, runs
+from include.control.supervision import supervision
 from tests.waiting import wait_until
 
 FLOW = "silver.a"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from include.errors import UsageError
-from include.ledger import cut
-from include.ledger.beginning import behind_replacements
-from include.ledger.timeline import Timeline
+from include.readers.resume_position import behind_replacements
+from include.readers.timeline import Timeline
+from include.recovery import consistent_versions
 from include.settings import settings
 from include.spec import Delta, Table
 from tests import lake
@@ -62,7 +62,7 @@ class House:
         tables = {table.name: table for table in self.names.values()}
         of = {table.name: word for word, table in self.names.items()}
         groups = [{self.names[word].name: version for word, version in one.items()} for one in together]
-        found = cut.at(moment, lines, tables, groups)
+        found = consistent_versions.at(moment, lines, tables, groups)
         self.why = {of[name]: why for name, why in found.why.items()}
         return {of[name]: version for name, version in found.versions.items()}
 

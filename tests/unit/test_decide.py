@@ -18,7 +18,7 @@ from include.control.decide import (
     decide,
     delay_seconds,
 )
-from include.control.seen import Failure, Seen, Start
+from include.control.observed_flow import Failure, Seen, Start
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)

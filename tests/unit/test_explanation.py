@@ -9,8 +9,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
 from include.errors import UsageError
-from include.ledger import origins, whereabouts
-from include.ledger.spans import Range
+from include.ledger import provenance, trace
+from include.readers.offset_ranges import Range
 from include.settings import settings
 from include.spec import Expect, Files, Kafka, Table
 from tests.account import Stored, delta, kafka_rows, reader
@@ -72,15 +72,15 @@ def made() -> Pipeline:
 
 
 def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
-    origin = origins.of_version(made.tables, made.silver.table, 2)
+    origin = provenance.of_version(made.tables, made.silver.table, 2)
     assert [(one.version, one.index, one.rows) for one in origin.reads] == [(3, 0, 10)]
     assert origin.above is not None
     assert origin.above.ranges == [Range("t", 0, 20, 30)]
-    assert "  t/0 20 to 29" in list(origins.lines(origin))
+    assert "  t/0 20 to 29" in list(provenance.lines(origin))
 
 
 def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):
-    origin = origins.of_version(made.tables, made.gold.table, 1)
+    origin = provenance.of_version(made.tables, made.gold.table, 1)
     assert origin.above is not None
     assert origin.above.above is not None
     assert origin.above.above.ranges == [Range("t", 0, 0, 30)]
@@ -88,15 +88,13 @@ def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):
 
 def test_a_version_that_is_no_batch_or_not_there_is_refused(made):
     with pytest.raises(UsageError, match="version 0 of bronze.* is a CREATE TABLE"):
-        origins.of_version(made.tables, made.bronze.table, 0)
+        provenance.of_version(made.tables, made.bronze.table, 0)
     with pytest.raises(UsageError, match="--version is 9, and the log of bronze.* holds 0 to 3: name one of these"):
-        origins.of_version(made.tables, made.bronze.table, 9)
+        provenance.of_version(made.tables, made.bronze.table, 9)
 
 
-def follow(made: Pipeline, offset: int) -> tuple[whereabouts.Stop, whereabouts.Stop, whereabouts.Stop]:
-    [bronze] = [
-        one for one in whereabouts.of_record(made.tables, "t", 0, offset) if one.table == made.bronze.table.name
-    ]
+def follow(made: Pipeline, offset: int) -> tuple[trace.Stop, trace.Stop, trace.Stop]:
+    [bronze] = [one for one in trace.of_record(made.tables, "t", 0, offset) if one.table == made.bronze.table.name]
     [silver] = bronze.below
     [gold] = silver.below
     return bronze, silver, gold
@@ -123,13 +121,13 @@ def test_a_record_that_is_nowhere_is_told_with_what_its_batch_dropped(made):
 
 
 def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named(made):
-    [stop] = whereabouts.of_record(made.tables, "t", 0, 30)
+    [stop] = trace.of_record(made.tables, "t", 0, 30)
     assert stop.sentence.endswith("offset 30 of t/0 no batch has read yet")
     made.bronze.plan(3, upto(35))
-    [stop] = whereabouts.of_record(made.tables, "t", 0, 30)
+    [stop] = trace.of_record(made.tables, "t", 0, 30)
     assert stop.sentence.endswith(f"is in batch {made.bronze.table.name} 1/3, which is planned and not written")
     with pytest.raises(UsageError, match="--topic is 'other', and no batch of a stored table has read it"):
-        whereabouts.of_record(made.tables, "other", 0, 1)
+        trace.of_record(made.tables, "other", 0, 1)
 
 
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):
@@ -143,10 +141,10 @@ def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_coun
         made.write(f"sources/0/{entry}", f"v1\n{json.dumps(log)}")
         begin = {"logOffset": entry - 1} if entry else None
         made.batch(entry, begin, {"logOffset": entry}, rows if entry else rows.slice(0, 0))
-    stop = whereabouts.of_file(Catalog({table.name: table}), table, "b.csv")
+    stop = trace.of_file(Catalog({table.name: table}), table, "b.csv")
     assert (stop.versions, stop.rows) == ((2,), 3)
-    assert whereabouts.of_file(Catalog({table.name: table}), table, "a.csv").rows == 0
-    assert "no batch has read yet" in whereabouts.of_file(Catalog({table.name: table}), table, "c.csv").sentence
-    origin = origins.of_version(Catalog({table.name: table}), table, 2)
+    assert trace.of_file(Catalog({table.name: table}), table, "a.csv").rows == 0
+    assert "no batch has read yet" in trace.of_file(Catalog({table.name: table}), table, "c.csv").sentence
+    origin = provenance.of_version(Catalog({table.name: table}), table, 2)
     assert origin.files == [f"{tmp_path}/b.csv"]
     assert DeltaTable(made.path).version() == 2

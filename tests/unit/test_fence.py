@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import database, lease
-from include.control.keeper import Keeper
+from include.control import lease
 from include.control.lease import Lease
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
 from include.errors import LeaseHeld, SluiceError, Unreachable
 from tests.waiting import wait_until
 

@@ -1,9 +1,9 @@
 """What a promise of freshness means: the age of the oldest thing that a table has yet to show, wherever it waits."""
 
 from include.catalog import Catalog
-from include.ledger import freshness
-from include.ledger.freshness import Freshness
-from include.ledger.lag import Lag
+from include.monitoring import freshness
+from include.monitoring.freshness import Freshness
+from include.monitoring.lag import Lag
 from include.spec import Delta, Kafka, Table
 
 BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")

@@ -16,9 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from include.errors import Unreachable, UsageError
-from include.ledger import __main__, gather, journal, progress
-from include.ledger.gather import gather as gather_once
-from include.ledger.journal import Journal
+from include.ledger import __main__
+from include.monitoring import progress_journal, progress_rows, progress_table
+from include.monitoring.progress_journal import Journal
+from include.monitoring.progress_table import gather as gather_once
 from include.settings import settings
 from tests.conftest import ROOT
 from tests.flows import rows_of
@@ -101,18 +102,18 @@ def write(*lines: str) -> None:
 
 
 def batches() -> list[int]:
-    return sorted(row["batch"] for row in rows_of(progress.TABLE))
+    return sorted(row["batch"] for row in rows_of(progress_rows.TABLE))
 
 
 def table() -> DeltaTable:
-    return DeltaTable(str(settings().table_path(progress.TABLE)))
+    return DeltaTable(str(settings().table_path(progress_rows.TABLE)))
 
 
 def test_a_batch_has_all_that_spark_told_of_it_in_columns():
     told = report(7, stateOperators=[STATE])
     write(line(told))
     assert gather_once() == 1
-    (row,) = rows_of(progress.TABLE)
+    (row,) = rows_of(progress_rows.TABLE)
     raw = row.pop("raw")
     assert json.loads(raw) == told
     assert row == {
@@ -160,7 +161,7 @@ def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
     unread = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     write(line(report(7, **unread), rows=143), line(report(8), rows=7), line(report(9, **unread), rows=None))
     gather_once()
-    rows = sorted(rows_of(progress.TABLE), key=lambda row: row["batch"])
+    rows = sorted(rows_of(progress_rows.TABLE), key=lambda row: row["batch"])
     rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
     assert rates == [(143, None, pytest.approx(143 / 1.429)), (100, 93.4, 70.5), (0, 0.0, 0.0)]
 
@@ -170,7 +171,7 @@ def test_idle_triggers_and_ends_are_told_from_batches():
     del idle["inputRowsPerSecond"]
     write(line(report(7)), line(idle), ending(None, None), ending(9, "Broken: a rule was broken"))
     gather_once()
-    found = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress.TABLE)}
+    found = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress_rows.TABLE)}
     assert found == {
         ("batch", 7, None),
         ("idle", 8, None),
@@ -181,8 +182,8 @@ def test_idle_triggers_and_ends_are_told_from_batches():
 
 def test_an_error_that_quotes_what_is_no_text_keeps_nothing_from_being_gathered():
     write(line(report(7)), ending(9, "OSError: caf\udce9.csv"))
-    assert gather.gather() == 2
-    assert {row["error"] for row in rows_of(progress.TABLE)} == {None, "OSError: caf\\udce9.csv"}
+    assert progress_table.gather() == 2
+    assert {row["error"] for row in rows_of(progress_rows.TABLE)} == {None, "OSError: caf\\udce9.csv"}
 
 
 def test_all_segments_of_all_drivers_come_in_one_commit():
@@ -193,7 +194,7 @@ def test_all_segments_of_all_drivers_come_in_one_commit():
     assert gather_once() == 0
     assert table().version() == 0
     assert batches() == [0, 1, 2, 3, 4]
-    assert journal.segments() == []
+    assert progress_journal.segments() == []
 
 
 def test_a_segment_that_its_driver_still_writes_is_left_to_it():
@@ -209,19 +210,19 @@ def test_a_segment_that_its_driver_still_writes_is_left_to_it():
 # Ends like a kill, at the moment that argv[1] names.
 KILLED = """
 import os, shutil, signal, sys
-from include.ledger import gather, progress
+from include.monitoring import progress_rows, progress_table
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[1] == "after the commit":
-    gather.shutil.rmtree = die
+    progress_table.shutil.rmtree = die
 elif sys.argv[1] == "before the commit":
-    gather.write_deltalake = die
+    progress_table.write_deltalake = die
 elif sys.argv[1] == "while it claims":
-    take = gather.journal.take
-    gather.journal.take = lambda *arguments: take(*arguments) and die()
-gather.gather()
+    take = progress_table.progress_journal.take
+    progress_table.progress_journal.take = lambda *arguments: take(*arguments) and die()
+progress_table.gather()
 """
 
 
@@ -235,15 +236,16 @@ def test_every_line_comes_once_where_the_gathering_was_killed(home: Path, moment
         [sys.executable, "-c", KILLED, moment], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
     )
     assert killed.returncode == -signal.SIGKILL
-    assert {row["batch"] for row in progress.newest(FLOW, 10)} == {0, 1, 2}
+    assert {row["batch"] for row in progress_rows.newest(FLOW, 10)} == {0, 1, 2}
     write(line(report(3)))
     gather_once()
     assert batches() == [0, 1, 2, 3]
-    assert journal.segments() == []
+    assert progress_journal.segments() == []
 
 
 def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line(home: Path, capsys):
-    code = f"from include.ledger.journal import Journal; journal = Journal(); journal.write([{line(report(1))!r}]); "
+    code = "from include.monitoring.progress_journal import Journal; journal = Journal(); "
+    code += f"journal.write([{line(report(1))!r}]); "
     code += """journal._segment.write(b'{"driver": "ma'); print(flush=True); input()"""
     driver = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
@@ -261,7 +263,7 @@ def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line
 def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
     made = Journal()
     made.write([line(report(1))])
-    for segment in journal.segments():
+    for segment in progress_journal.segments():
         segment.unlink()
     made.write([line(report(2))])
     made.finish()
@@ -274,7 +276,7 @@ def test_of_two_that_gather_at_once_one_does_it():
     with (settings().journals / "gather.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert gather_once() is None
-        assert not settings().is_stored(progress.TABLE)
+        assert not settings().is_stored(progress_rows.TABLE)
     assert gather_once() == 1
 
 
@@ -291,7 +293,7 @@ def test_several_that_gather_at_once_lose_double_and_hide_nothing():
         try:
             for batch in range(20):
                 write(line(report(batch)))
-                assert [row["batch"] for row in progress.newest(FLOW, 100)] == [*range(batch, -1, -1)]
+                assert [row["batch"] for row in progress_rows.newest(FLOW, 100)] == [*range(batch, -1, -1)]
         finally:
             is_over.set()
     assert [one.exception() for one in at_work] == [None] * 3
@@ -301,7 +303,7 @@ def test_several_that_gather_at_once_lose_double_and_hide_nothing():
 
 def test_what_cannot_be_stored_stays_in_its_journal_and_comes_later(home: Path):
     write(line(report(1)))
-    log = settings().table_path(progress.TABLE) / "_delta_log"
+    log = settings().table_path(progress_rows.TABLE) / "_delta_log"
     log.parent.mkdir(parents=True)
     log.write_text("in the way")
     with pytest.raises(Unreachable, match=r"^ledger.query_progress: .* stays in .*progress"):
@@ -316,12 +318,12 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
         gather_once()
     write(line(report(3)))
     (settings().journals / "claimed-3").mkdir()
-    monkeypatch.setattr(gather, "_append", lambda rows, number: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(progress_table, "_append", lambda rows, number: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(Unreachable):
         gather_once()
     monkeypatch.undo()
     monkeypatch.setenv("SLUICE_HOME", str(home))
-    settings().table_path(progress.TABLE).rename(home / "lost")
+    settings().table_path(progress_rows.TABLE).rename(home / "lost")
     assert gather_once() == 1
     write(line(report(4)))
     assert gather_once() == 1
@@ -329,7 +331,7 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
 
 
 def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gather, "MOST_FILES_A_DAY", 4)
+    monkeypatch.setattr(progress_table, "MOST_FILES_A_DAY", 4)
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     for batch in range(3):
         write(line(report(batch, today)), line(report(batch, today - timedelta(days=30))))
@@ -342,12 +344,12 @@ def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch
 
 
 def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(journal, "SEGMENT_SECONDS", 0)
+    monkeypatch.setattr(progress_journal, "SEGMENT_SECONDS", 0)
     made = Journal()
     for batch in range(5):
         made.write([line(report(batch))])
         made.turn()
-    assert len(journal.segments()) == 2
+    assert len(progress_journal.segments()) == 2
     gather_once()
     made.turn()
     gather_once()
@@ -355,7 +357,7 @@ def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.Mo
 
 
 def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(progress_journal, "SEGMENT_BYTES", 100)
     made = Journal()
     for batch in range(3):
         made.write([line(report(batch))])
@@ -365,7 +367,7 @@ def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.Monke
 
 def test_a_full_journal_says_so_and_takes_more_when_it_was_gathered(monkeypatch: pytest.MonkeyPatch):
     write(line(report(1)))
-    monkeypatch.setattr(journal, "JOURNAL_BYTES", 100)
+    monkeypatch.setattr(progress_journal, "JOURNAL_BYTES", 100)
     with pytest.raises(OSError, match="wait in .* to be gathered"):
         write(line(report(2)))
     gather_once()
@@ -382,9 +384,9 @@ def test_the_newest_batches_come_from_the_table_and_from_journals_nobody_has_gat
     gather_once()
     busy = Journal()
     busy.write([line(report(4))])
-    assert [row["batch"] for row in progress.newest(FLOW, 10)] == [4, 3, 1]
-    assert [row["batch"] for row in progress.newest(FLOW, 2)] == [4, 3]
-    assert progress.newest("bronze.nobody", 2) == []
+    assert [row["batch"] for row in progress_rows.newest(FLOW, 10)] == [4, 3, 1]
+    assert [row["batch"] for row in progress_rows.newest(FLOW, 2)] == [4, 3]
+    assert progress_rows.newest("bronze.nobody", 2) == []
     busy.finish()
 
 

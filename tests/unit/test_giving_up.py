@@ -8,22 +8,24 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
-from include.control import approvals, backfills, commands, database, lease, orders, requests, resets, rewinds, stale
-from include.control.backfills import Backfill, Follower
+from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.rewinds import Part, Rewind
-from include.control.schema import audits
-from include.declaration.slices import Slice
-from include.engine import backfill as engine_backfill
-from include.engine import rewind as engine_rewind
+from include.control.jobs import approvals, backfill_queue, backfills, rewinds, stale_tables
+from include.control.jobs.backfills import Backfill, Follower
+from include.control.jobs.rewinds import Part, Rewind
+from include.control.store import database
+from include.control.store.schema import audits
+from include.engine.jobs import backfill as engine_backfill
+from include.engine.jobs import rewind as engine_rewind
 from include.errors import Broken, FlowFailed, UsageError
-from include.ledger import backfills as told
-from include.ledger import giving_up, rewound, unseeded
-from include.ledger.batches import BACKFILL
-from include.ledger.planned import OWNER
-from include.ledger.standing import REWIND
+from include.readers.active_commits import REWIND
+from include.readers.batches import BACKFILL
+from include.readers.offset_log import OWNER
+from include.recovery import backfills as told
+from include.recovery import giving_up, rewind_state, unseeded_generations
 from include.settings import settings
 from include.spec import Delta, Replace, Table
+from include.validation.slices import Slice
 from tests import lake
 
 
@@ -79,7 +81,7 @@ class House:
         return resets.asked(self.engine, flow) is not None
 
     def stale(self) -> dict[str, str]:
-        return {one.table: one.why for one in stale.every(self.engine)}
+        return {one.table: one.why for one in stale_tables.every(self.engine)}
 
 
 @pytest.fixture
@@ -268,21 +270,21 @@ def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the
 
 def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_given_up(house, holder):
     lease.acquire(house.engine, [lease.of_driver("main")], holder("main"), 3600)
-    number = requests.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+    number = backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
     house.give_up(f"backfill {number}")
-    now = requests.standing(house.engine, number)
+    now = backfill_queue.standing(house.engine, number)
     assert (now.is_done, now.failure) == (False, "it was given up")
     with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
-        requests.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+        backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
     assert orders.read(house.engine, "main", []).backfill is None
-    assert requests.ask(house.engine, house.silver.name, Slice(), "run 2", "main") != number
+    assert backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 2", "main") != number
 
 
 def begin_anew(house: House) -> Backfill:
     """A full refresh that has begun a generation of its flow, which waits for a commit."""
     one = stopped(house, house.silver.name, house.silver.flow, house.gold.flow)
     directory = lake.checkpoint(house.silver.flow, lake.delta_offset(2), generation=2)
-    (directory / OWNER).write_text(json.dumps({"flow": house.silver.flow, "after": [2, unseeded.SEED]}))
+    (directory / OWNER).write_text(json.dumps({"flow": house.silver.flow, "after": [2, unseeded_generations.SEED]}))
     return one
 
 
@@ -305,7 +307,7 @@ def test_behind_the_commit_of_a_full_refresh_its_flow_waits_for_the_next_one(hou
     assert f"{house.silver.flow} does not start until a full refresh of {house.silver.name} has ended" in said
     assert generations(house) == {"1", "2"}
     assert not house.begins_anew(house.silver.flow), "what the refresh has read would be read twice"
-    assert unseeded.awaits_its_seed(house.silver) and not unseeded.awaits_its_seed(house.gold)
+    assert unseeded_generations.awaits_its_seed(house.silver) and not unseeded_generations.awaits_its_seed(house.gold)
     assert house.begins_anew(house.gold.flow)
 
 
@@ -343,7 +345,7 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
         for version in range(2):
             (settings().table_path(table.name) / f"{version}-0").touch()
     one = house.plan()
-    found = engine_rewind.rewinding.plan(house.engine, house.silver, house.tables, "1970-01-01T00:00:00.5")
+    found = engine_rewind.rewind_plan.plan(house.engine, house.silver, house.tables, "1970-01-01T00:00:00.5")
     assert found.refusals == [] and {part.version for part in found.cut.values()} == {0}
     rewinds.stop(house.engine, one)
     asked = rewinds.get(house.engine, one.number)
@@ -360,9 +362,12 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
 
 def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):
     one = house.died(house.silver)
-    assert [flow.flow for flow in rewound.owed(one, [house.silver, house.gold])] == [house.silver.flow, house.gold.flow]
+    assert [flow.flow for flow in rewind_state.owed(one, [house.silver, house.gold])] == [
+        house.silver.flow,
+        house.gold.flow,
+    ]
     lake.checkpoint(house.silver.flow, lake.delta_offset(1), generation=2)
-    assert [flow.flow for flow in rewound.owed(one, [house.silver, house.gold])] == [house.gold.flow]
+    assert [flow.flow for flow in rewind_state.owed(one, [house.silver, house.gold])] == [house.gold.flow]
 
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_was_given_up(house):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.ledger import graph
-from include.ledger.graph import Graph
+from include.monitoring import graph
+from include.monitoring.graph import Graph
 from include.spec import Delta, Expect, Files, Kafka, Table
 from tests import lake
 from tests.lake import checkpoint, delta_offset

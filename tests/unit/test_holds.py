@@ -3,9 +3,10 @@
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import database, holds, resets
+from include.control import holds, resets
 from include.control.resets import Reset
-from include.control.schema import readers, releases
+from include.control.store import database
+from include.control.store.schema import readers, releases
 from include.errors import Broken
 
 TABLE, OTHER, FLOW = "silver.readings", "silver.others", "gold.by_minute"

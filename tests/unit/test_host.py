@@ -5,11 +5,13 @@ import os
 import pytest
 from sqlalchemy import update
 
-from include.control import database, lease, orders, process, supervision
+from include.control import lease, orders, process
 from include.control.decide import State
-from include.control.keeper import Keeper
-from include.control.schema import leases
-from include.engine.host import Host
+from include.control.lease_renewer import Keeper
+from include.control.store import database
+from include.control.store.schema import leases
+from include.control.supervision import supervision
+from include.engine.stream.host import Host
 
 FLOW = "silver.readings"
 

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, event, update
 
-from include.control import commands, database, incidents, lease, orders, schedule, supervision
+from include.control import commands, incidents, lease, orders, schedule
 from include.control.commands import Action, Command
 from include.control.decide import State
+from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.schema import runs, ticks
-from include.control.seen import Failure
+from include.control.store import database
+from include.control.store.schema import runs, ticks
+from include.control.supervision import supervision
 
 FEW = [f"silver.t{number:03}" for number in range(3)]
 MANY = [f"silver.t{number:03}" for number in range(60)]

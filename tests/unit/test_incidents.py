@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, text
 
-from include.control import database, incidents
+from include.control import incidents
 from include.control.incidents import Incident
+from include.control.store import database
 from tests.waiting import wait_until
 
 FLOW = "silver.a"

@@ -15,14 +15,15 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, event, select
 
-from include.control import database, lease
-from include.control.keeper import Keeper
+from include.control import lease
 from include.control.lease import Lease
+from include.control.lease_renewer import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order
-from include.control.patience import BUSY_TIMEOUT_SECONDS
 from include.control.process import Holder
-from include.control.schema import desired, leases, metadata, runs
+from include.control.store import database
+from include.control.store.schema import desired, leases, metadata, runs
+from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
 from include.errors import LeaseHeld, LeaseLost, SluiceError, Unreachable
 from tests.conftest import ROOT
 from tests.waiting import wait_until
@@ -364,7 +365,7 @@ def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_r
 DRIVER = """
 import os, sys
 from include.control import database
-from include.control.keeper import Keeper
+from include.control.lease_renewer import Keeper
 from include.control.lock import Entry
 from include.control.orders import Order
 from include.control.process import Holder

@@ -9,8 +9,9 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.ledger import lag, unread
-from include.ledger.lag import Lag
+from include.monitoring import lag
+from include.monitoring.lag import Lag
+from include.readers import delta_backlog
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 from tests import lake
@@ -105,7 +106,7 @@ def test_a_reader_of_the_change_feed_lacks_its_files_or_where_there_are_none_tho
 
 
 def test_a_flow_that_is_far_behind_is_told_by_its_first_commits_and_that_there_is_more(monkeypatch):
-    monkeypatch.setattr(unread, "MOST_COMMITS", 3)
+    monkeypatch.setattr(delta_backlog, "MOST_COMMITS", 3)
     for _ in range(5):
         lake.rows(SOURCE, time.time(), 1)
     checkpoint(READER.flow, delta_offset(1))

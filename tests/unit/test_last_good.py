@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import database, definitions, incidents, orders
+from include.control import definitions, incidents, orders
 from include.control.commands import Action, Command, carry_out
 from include.control.definitions import INVALID_DEFINITION
-from include.control.schema import runs
-from include.control.seen import Failure
-from include.engine import definition
+from include.control.observed_flow import Failure
+from include.control.store import database
+from include.control.store.schema import runs
+from include.engine.checkpoints import definition
 from include.errors import DeclarationError, UsageError
 from tests.conftest import ROOT
 from tests.shop import Shop, forget

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks import latency
-from include.ledger.log import Commit, Log
+from include.readers.delta_log import Commit, Log
 from include.settings import settings
 from tests import lake
 

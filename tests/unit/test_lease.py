@@ -12,10 +12,11 @@ import psutil
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import database, lease
+from include.control import lease
 from include.control.lease import Lease
 from include.control.process import Holder, Process
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
 from include.errors import LeaseHeld, LeaseLost
 from tests.conftest import ROOT
 from tests.waiting import wait_until

@@ -12,11 +12,13 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine, update
 
-from include.control import database, holds, lease, windows
+from include.control import holds, lease
+from include.control.jobs import windows
+from include.control.jobs.windows import Shape
 from include.control.lock import Entry
-from include.control.schema import leases
-from include.control.schema import windows as calendar
-from include.control.windows import Shape
+from include.control.store import database
+from include.control.store.schema import leases
+from include.control.store.schema import windows as calendar
 from include.settings import from_environment
 from tests.conftest import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.errors import Unreachable
-from include.ledger import lineage
+from include.monitoring import lineage
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests import lake

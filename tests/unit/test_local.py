@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from include.control.process import Process
-from include.orchestration import submit
-from include.orchestration.local import Local
+from include.orchestration.launchers import submit
+from include.orchestration.launchers.local import Local
 from include.settings import settings
 from tests.conftest import ROOT
 from tests.waiting import wait_until

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine
 
-from include.control import database, lease, lock, windows
-from include.control.keeper import Keeper
+from include.control import lease, lock
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
 from include.control.lock import Entry
 from include.control.process import Holder
+from include.control.store import database
 from tests.waiting import let_pass, wait_until
 
 TABLE = "silver.readings"

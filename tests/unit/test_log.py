@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from include.errors import Broken, Unreachable
-from include.ledger.log import Commit, Log
+from include.readers.delta_log import Commit, Log
 
 
 def append(table: Path, rows: int = 3, stamp: str | None = None) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from include.catalog import Catalog
-from include.ledger import metrics
+from include.monitoring import prometheus
 from include.spec import Delta, Expect, Kafka, Table
 from tests import lake
 from tests.conftest import ROOT, free_port
@@ -37,7 +37,7 @@ def silent_broker(home, own_settings, silent_port):
 
 @pytest.fixture
 def made() -> CollectorRegistry:
-    return metrics.registry(Catalog({BRONZE.name: BRONZE, SILVER.name: SILVER}))
+    return prometheus.registry(Catalog({BRONZE.name: BRONZE, SILVER.name: SILVER}))
 
 
 def test_every_sample_is_as_the_status_has_it_and_what_is_unknown_has_none(made: CollectorRegistry):

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect, select, text
 
-from include.control import backfills, commands, database, incidents, migrations, orders, rewinds, schema
+from include.control import commands, incidents, orders
 from include.control.commands import Action, Command
-from include.control.job_schema import metadata
+from include.control.jobs import backfills, rewinds
+from include.control.store import database, migrations, schema
+from include.control.store.job_schema import metadata
 from include.errors import UsageError
 from tests.conftest import ROOT
 from tests.postgresql import Server

@@ -7,7 +7,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from include.catalog import Catalog
-from include.ledger import mirror
+from include.monitoring import consumer_groups
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.lake import checkpoint, delta_offset
@@ -35,15 +35,15 @@ def test_a_group_shows_what_the_checkpoint_says_and_follows_it(broker):
     checkpoint(flow.flow, {one.name: {"0": 3, "1": 0}, other.name: {"0": 1}})
     checkpoint(silver.flow, delta_offset(4))
     # The first group of all makes the broker create the topic in which it keeps them.
-    wait_until(lambda: mirror.mirror(catalog_of(flow, silver)) == {flow.flow: None}, 60)
+    wait_until(lambda: consumer_groups.mirror(catalog_of(flow, silver)) == {flow.flow: None}, 60)
     group = f"sluice.{flow.flow}"
     assert committed(broker, group) == {(one.name, 0): 3, (one.name, 1): 0, (other.name, 0): 1}
     ends = [{one.name: {"0": 3, "1": 0}}, {one.name: {"0": 4, "1": 2}}, {one.name: {"0": 4, "1": 4}}]
     checkpoint(flow.flow, *ends, is_planned=True)
-    mirror.mirror(catalog_of(flow))
+    consumer_groups.mirror(catalog_of(flow))
     assert committed(broker, group)[one.name, 1] == 2, "a batch that is planned was not read yet"
     checkpoint(flow.flow, {one.name: {"0": 1, "1": 1}}, generation=2)
-    mirror.mirror(catalog_of(flow))
+    consumer_groups.mirror(catalog_of(flow))
     assert committed(broker, group)[one.name, 0] == 1, "a flow that was rewound is seen to be"
 
 
@@ -55,7 +55,7 @@ def test_a_flow_that_has_read_nothing_has_no_group_and_a_damaged_one_keeps_no_ot
     )
     (checkpoint(damaged.flow, {topic.name: {"0": 2}}) / "offsets" / "0").write_text("")
     checkpoint(good.flow, {topic.name: {"0": 2}})
-    told = mirror.mirror(catalog_of(fresh, damaged, good))
+    told = consumer_groups.mirror(catalog_of(fresh, damaged, good))
     assert told.keys() == {damaged.flow, good.flow}
     assert "cut short" in told[damaged.flow]
     assert committed(broker, f"sluice.{good.flow}") == {(topic.name, 0): 2}
@@ -69,7 +69,7 @@ def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, m
     for flow in flows:
         checkpoint(flow.flow, {"t": {"0": 1}})
     began = time.monotonic()
-    told = mirror.mirror(catalog_of(*flows), timeout_seconds=1)
+    told = consumer_groups.mirror(catalog_of(*flows), timeout_seconds=1)
     assert time.monotonic() - began < 3
     assert len(told) == 5
     assert all("took no offsets" in why_not for why_not in told.values())

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.engine.fast_path import near
+from include.engine.fast_path import table_at_version
 from include.settings import settings
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -29,7 +29,7 @@ def store(**properties: str) -> DeltaTable:
 
 def read(opened: DeltaTable, *spans: tuple[float, float], or_null: bool = False, most: int = 100) -> list:
     noon = int(NOON.timestamp()) * SECOND
-    found = near.read(
+    found = table_at_version.read(
         NAME,
         opened,
         'the "time"',
@@ -59,7 +59,7 @@ def test_no_more_are_read_than_are_asked_for():
 
 def test_only_files_that_may_hold_such_rows_are_opened():
     opened = store()
-    near_files = near.scan.dataset(NAME, opened, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
+    near_files = table_at_version.stored_rows.dataset(NAME, opened, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
     assert len(list(near_files.get_fragments())) == 2
 
 

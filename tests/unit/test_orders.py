@@ -4,11 +4,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Engine, select
 
-from include.control import database, orders
-from include.control.job_schema import metadata
+from include.control import orders
+from include.control.observed_flow import Failure
 from include.control.orders import Order, Orders
-from include.control.schema import desired, drivers, runs
-from include.control.seen import Failure
+from include.control.store import database
+from include.control.store.job_schema import metadata
+from include.control.store.schema import desired, drivers, runs
 
 A, B, C = FLOWS = ["bronze.a", "gold.c", "silver.b"]
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)

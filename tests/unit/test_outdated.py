@@ -8,12 +8,13 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine
 
-from include.control import database, outdated
-from include.declaration.slices import Slice
-from include.engine.definition import fingerprint, rows_fingerprint
-from include.ledger.outdated import range_of, words
+from include.control.jobs import outdated_rows
+from include.control.store import database
+from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
+from include.monitoring.outdated_rows import range_of, words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+from include.validation.slices import Slice
 
 FLOW = "silver.orders"
 SCHEMA = "time TIMESTAMP COMMENT 'when', amount INT"
@@ -26,10 +27,10 @@ def days(first: int, last: int) -> Slice:
 
 def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
     with database.transaction(engine) as connection:
-        outdated.mark(connection, FLOW, 1, 7, marked)
+        outdated_rows.mark(connection, FLOW, 1, 7, marked)
         for part in made:
-            outdated.end(connection, FLOW, part, database.now(connection))
-    return [mark.range for mark in outdated.every(engine)]
+            outdated_rows.end(connection, FLOW, part, database.now(connection))
+    return [mark.range for mark in outdated_rows.every(engine)]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,8 @@ def test_what_was_made_again_is_outdated_no_more_and_the_rest_is(engine: Engine,
 def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
     left(engine, days(1, 9))
     with database.transaction(engine) as connection:
-        outdated.mark(connection, FLOW, 1, 9, days(1, 12))
-    [mark] = outdated.every(engine)
+        outdated_rows.mark(connection, FLOW, 1, 9, days(1, 12))
+    [mark] = outdated_rows.every(engine)
     assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 9, days(1, 12))
 
 
@@ -68,23 +69,23 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
 ):
     left(engine, days(1, 9))
     with database.transaction(engine) as connection:
-        outdated.mark(connection, FLOW, 2, 3, days(1, 12))
-        outdated.take_back(connection, FLOW, last_commit)
-    assert [(mark.generation, mark.batch) for mark in outdated.every(engine)] == ([stands] if stands else [])
+        outdated_rows.mark(connection, FLOW, 2, 3, days(1, 12))
+        outdated_rows.take_back(connection, FLOW, last_commit)
+    assert [(mark.generation, mark.batch) for mark in outdated_rows.every(engine)] == ([stands] if stands else [])
 
 
 def test_a_backfill_that_was_asked_for_before_the_change_ends_nothing(engine: Engine):
     with database.transaction(engine) as connection:
         asked_at = database.now(connection) - 60
-        outdated.mark(connection, FLOW, 1, 7, days(1, 9))
-        outdated.end(connection, FLOW, Slice(), asked_at)
-        outdated.end(connection, FLOW, days(1, 9), asked_at)
-    assert [mark.range for mark in outdated.every(engine)] == [days(1, 9)]
+        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9))
+        outdated_rows.end(connection, FLOW, Slice(), asked_at)
+        outdated_rows.end(connection, FLOW, days(1, 9), asked_at)
+    assert [mark.range for mark in outdated_rows.every(engine)] == [days(1, 9)]
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
     left(engine, days(1, 9))
-    [mark] = outdated.every(engine)
+    [mark] = outdated_rows.every(engine)
     said = words(mark, TABLE)
     assert f"{FLOW}: its definition of 20" in said
     assert (

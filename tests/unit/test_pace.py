@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.engine.pace import BUSY_SHARE, MOST_ROUNDS, MOST_SECONDS, Root, intervals, smoothed
+from include.engine.stream.pace import BUSY_SHARE, MOST_ROUNDS, MOST_SECONDS, Root, intervals, smoothed
 
 ROOTS = st.dictionaries(
     st.sampled_from("abcdef"),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.ledger.log import LiveFile, Tombstone
-from include.ledger.plan import CLEAN_LOG, DAY_SECONDS, GOOD_SHARE, MB, MERGE, OPTIMIZE, VACUUM, Facts, Plan, plan
+from include.maintenance.plan import CLEAN_LOG, DAY_SECONDS, GOOD_SHARE, MB, MERGE, OPTIMIZE, VACUUM, Facts, Plan, plan
+from include.readers.delta_log import LiveFile, Tombstone
 from include.spec import Maintenance
 
 NOW = 1_800_000_000.0

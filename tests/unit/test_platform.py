@@ -8,8 +8,8 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import supervision
 from include.control.process import Process
+from include.control.supervision import supervision
 from include.local import streams
 from include.local.processes import Platform
 from include.spec import Kafka, Table

@@ -2,8 +2,8 @@
 
 import pytest
 
-from include.ledger import policy
-from include.ledger.policy import SAFE_STORES, Place
+from include.maintenance import policy
+from include.maintenance.policy import SAFE_STORES, Place
 from include.spec import Append, Bucket, Delta, Expect, Maintenance, Table, Upsert
 
 BUCKET = Bucket("minute", of="time", unit="minute")

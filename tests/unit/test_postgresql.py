@@ -15,11 +15,12 @@ import psutil
 import pytest
 from sqlalchemy import Engine, event, select
 
-from include.control import database, lease
-from include.control.keeper import Keeper
-from include.control.patience import BUSY_TIMEOUT_SECONDS
+from include.control import lease
+from include.control.lease_renewer import Keeper
 from include.control.process import Holder
-from include.control.schema import leases
+from include.control.store import database
+from include.control.store.schema import leases
+from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
 from include.errors import LeaseHeld, Unreachable, UsageError
 from tests.conftest import ROOT
 from tests.postgresql import Server

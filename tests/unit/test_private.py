@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.control import database, supervision
+from include.control.store import database
+from include.control.supervision import supervision
 from include.local import environment, java
 from include.settings import from_environment
 

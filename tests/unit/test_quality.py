@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from include import catalog
-from include.engine import commit, storage
-from include.engine.quality import Tally
+from include.engine.batch.quality import Tally
+from include.engine.tables import commit, create_table
 from include.errors import Broken, Unreachable
-from include.ledger import expectations
-from include.ledger.log import Log
+from include.monitoring import row_outcomes
+from include.readers.delta_log import Log
 from include.rules import Expect, not_null, one_of, references, unique
 from include.settings import settings
 from include.spec import Append, Delta, Json, Table, Watermark
@@ -152,7 +152,7 @@ def test_a_reference_is_looked_for_in_what_the_other_table_holds_now(table, batc
     with pytest.raises(Unreachable, match=f"looks into {other.name}, which is not stored yet: start the flow"):
         batches.write(only, [("a", NOON, 60, 0)])
     devices = [(device, NOON, 1, 0) for device in ("a", "b", "b")]
-    storage.create(batches.spark, other)
+    create_table.create(batches.spark, other)
     commit.append(batches.spark.createDataFrame([*devices, (None, NOON, 1, 0)], SCHEMA), other)
     rows = [("a", NOON, 60, 0), ("b", NOON, 60, 1), ("c", NOON, 60, 2), (None, NOON, 60, 3)]
     said = batches.write_again(only, rows)
@@ -181,13 +181,13 @@ def test_one_of_a_set_takes_its_values_literally(table, batches):
 def test_the_counts_of_each_batch_are_read_without_a_jvm(table, batches):
     batches.write(table, [("a", NOON, 60, 0), ("a", NOON, 300, 1)])
     batches.write(table, [("a", NOON, 60, 2), (None, NOON, 60, 3)])
-    found = expectations.batches(table, 20)
+    found = row_outcomes.batches(table, 20)
     assert [(one.batch, one.read, one.written, one.quarantined) for one in found] == [(1, 2, 2, 0), (0, 2, 1, 1)]
-    rules = {rule.name: rule for rule in expectations.rules(table, found)}
+    rules = {rule.name: rule for rule in row_outcomes.rules(table, found)}
     assert rules["is plausible"].pass_rate == 0.75
     assert rules["has a device"].broke == 1
-    assert [one.batch for one in expectations.batches(table, 1)] == [1]
-    forgotten = expectations.rules(replace(table, expect=()), found)
+    assert [one.batch for one in row_outcomes.batches(table, 1)] == [1]
+    forgotten = row_outcomes.rules(replace(table, expect=()), found)
     assert [(rule.name, rule.otherwise) for rule in forgotten][0] == ("has a device", None)
 
 
@@ -259,7 +259,7 @@ def test_whatever_comes_is_written_repeated_quarantined_or_dropped_as_declared(f
     said = batches.write(table, rows)
     assert said.read == len(values)
     assert said.read == said.written + said.duplicates + said.quarantined + said.dropped
-    history = expectations.batches(table, 1_000)
+    history = row_outcomes.batches(table, 1_000)
     stored, broken = rows_of(table.name), rows_of(table.quarantine)
     assert sum(one.written for one in history) == len(stored)
     assert sum(one.quarantined for one in history) == len(broken)

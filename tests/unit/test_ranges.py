@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Engine, select
 
-from include.control import backfills, commands, database, lease, orders, stale
-from include.control.backfills import Follower
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.schema import resets
-from include.declaration.slices import Slice
-from include.ledger import backfills as told
-from include.ledger import beginning
+from include.control.jobs import backfills, stale_tables
+from include.control.jobs.backfills import Follower
+from include.control.store import database
+from include.control.store.schema import resets
+from include.readers import resume_position
+from include.recovery import backfills as told
 from include.settings import settings
 from include.spec import Delta
+from include.validation.slices import Slice
 from tests import lake
 
 SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"
@@ -65,16 +67,16 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
     backfills.finish(engine, one, 7, (10, 12), followers)
     assert (wanted(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
-    assert [found.table for found in stale.every(engine)] == [GOLD, OTHER]
+    assert [found.table for found in stale_tables.every(engine)] == [GOLD, OTHER]
     [below] = backfills.undone(engine, one.root)
     assert (below.table, below.root, below.range) == (GOLD, one.number, DAY)
     backfills.finish(engine, below, 8, (1, 1), [])
-    assert [found.table for found in stale.every(engine)] == [OTHER]
+    assert [found.table for found in stale_tables.every(engine)] == [OTHER]
     assert backfills.undone(engine, one.root) == []
     backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [])
-    assert [found.table for found in stale.every(engine)] == [OTHER], "that is another range"
+    assert [found.table for found in stale_tables.every(engine)] == [OTHER], "that is another range"
     backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [])
-    assert stale.every(engine) == []
+    assert stale_tables.every(engine) == []
 
 
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
@@ -110,7 +112,7 @@ def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_
         lake.rows(SILVER, 1, 10, 10, **stamp)
 
     def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
-        found = beginning.behind_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
+        found = resume_position.behind_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
         return found["reservoirVersion"], found["index"], found["isStartingVersion"]
 
     # Version 1 is read to its end, which is said in two ways.

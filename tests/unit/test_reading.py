@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from include.catalog import Catalog
-from include.declaration.reading import FEED, resolved
-from include.engine.definition import fingerprint
+from include.engine.checkpoints.definition import fingerprint
 from include.errors import Broken, Unreachable, UsageError
-from include.ledger import guard, since
+from include.maintenance import vacuum_guard
+from include.readers import starting_version
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
+from include.validation.delta_sources import FEED, resolved
 from tests.unit.test_log import added, commit, said
 
 DAY = 86_400
@@ -53,7 +54,7 @@ def test_a_table_reads_the_stored_source_of_its_temporary_steps_and_does_them_in
 def test_a_temporary_step_has_no_flow_and_its_reader_keeps_the_files_of_the_stored_source():
     tables = Catalog(*graph(EVENTS, STEP, FURTHER, READER))
     assert [flow.name for flow in tables.drivers()["main"]] == ["bronze.events", "gold.reader"]
-    assert list(guard.readers(tables, "bronze.events")) == ["gold.reader"]
+    assert list(vacuum_guard.readers(tables, "bronze.events")) == ["gold.reader"]
     with pytest.raises(UsageError, match="'silver.step' is a temporary step and has no flow"):
         tables.flow("silver.step")
 
@@ -93,7 +94,7 @@ BEGINNINGS = [
 @pytest.mark.parametrize(("asked", "version"), BEGINNINGS)
 def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Path, asked: Delta, version: int | None):
     committed(source, 0.5 * DAY, DAY, 2 * DAY)
-    assert since.first_version("silver.reader", asked) == version
+    assert starting_version.first_version("silver.reader", asked) == version
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Pat
 def test_a_flow_waits_for_a_beginning_that_is_still_to_come(source: Path, asked: Delta, sentence: str):
     committed(source, 0.5 * DAY, DAY, 2 * DAY)
     with pytest.raises(Unreachable) as refusal:
-        since.first_version("silver.reader", asked)
+        starting_version.first_version("silver.reader", asked)
     assert str(refusal.value) == sentence
 
 
@@ -129,10 +130,10 @@ def test_a_beginning_that_the_log_no_longer_holds_is_refused_instead_of_passed_o
 ):
     committed(source, DAY, 2 * DAY, first=5)
     with pytest.raises(Broken) as refusal:
-        since.first_version("silver.reader", asked)
+        starting_version.first_version("silver.reader", asked)
     assert str(refusal.value) == (
         f"silver.reader begins with {what} of bronze.events, whose log begins with version 5 of "
         f"1970-01-02T00:00:00+00:00: begin later, or with all that it holds"
     )
     later = Delta("bronze.events", since="1970-01-02T00:00:01Z")
-    assert since.first_version("silver.reader", later) == 6
+    assert starting_version.first_version("silver.reader", later) == 6

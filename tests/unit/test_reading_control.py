@@ -12,9 +12,11 @@ import psutil
 import pytest
 from sqlalchemy import Engine, select
 
-from include.control import attendance, database, lease, orders, supervision
+from include.control import lease, orders
 from include.control.process import Holder
-from include.control.schema import pulses
+from include.control.store import database
+from include.control.store.schema import pulses
+from include.control.supervision import attendance, supervision
 from include.errors import Unreachable
 from tests.conftest import ROOT
 from tests.waiting import wait_until
@@ -25,7 +27,7 @@ FLOW = "silver.readings"
 WRITER = """
 import sys
 from include.control import database
-from include.control.schema import pulses
+from include.control.store.schema import pulses
 
 with database.transaction(database.connect(sys.argv[1])) as connection:
     connection.execute(pulses.insert().values(name="a test", at=1.0))

@@ -7,24 +7,14 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.control import database
+from include.control.store import database
 from include.errors import Broken, Unbalanced, UsageError
-from include.ledger import (
-    expectations,
-    freshness,
-    graph,
-    guard,
-    inspection,
-    lag,
-    lineage,
-    origins,
-    refreshes,
-    status,
-    survey,
-    verification,
-)
-from include.ledger.policy import Place, place_of_compaction
-from include.ledger.trend import Verdict
+from include.ledger import inspection, provenance, verify
+from include.maintenance import table_state, vacuum_guard
+from include.maintenance.policy import Place, place_of_compaction
+from include.monitoring import freshness, graph, lag, lineage, row_outcomes, status
+from include.monitoring.lag_trend import Verdict
+from include.readers import refreshes
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Replace, Table
 from tests import lake
@@ -184,19 +174,19 @@ def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
     newest, before = map(inspection.line, found.newest)
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
     assert before.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
-    origin = origins.of_version(TABLES, JOINED, 1)
-    assert list(origins.lines(origin)) == [
+    origin = provenance.of_version(TABLES, JOINED, 1)
+    assert list(provenance.lines(origin)) == [
         "  version 1 of gold.joined is a refresh: 12 rows from silver.clicks version 1, silver.buys version 0, in run "
         "'tuesday'"
     ]
 
 
 def test_verify_holds_a_view_against_what_its_newest_refresh_counted(made):
-    verdict = verification.verify(JOINED)
+    verdict = verify.verify(JOINED)
     assert (verdict.refreshes, verdict.notes) == (2, [])
     lake.rows(JOINED.name, NOW, 1)
     with pytest.raises(Unbalanced, match="gold.joined holds 13 rows, and its refresh, version 1, 12"):
-        verification.verify(JOINED)
+        verify.verify(JOINED)
 
 
 def test_a_refresh_that_does_not_account_for_its_rows_is_named():
@@ -204,16 +194,16 @@ def test_a_refresh_that_does_not_account_for_its_rows_is_named():
     path = settings().table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
     path.write_text(path.read_text().replace(r"\"read\": 10", r"\"read\": 11"))
     with pytest.raises(Unbalanced, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
-        verification.verify(JOINED)
+        verify.verify(JOINED)
 
 
 def test_the_rules_of_a_view_are_counted_for_each_refresh(made):
-    found = expectations.batches(JOINED, 10)
+    found = row_outcomes.batches(JOINED, 10)
     assert [(one.name, one.read, one.written, one.dropped) for one in found] == [
         ("gold.joined in run 'tuesday'", 15, 12, 3),
         ("gold.joined in run 'monday'", 10, 10, 0),
     ]
-    [rule] = expectations.rules(JOINED, found)
+    [rule] = row_outcomes.rules(JOINED, found)
     assert (rule.rows, rule.broke) == (25, 3)
 
 
@@ -233,9 +223,9 @@ def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
 
 def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_reads(made):
     engine = database.connect(settings().control_url)
-    [found] = survey.look(engine, JOINED, TABLES)
-    assert found.held.name.startswith(guard.PROMISE)
-    assert guard.readers(TABLES, "silver.clicks") == {}
+    [found] = table_state.look(engine, JOINED, TABLES)
+    assert found.held.name.startswith(vacuum_guard.PROMISE)
+    assert vacuum_guard.readers(TABLES, "silver.clicks") == {}
     assert place_of_compaction(JOINED, "hdfs")[0] is Place.WINDOW
 
 

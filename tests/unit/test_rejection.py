@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from include.ledger import rejection
+from include.monitoring import rejected_rows
 from include.spec import Delta, Expect, Table
 from tests import lake
 
@@ -35,7 +35,7 @@ def history(home: Path):
 
 
 def words(is_known: bool = False) -> str | None:
-    return rejection.of(TABLE, NOW, is_known)
+    return rejected_rows.of(TABLE, NOW, is_known)
 
 
 GOOD, REPEATED, BAD = (50, 50, 0), (50, 0, 0), (50, 1, 49)
@@ -84,7 +84,7 @@ def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_r
 def test_each_flow_of_a_table_counts_for_itself(history):
     history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
     both = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
-    words = {flow.flow: rejection.of(flow, NOW, is_known=False) for flow in both.flows}
+    words = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in both.flows}
     assert words == {
         "silver.orders": None,
         "silver.orders.eu": "of the newest 3,000 rows 0 were written: 3,000 repeated",

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine
 
-from include.control import backfills, lease, orders, requests
+from include.control import lease, orders
+from include.control.jobs import backfill_queue, backfills
 from include.control.process import Holder
-from include.declaration import slices
-from include.declaration.slices import Slice
 from include.errors import FlowFailed
+from include.validation import slices
+from include.validation.slices import Slice
 
 TABLE, DRIVER = "silver.readings", "main"
 DAY = slices.stored("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
@@ -23,7 +24,7 @@ def live(engine: Engine, holder: Callable[[], Holder]) -> lease.Lease:
 
 
 def ask(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
-    return requests.ask(engine, TABLE, range_, "a test", driver)
+    return backfill_queue.ask(engine, TABLE, range_, "a test", driver)
 
 
 def asked(engine: Engine) -> int | None:
@@ -47,14 +48,14 @@ def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine)
 def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
     first, second = ask(engine), ask(engine, Slice())
     assert (asked(engine), orders.read(engine, "side", []).backfill) == (first, None)
-    requests.end(engine, first)
+    backfill_queue.end(engine, first)
     assert asked(engine) == second
 
 
 def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
     number = ask(engine)
     assert ask(engine) == number
-    requests.begin(engine, number)
+    backfill_queue.begin(engine, number)
     assert ask(engine) != number
 
 
@@ -62,50 +63,50 @@ def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_
     number, wide = ask(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
     assert backfills.begin(engine, TABLE, DAY, "a job").number != number
     finish(engine, wide)
-    assert not requests.standing(engine, number).is_done
+    assert not backfill_queue.standing(engine, number).is_done
     lease.release(engine, [live])
     assert backfills.begin(engine, TABLE, DAY, "a job").number == number
 
 
 def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
     number = ask(engine)
-    for _ in range(requests.TRIES):
-        assert requests.begin(engine, number).number == number
+    for _ in range(backfill_queue.TRIES):
+        assert backfill_queue.begin(engine, number).number == number
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
-        requests.begin(engine, number)
+        backfill_queue.begin(engine, number)
 
 
 def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
     number = ask(engine)
-    for _ in range(requests.TRIES + 1):
-        assert requests.begin(engine, number)
-        requests.leave(engine, number)
+    for _ in range(backfill_queue.TRIES + 1):
+        assert backfill_queue.begin(engine, number)
+        backfill_queue.leave(engine, number)
 
 
 def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
     number = ask(engine)
-    assert requests.standing(engine, number) == requests.Standing("driver 'main' is asked to do it")
-    requests.begin(engine, number)
+    assert backfill_queue.standing(engine, number) == backfill_queue.Standing("driver 'main' is asked to do it")
+    backfill_queue.begin(engine, number)
     [job] = at_work(engine, holder(), number)
     backfills.say(engine, number, backfills.COMPUTING, "makes rows")
-    now = requests.standing(engine, number)
+    now = backfill_queue.standing(engine, number)
     assert (now.said, now.is_in_hand, now.failure) == (f"{TABLE}: computing: makes rows", True, None)
     later = ask(engine, Slice())
-    assert requests.standing(engine, later).is_in_hand
+    assert backfill_queue.standing(engine, later).is_in_hand
     lease.release(engine, [job])
-    requests.fail(engine, number, "it broke a rule")
-    assert requests.standing(engine, number).failure == "it broke a rule"
-    assert not requests.standing(engine, later).is_in_hand
+    backfill_queue.fail(engine, number, "it broke a rule")
+    assert backfill_queue.standing(engine, number).failure == "it broke a rule"
+    assert not backfill_queue.standing(engine, later).is_in_hand
     assert ask(engine) == number
-    assert requests.standing(engine, number).failure is None
+    assert backfill_queue.standing(engine, number).failure is None
     finish(engine, number)
-    requests.end(engine, number)
-    assert requests.standing(engine, number).is_done
+    backfill_queue.end(engine, number)
+    assert backfill_queue.standing(engine, number).is_done
 
 
 def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
     number = ask(engine)
     at_work(engine, holder(), number)
-    requests.fail(engine, number, "somebody else has it")
+    backfill_queue.fail(engine, number, "somebody else has it")
     assert backfills.find(engine, number).failure is None
-    assert requests.standing(engine, number).is_in_hand
+    assert backfill_queue.standing(engine, number).is_in_hand

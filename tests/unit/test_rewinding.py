@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.control import backfills, database
-from include.declaration.slices import Slice
+from include.control.jobs import backfills
+from include.control.store import database
 from include.errors import Unreachable, UsageError
-from include.ledger import rewinding
-from include.ledger.rewinding import Plan
+from include.recovery import rewind_plan
+from include.recovery.rewind_plan import Plan
 from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
+from include.validation.slices import Slice
 from tests import lake
 from tests.lake import delta_offset as at
 from tests.unit.test_log import removed
@@ -57,7 +58,7 @@ def of_batch(name: str, table: Table, batch: int, when: float) -> int:
 def plan(engine, silver) -> Callable[..., Plan]:
     def ask(seconds: float, *others: Table, table: Table | None = None) -> Plan:
         tables = Catalog({one.name: one for one in (table or silver, *others)})
-        return rewinding.plan(engine, table or silver, tables, f"1970-01-01T00:00:{seconds:09.6f}")
+        return rewind_plan.plan(engine, table or silver, tables, f"1970-01-01T00:00:{seconds:09.6f}")
 
     return ask
 

@@ -8,15 +8,15 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from include.ledger import scan
+from include.readers import stored_rows
 from include.settings import settings
 from tests.conftest import ROOT
 
 # Arrow still reads ahead when it ends.
 LEAVES_EARLY = """
-from include.ledger import scan
+from include.readers import stored_rows
 
-next(scan.dataset("bronze.x").to_batches(columns=["number"]))
+next(stored_rows.dataset("bronze.x").to_batches(columns=["number"]))
 """
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -38,7 +38,7 @@ def test_values_by_which_a_table_is_partitioned_may_hold_anything():
     values = ["a b", "c:d", "e%20f", "ü/ö", "x=y", "pl+us", None]
     rows = pyarrow.table({"key": values, "number": range(len(values))})
     write_deltalake(str(settings().table_path("bronze.y")), rows, partition_by=["key"])
-    found = scan.dataset("bronze.y").to_table().to_pylist()
+    found = stored_rows.dataset("bronze.y").to_table().to_pylist()
     assert {row["number"]: row["key"] for row in found} == dict(enumerate(values))
 
 

@@ -2,10 +2,12 @@
 
 from sqlalchemy import Engine, select, update
 
-from include.control import commands, database, orders, schedule, supervision
+from include.control import commands, orders, schedule
 from include.control.commands import Action, Command
 from include.control.decide import State
-from include.control.schema import audits, ticks
+from include.control.store import database
+from include.control.store.schema import audits, ticks
+from include.control.supervision import supervision
 
 FLOW, OTHER = "silver.a", "bronze.a"
 HOURLY = {FLOW: "0 * * * *", OTHER: None}

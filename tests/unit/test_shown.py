@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.ledger import mirror
-from include.orchestration import mirrors
+from include.monitoring import consumer_groups
+from include.orchestration import publish_progress
 from include.settings import settings
 from tests import lake
 from tests.lake import checkpoint, delta_offset
@@ -24,9 +24,9 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
 
 
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
-    mirrors.show_all()
+    publish_progress.show_all()
     said = capsys.readouterr().out
-    assert f"{mirror.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
+    assert f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
     assert f"{SILVER}: lineage of batch 1/4" in said
     [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
     assert json.loads(event)["job"]["name"] == SILVER
@@ -35,9 +35,9 @@ def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: 
 def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     settings.cache_clear()
-    mirrors.show_all()
+    publish_progress.show_all()
     assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
     (home / "lineage").rmdir()
     (home / "lineage").write_text("somebody's file")
-    mirrors.show_all()
+    publish_progress.show_all()
     assert "FileExistsError" in capsys.readouterr().err

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from include import catalog
-from include.declaration import slices
-from include.declaration.slices import Slice
 from include.errors import UsageError
-from include.origin import Files, Kafka
 from include.spec import Append, Bucket, Delta, Table, Upsert
+from include.spec.origin import Files, Kafka
+from include.validation import slices
+from include.validation.slices import Slice
 
 SILVER = Table(
     name="silver.readings",

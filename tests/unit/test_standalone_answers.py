@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from include.errors import SluiceError, Unreachable
-from include.orchestration import standalone
-from include.orchestration.standalone import Standalone
+from include.orchestration.launchers import standalone
+from include.orchestration.launchers.standalone import Standalone
 from include.settings import settings
 from tests.conftest import ROOT, free_port
 

@@ -5,15 +5,18 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import backfills, commands, database, lease, orders, resets, rewinds, schedule, supervision
-from include.control.backfills import Backfill
+from include.control import commands, lease, orders, resets, schedule
 from include.control.commands import Action, Command
 from include.control.decide import State
+from include.control.jobs import backfills, rewinds
+from include.control.jobs.backfills import Backfill
+from include.control.jobs.rewinds import Part
+from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.rewinds import Part
-from include.control.schema import audits, desired, ticks
-from include.control.seen import Failure
-from include.declaration.slices import Slice
+from include.control.store import database
+from include.control.store.schema import audits, desired, ticks
+from include.control.supervision import supervision
+from include.validation.slices import Slice
 
 FLOW, OTHER = "silver.held", "silver.other"
 TABLE, ABOVE = "silver.held", "bronze.above"

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import commands, database, lease, orders
+from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.seen import Failure
-from include.ledger import status
-from include.ledger.status import Standing
+from include.control.observed_flow import Failure
+from include.control.store import database
+from include.monitoring import status
+from include.monitoring.status import Standing
 from include.settings import settings
 from include.spec import Delta, Kafka, Table, Upsert
 from tests import lake

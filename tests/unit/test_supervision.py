@@ -10,32 +10,21 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import (
-    backfills,
-    commands,
-    database,
-    incidents,
-    lease,
-    lock,
-    orders,
-    resets,
-    rewinds,
-    schema,
-    shutdown,
-    stale,
-    supervision,
-)
+from include.control import commands, incidents, lease, lock, orders, resets
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
+from include.control.jobs import backfills, rewinds, stale_tables
+from include.control.jobs.rewinds import Part
 from include.control.lease import Lease
 from include.control.lock import Entry
+from include.control.observed_flow import Failure
 from include.control.process import Holder, Process
-from include.control.rewinds import Part
-from include.control.schema import audits, drivers, leases, runs, shutdowns
-from include.control.seen import Failure
-from include.control.supervision import Outlook, Settlement
-from include.declaration.slices import Slice
+from include.control.store import database, schema
+from include.control.store.schema import audits, drivers, leases, runs, shutdowns
+from include.control.supervision import shutdown, supervision
+from include.control.supervision.supervision import Outlook, Settlement
 from include.errors import Broken
+from include.validation.slices import Slice
 from tests.waiting import wait_until
 
 A, B = FLOWS = ["bronze.a", "silver.a"]
@@ -683,13 +672,13 @@ def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engi
 
 def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_forgotten(engine: Engine):
     with database.transaction(engine) as connection:
-        stale.mark(connection, "bronze.a", Slice(), "made of what is no more")
+        stale_tables.mark(connection, "bronze.a", Slice(), "made of what is no more")
         since = database.now(connection)
     backfills.begin(engine, "bronze.a", Slice(), "ada")
     for at, left in ((since + 60, 1), (since - 60, 0)):
         cut = {"bronze.a": Part(1, None, {}, at)}
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
-        assert len(stale.every(engine)) == left
+        assert len(stale_tables.every(engine)) == left
         assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
 
 

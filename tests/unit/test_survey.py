@@ -12,11 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import database, holds
-from include.ledger import survey
-from include.ledger.log import Log
-from include.ledger.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.ledger.survey import Survey
+from include.control import holds
+from include.control.store import database
+from include.maintenance import table_state
+from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
+from include.maintenance.table_state import Survey
+from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.unit.test_guard import checkpoint
@@ -50,7 +51,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def look(engine: Engine):
     def surveys(table: Table, *others: Table) -> list[Survey]:
-        return survey.look(engine, table, Catalog({one.name: one for one in (table, *others)}))
+        return table_state.look(engine, table, Catalog({one.name: one for one in (table, *others)}))
 
     return surveys
 
@@ -88,12 +89,12 @@ def grow_older(name: str, seconds: float) -> None:
 def test_a_table_that_nobody_stored_has_nothing_to_be_done(look, engine: Engine):
     found = look(source())
     assert found == []
-    assert survey.why(found) == "the table is not stored yet"
-    assert not survey.is_worth_it(engine, source(), found)
+    assert table_state.why(found) == "the table is not stored yet"
+    assert not table_state.is_worth_it(engine, source(), found)
 
 
 def test_the_first_window_of_a_table_that_is_merged_in_windows_makes_it(look, engine: Engine):
-    assert survey.is_worth_it(engine, reader(in_windows=True), look(reader(in_windows=True)))
+    assert table_state.is_worth_it(engine, reader(in_windows=True), look(reader(in_windows=True)))
 
 
 def test_the_quarantine_has_a_plan_of_its_own_beside_its_table(look):
@@ -183,11 +184,11 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
 def test_small_files_that_have_waited_for_a_day_are_worth_a_window(look, engine: Engine):
     append(SOURCE, times=MANY)
     [found] = look(source())
-    assert not survey.is_worth_it(engine, source(), [found])
+    assert not table_state.is_worth_it(engine, source(), [found])
     grow_older(SOURCE, DAY)
     [found] = look(source())
-    assert survey.is_worth_it(engine, source(), [found])
-    assert survey.why([found]).startswith(f"optimize {SOURCE}: 20 of 20 files are smaller than 64 MB")
+    assert table_state.is_worth_it(engine, source(), [found])
+    assert table_state.why([found]).startswith(f"optimize {SOURCE}: 20 of 20 files are smaller than 64 MB")
     assert found.plan.step(OPTIMIZE) == found.compaction
 
 
@@ -211,7 +212,7 @@ def test_a_table_that_is_upserted_all_the_time_is_left_to_its_stream_by_the_plan
         "a stream upserts it all the time, so that stream compacts it every 200 batches; 20 of 20 files are smaller"
     )
     assert [step.kind for step in found.plan.steps] == [MERGE, OPTIMIZE, VACUUM, CLEAN_LOG]
-    assert survey.why([found]).startswith("nothing is worth it: ")
+    assert table_state.why([found]).startswith("nothing is worth it: ")
     assert found.lines()[4].startswith(f"{READER}: compacted inline: a stream upserts it all the time")
 
 
@@ -227,7 +228,7 @@ def test_a_table_that_is_merged_in_windows_waits_for_what_its_source_has_gathere
     [found] = look(table, source())
     step = found.plan.step(MERGE)
     assert step.numbers == {"unread_versions": waiting}
-    assert step.is_worth_it is survey.is_worth_it(engine, table, [found]) is (waiting > 0)
+    assert step.is_worth_it is table_state.is_worth_it(engine, table, [found]) is (waiting > 0)
 
 
 def test_nothing_waits_to_be_merged_where_a_stream_does_it(look):
@@ -242,7 +243,7 @@ def test_a_shape_is_the_newest_version_in_numbers():
     path = settings().table_path(SOURCE)
     write_deltalake(path, pyarrow.table({"number": range(100_000)}), mode="append")
     small, large = sorted({file.bytes for file in Log(path).state.live})
-    shape = survey.shape(Log(path), good_bytes=large)
+    shape = table_state.shape(Log(path), good_bytes=large)
     assert (shape.version, shape.files, shape.bytes) == (2, 3, 2 * small + large)
     assert (shape.small_files, shape.rows) == (2, 100_002)
     assert shape.small_ratio == pytest.approx(2 / 3)
@@ -256,4 +257,4 @@ def test_rows_that_somebody_did_not_count_are_not_guessed():
     for action in actions:
         action.get("add", {}).pop("stats", None)
     newest.write_text("\n".join(map(json.dumps, actions)))
-    assert survey.shape(Log(path), good_bytes=1).rows is None
+    assert table_state.shape(Log(path), good_bytes=1).rows is None

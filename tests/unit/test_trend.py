@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from include.ledger import lag, trend
-from include.ledger.sources import Sources
-from include.ledger.trend import Trend, Verdict
+from include.monitoring import lag, lag_trend
+from include.monitoring.lag_trend import Trend, Verdict
+from include.monitoring.source_snapshot import Sources
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests import lake
 from tests.lake import checkpoint, delta_offset
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 def of(flow: Table) -> Trend:
     sources = Sources([flow])
-    return trend.of(flow, lag.of(flow, sources), sources)
+    return lag_trend.of(flow, lag.of(flow, sources), sources)
 
 
 def stamp(flow: Table, at: float, end: object, **more: object) -> None:

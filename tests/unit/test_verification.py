@@ -13,10 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from include.errors import Unbalanced
-from include.ledger.arrived import Arrived
-from include.ledger.batches import HELD, Account
-from include.ledger.spans import of_kafka
-from include.ledger.verification import verify
+from include.ledger.verify import verify
+from include.ledger.verify_offsets import Arrived
+from include.readers.batches import HELD, Account
+from include.readers.offset_ranges import of_kafka
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
 from tests import lake

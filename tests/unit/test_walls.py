@@ -13,26 +13,28 @@ from tests.conftest import ROOT
 
 LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
 
-PLAIN = (
+DECLARATIONS = (
     "include.spec",
-    "include.origin",
+    "include.validation",
     "include.catalog",
-    "include.declaration",
-    "include.ddl",
-    "include.rules",
     "include.settings",
     "include.errors",
     "include.retention",
+    "include.rules",
     "include.tables",
     "include.examples.tables",
 )
 # psutil is no part of the design's table, but telling processes apart needs it.
-CONTROL = (*PLAIN, "include.control", "sqlalchemy", "psutil")
-LEDGER = (*CONTROL, "include.ledger", "deltalake", "pyarrow", "confluent_kafka")
+CONTROL = (*DECLARATIONS, "include.control", "sqlalchemy", "psutil")
+READERS = (*CONTROL, "include.readers", "deltalake", "pyarrow", "confluent_kafka")
+LEDGER = (*READERS, "include.ledger")
+MAINTENANCE = (*READERS, "include.maintenance")
+RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery")
 # What tells others: each is imported by one module.
-LEDGER += ("prometheus_client", "openlineage", "requests")
-ENGINE = (*LEDGER, "include.engine", "pyspark", "py4j", "delta")
-ORCHESTRATION = (*LEDGER, "include.orchestration", "airflow")
+MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
+ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta")
+ORCHESTRATION = (*MONITORING, "include.orchestration", "airflow")
+WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.orchestration")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,19 @@ class Zone:
 # `*`: everything that is installed.
 ZONES = {
     "declarations": Zone(
-        ("include/*.py", "include/declaration/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"),
-        PLAIN,
-        ("*",),
+        ("include/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"), DECLARATIONS, ("*",)
     ),
-    "control": Zone(("include/control/*.py",), CONTROL, ("pyspark", "airflow")),
-    "ledger": Zone(("include/ledger/*.py",), LEDGER, ("pyspark", "airflow")),
-    "engine": Zone(("include/engine/*.py",), ENGINE, ("airflow", "include.orchestration", "jobs", "dags")),
-    "orchestration": Zone(("include/orchestration/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
-    "jobs": Zone(("jobs/*.py",), (*PLAIN, "include.engine"), ("airflow", "include.orchestration", "dags")),
+    "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules"), ("*",)),
+    "validation": Zone(("include/validation/*.py",), DECLARATIONS, ("*",)),
+    "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
+    "readers": Zone(("include/readers/*.py",), READERS, WITHOUT_A_JVM),
+    "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),
+    "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
+    "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),
+    "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
+    "engine": Zone(("include/engine/**/*.py",), ENGINE, ("airflow", "include.orchestration", "jobs", "dags")),
+    "orchestration": Zone(("include/orchestration/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
+    "jobs": Zone(("jobs/*.py",), (*DECLARATIONS, "include.engine"), ("airflow", "include.orchestration", "dags")),
     "dags": Zone(("dags/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
     "plugins": Zone(("plugins/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
 }

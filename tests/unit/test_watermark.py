@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.engine import commit
-from include.ledger.log import Log
+from include.engine.tables import commit
+from include.readers.delta_log import Log
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark

@@ -12,14 +12,15 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from include.engine import commit, prune, table_rows, tuning
-from include.engine.commit import Stamp
-from include.engine.fast_path import data_file, near
+from include.engine.batch import data_skipping, table_rows
+from include.engine.fast_path import data_file, table_at_version
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.ledger import checkpoint, scan
-from include.ledger.appended import Read
+from include.engine.tables import commit
+from include.engine.tables.commit import Stamp
+from include.ledger.batch_files import Read
+from include.readers import checkpoint, stored_rows
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
@@ -79,7 +80,7 @@ class Aggregator:
         self._target.note(None)
 
     def _touched(self, files: tuple[Read, ...], by: Bucket) -> Starts:
-        path, width = settings().table_path(self._source), prune.UNIT_SECONDS[by.unit]
+        path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[by.unit]
         starts: Starts = set()
         for file in files:
             times = micros(parquet.read_table(path / file.path, columns=[by.of]), by.of)
@@ -91,15 +92,15 @@ class Aggregator:
         opened = self._open(self._source, version)
         columns = self._needed(spark, pa.schema(opened.schema()).names)
         spans = _spans(starts, by.unit)
-        found = near.read(self._source, opened, by.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1)
-        if len(found) > MOST_SOURCE_ROWS:
-            raise Refused(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
+        found = table_at_version.read(self._source, opened, by.of, spans, None in starts, columns, MOST_BUCKET_ROWS + 1)
+        if len(found) > MOST_BUCKET_ROWS:
+            raise Refused(f"its buckets hold more than {MOST_BUCKET_ROWS:,} rows")
         return found
 
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
         opened = self._open(self._source, version)
         columns = self._needed(spark, pa.schema(opened.schema()).names)
-        found = scan.dataset(self._source, opened).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
+        found = stored_rows.dataset(self._source, opened).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
         if len(found) > MOST_SOURCE_ROWS:
             raise Refused(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
         return found
@@ -125,7 +126,7 @@ class Aggregator:
         return self._columns
 
     def _open(self, table: str, version: int) -> DeltaTable:
-        opened = self._opened[table] = near.at_version(table, self._opened.get(table), version)
+        opened = self._opened[table] = table_at_version.at_version(table, self._opened.get(table), version)
         return opened
 
     def _replace(
@@ -217,5 +218,5 @@ def _unchanged(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) ->
 
 def _spans(starts: Starts, unit: str) -> list[tuple[int, int]]:
     """The buckets, and where they are many what lies between them, in microseconds since 1970."""
-    spans = prune.spans([start for start in starts if start is not None], prune.UNIT_SECONDS[unit])
+    spans = data_skipping.spans([start for start in starts if start is not None], data_skipping.UNIT_SECONDS[unit])
     return [(begin * 1_000_000, end * 1_000_000) for begin, end in spans]

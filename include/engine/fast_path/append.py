@@ -12,15 +12,16 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from include.engine import commit, deduplicate, quality, watermark
-from include.engine.commit import Stamp
+from include.engine.batch import deduplicate, quality, watermark
+from include.engine.batch.quality import Tally
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.engine.quality import Tally
-from include.ledger import scan
+from include.engine.tables import commit
+from include.engine.tables.commit import Stamp
+from include.readers import stored_rows
 from include.settings import settings
 from include.spec import Append, Table
 
@@ -174,7 +175,7 @@ def _mask(groups: list[tuple[str, ...]], ends: dict[tuple[str, ...], str], actio
 def _is_left(quarantine: str, flow: str, left_before: tuple[int, int]) -> bool:
     generation, batch = ds.field("_generation"), ds.field("_batch")
     later = (generation > left_before[0]) | ((generation == left_before[0]) & (batch > left_before[1]))
-    return bool(len(scan.dataset(quarantine).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
+    return bool(len(stored_rows.dataset(quarantine).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
 
 
 def refusal(table: Table, write: Append, columns: pa.Schema) -> str | None:

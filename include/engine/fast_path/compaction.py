@@ -19,7 +19,7 @@ from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, Refused
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
-from include.ledger import plan as planning
+from include.maintenance import plan as planning
 
 BATCH_ROWS = 64 * 1024
 

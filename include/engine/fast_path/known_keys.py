@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
-from include.engine import prune
-from include.engine.fast_path import near
+from include.engine.batch import data_skipping
+from include.engine.fast_path import table_at_version
 from include.engine.fast_path.features import Refused
 from include.spec import Append
 
@@ -56,11 +56,13 @@ class KnownKeys:
             self._minutes |= missing
 
     def _read(self, minutes: set[int]) -> None:
-        spans = [(begin * 1_000_000, end * 1_000_000) for begin, end in prune.spans([m * 60 for m in minutes], 60)]
+        spans = [
+            (begin * 1_000_000, end * 1_000_000) for begin, end in data_skipping.spans([m * 60 for m in minutes], 60)
+        ]
         names = list(dict.fromkeys((*self._write.unique, self.moment)))
         assert self._version is not None
-        self._stored = near.at_version(self._table, self._stored, self._version)
-        found = near.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
+        self._stored = table_at_version.at_version(self._table, self._stored, self._version)
+        found = table_at_version.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
         if len(found) > MOST_KEYS:
             raise Refused(f"more than {MOST_KEYS:,} stored rows lie near its own")
         self.add(found)

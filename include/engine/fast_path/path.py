@@ -13,13 +13,13 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine import prepare, tuning, watermark
-from include.engine.commit import Stamp
+from include.engine.batch import prepare, tuning, watermark
 from include.engine.fast_path import internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.topic_reader import TopicReader
+from include.engine.tables.commit import Stamp
 from include.settings import settings
 from include.spec import Append, Kafka, Replace, Table, Upsert
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from include.engine.fast_path.features import Refused
 from include.errors import Broken
-from include.ledger import checkpoint, spans
-from include.ledger.appended import Appends, Read
-from include.ledger.log import Log
-from include.ledger.spans import Range
+from include.ledger.batch_files import Appends, Read
+from include.readers import checkpoint, offset_ranges
+from include.readers.delta_log import Log
+from include.readers.offset_ranges import Range
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -37,11 +37,11 @@ class Source:
     def between(self, begin: Any, end: Any) -> Reads:
         """Between two offsets of its stream. Raises Refused where nobody can tell without reading it."""
         if not isinstance(self._source, Delta):
-            ranges = tuple(spans.of_kafka(begin, end))
+            ranges = tuple(offset_ranges.of_kafka(begin, end))
             return Reads(sum(each.count for each in ranges), ranges=ranges)
         if self._source.changes:
             raise Refused("it reads changes, which no commit counts")
-        if begin is not None and spans.place(begin) == spans.place(end):
+        if begin is not None and offset_ranges.place(begin) == offset_ranges.place(end):
             return Reads(0)
         try:
             files = tuple(Appends(self._log(begin, end), self._source).between(begin, end))
@@ -57,7 +57,7 @@ class Source:
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return Log(path)
         # An offset behind the last file of a version is in the next one, which need not be there yet.
-        first, last = spans.place(begin)[0], checkpoint.read_version(end)
+        first, last = offset_ranges.place(begin)[0], checkpoint.read_version(end)
         if last - first > MOST_VERSIONS:
             raise Refused("it gathers many commits of its source")
         return Log(path, range(first, last + 1))

@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.engine.fast_path.features import Refused
-from include.ledger.spans import Range
+from include.readers.offset_ranges import Range
 
 # At a time, before the first ones have shown how large they are, and then.
 FIRST_RECORDS, MOST_RECORDS, PART_BYTES = 100, 10_000, 8 * 2**20

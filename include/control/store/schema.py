@@ -1,0 +1,210 @@
+"""The tables of the control database: who may write, what is wanted, what was seen, who asked for what."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, Table, text
+
+from include.control.store.storable_text import String
+
+metadata = MetaData()
+_IS_OPEN = text("ended_at IS NULL")
+
+versions = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, nullable=False, comment="one row: see include.control.store.migrations"),
+)
+
+leases = Table(
+    "lease",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("epoch", BigInteger, nullable=False, comment="fencing token: one more at every acquisition, never less"),
+    Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
+    Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
+    Column("writes", String, index=True, comment="the table its holder writes now, or waits for; NULL: none"),
+    Column("mode", String, comment="how: shared, alone, or wants (to be alone)"),
+    Column("wanted_at", Float, comment="since when it wants to be alone, or has been"),
+)
+
+windows = Table(
+    "maintenance_window",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="the table"),
+    Column("state", String, nullable=False, comment="planned, asked, open, done, skipped or failed"),
+    Column("who", String, nullable=False, comment="who planned it"),
+    Column("why", String, nullable=False, comment="what is to be done, or why not, in words"),
+    Column("step", String, comment="what it does now, or did last"),
+    Column("epoch", BigInteger, comment="of the lease it holds; NULL before it was asked for"),
+    Column("planned_at", Float, nullable=False),
+    Column("asked_at", Float),
+    Column("opened_at", Float),
+    Column("closed_at", Float),
+    Column("before", String, comment="JSON of include.control.jobs.windows.Shape, when it was opened"),
+    Column("after", String, comment="the same, when it was closed"),
+)
+
+window_requests = Table(
+    "window_request",
+    metadata,
+    Column("number", Integer, primary_key=True, comment="of the window that a driver is to open"),
+    Column("driver", String, nullable=False),
+    Column("asked_at", Float, nullable=False),
+)
+
+pauses = Table(
+    "pause",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False),
+    Column("target", String, nullable=False, comment="the table"),
+    Column("epoch", BigInteger, nullable=False, comment="of the lease that made it wait"),
+    Column("began_at", Float, nullable=False, comment="when the flow came to the gate with a batch"),
+    Column("ended_at", Float, nullable=False, comment="when it was let through"),
+)
+
+paces = Table(
+    "pace",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("interval_seconds", Float, nullable=False, comment="from one batch to the next while rows come, as of late"),
+)
+
+desired = Table(
+    "desired",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("state", String, nullable=False, comment="running, draining or stopped; without a row it is running"),
+    Column("reason", String, nullable=False),
+)
+
+ticks = Table(
+    "tick",
+    metadata,
+    Column("flow", String, primary_key=True, comment="it rests between the times of its schedule, not by a person"),
+    Column("at", Float, nullable=False, comment="when its schedule was last followed"),
+)
+
+runs = Table(
+    "run",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("turn", Integer, nullable=False, comment="one more whenever somebody asks for a restart"),
+    Column("intended_at", Float, comment="when the flow was last meant to start, by whomever; NULL: never"),
+    Column("attempts", Integer, nullable=False, comment="starts since the flow was last healthy"),
+    Column("failure", String, comment="the sentence its last run ended with; NULL while it runs or may be started"),
+    Column("error", String, comment="the error class of that failure"),
+    Column("needs_person", Boolean, nullable=False, comment="whether no retry cures that failure"),
+    Column("sign_at", Float, comment="when its query last showed a sign of life"),
+)
+
+drivers = Table(
+    "driver",
+    metadata,
+    Column("driver", String, primary_key=True),
+    Column("ends_epoch", BigInteger, nullable=False, comment="holders of its lease up to this epoch are to end"),
+    Column("ends_at", Float, comment="when that was asked for"),
+    Column("intended_at", Float, comment="when the supervisor last decided to start it; NULL: never"),
+    Column("epoch", BigInteger, nullable=False, comment="of its lease at that time; a greater one is its own"),
+    Column("handle", String, comment="by which its launcher knows it; NULL until it was launched"),
+)
+
+resets = Table(
+    "reset",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("accepts_loss", Boolean, nullable=False, comment="whether to skip what the topic no longer holds"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+readers = Table(
+    "reader",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("target", String, primary_key=True, comment="the table it reads"),
+    Column("version", BigInteger, nullable=False, comment="it needs this version and every later one"),
+    Column("since", Float, nullable=False),
+    Column("ends_at", Float, nullable=False, comment="until when it counts"),
+)
+
+releases = Table(
+    "release",
+    metadata,
+    Column("flow", String, primary_key=True, comment="VACUUM no longer waits for it; it has to be rebuilt"),
+    Column("at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+losses = Table(
+    "loss",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False),
+    Column("generation", Integer, nullable=False, comment="the generation that begins after the loss"),
+    Column("topic", String, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("first", BigInteger, nullable=False, comment="first lost offset"),
+    Column("after", BigInteger, comment="the offset after the last lost one; NULL: unknown, the topic is gone"),
+    Column("accepted_at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
+backlogs = Table(
+    "backlog",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("at", Float, primary_key=True),
+    Column("behind", BigInteger, nullable=False, comment="unread records of a topic, or unread versions of a table"),
+)
+
+incidents = Table(
+    "incident",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("target", String, nullable=False, comment="a flow, 'supervise', or 'window' or 'vacuum' and a table"),
+    Column("state", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("error", String, nullable=False, comment="the error class of what is BROKEN, else empty"),
+    Column("began_at", Float, nullable=False),
+    Column("told_at", Float, comment="when somebody was notified"),
+    Column("ended_at", Float, comment="NULL while it lasts"),
+    Index("one_open_incident", "target", unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+)
+
+acknowledgements = Table(
+    "acknowledgement",
+    metadata,
+    Column("incident", Integer, primary_key=True, comment="the alarm that a person has taken on"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("ends_at", Float, nullable=False, comment="until when it makes no noise"),
+)
+
+audits = Table(
+    "audit",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("target", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("result", String, nullable=False),
+)
+
+pulses = Table(
+    "pulse",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("at", Float, nullable=False, comment="when it was last at work"),
+)
+
+shutdowns = Table(
+    "shutdown",
+    metadata,
+    Column("began_at", Float, primary_key=True, comment="when `make down` was about to stop everything"),
+    Column("drivers", String, nullable=False, comment="JSON: the drivers that lived then, and were stopped on purpose"),
+    Column("ended_at", Float, comment="when the platform was started again; NULL while it is down"),
+)

@@ -1,0 +1,81 @@
+"""Whether anybody acts on what the states say: a supervisor at its work, or a platform that starts or is down."""
+
+import math
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, select
+
+from include.control.store import clock, database
+from include.control.store.schema import pulses
+from include.control.supervision import shutdown
+from include.control.supervision.shutdown import Shutdown
+from include.control.supervision.supervision import NAME
+from include.errors import SluiceError
+
+# The supervisor works every minute, and a run may take one.
+LATE_SECONDS = 180
+# The name under which `make up` shows that it is at work.
+STARTER = "make up"
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """worked_seconds_ago: since the supervisor was last at work; None: it never was. started_seconds_ago: the same of
+    `make up`. shutdown: by which the platform is down.
+    """
+
+    worked_seconds_ago: float | None = None
+    started_seconds_ago: float | None = None
+    shutdown: Shutdown | None = None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether `make up` is at work, and the supervisor not yet."""
+        if self.started_seconds_ago is None or self.started_seconds_ago > LATE_SECONDS:
+            return False
+        if self.shutdown:
+            return self.started_seconds_ago < self.shutdown.seconds_ago
+        return self.worked_seconds_ago is None or self.worked_seconds_ago > LATE_SECONDS
+
+    @property
+    def absence(self) -> str | None:
+        """Why nobody acts on the states, in words; None while the supervisor does."""
+        if self.is_starting:
+            return "The platform is starting: `make up` is at work, and the supervisor has yet to begin."
+        if self.shutdown:
+            ago = _minutes(self.shutdown.seconds_ago)
+            return f"The platform is down: `make down` stopped it {ago} ago, and nothing is started before `make up`."
+        if self.worked_seconds_ago is None:
+            return "The supervisor has not been at work yet, so no flow is started: `make up` starts the platform."
+        if self.worked_seconds_ago <= LATE_SECONDS:
+            return None
+        return (
+            f"The supervisor is not at work, it last was {_minutes(self.worked_seconds_ago)} ago, so no flow is "
+            f"started or restarted: see docs/runbooks/supervisor.md."
+        )
+
+
+def look(engine: Engine) -> Attendance:
+    """In one short transaction. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        worked, started = (_seconds_ago(connection, name) for name in (NAME, STARTER))
+        return Attendance(worked, started, shutdown.current(connection))
+
+
+def absence(url: str) -> str | None:
+    """Of the control database of this URL; None also where it does not answer, which each flow's state says."""
+    try:
+        return look(database.connect(url)).absence
+    except SluiceError:
+        return None
+
+
+def _seconds_ago(connection: Connection, name: str) -> float | None:
+    at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
+    return clock.seconds_ago(database.now(connection), at)
+
+
+def _minutes(seconds: float) -> str:
+    if seconds == math.inf:
+        return "some time"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

@@ -1,0 +1,62 @@
+"""What becomes of the rows of a source before they are written: the rows of its table."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.engine.batch import data_skipping, parse, parse_avro
+from include.engine.batch.transform import transformed
+from include.settings import settings
+from include.spec import Avro, Bucket, Delta, Table, Upsert
+
+# One file takes this many rows at the most before a batch is written as several, by all cores.
+ROWS_PER_FILE = 100_000
+
+
+def shaped(rows: DataFrame, table: Table) -> DataFrame:
+    """Source rows as rows of the table, by its `parse` and `transform`, in the order of its schema."""
+    schema = StructType.fromDDL(table.schema)
+    if table.parse:
+        typed = parse_avro.typed if isinstance(table.parse, Avro) else parse.typed
+        rows = typed(rows, table.parse, schema)
+        rows = parse.strict(rows) if table.parse.fails else rows
+    if table.transform:
+        rows = transformed(rows, table.transform)
+    return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
+
+
+def stepped(rows: DataFrame, table: Table) -> DataFrame:
+    """Rows of a stored source as rows of the last temporary step before the table."""
+    for step in table.steps:
+        rows = shaped(rows, step)
+    return rows
+
+
+def starts(rows: DataFrame, by: Bucket) -> DataFrame:
+    """The bucket in which each of these rows lies: its `start`, in seconds since 1970."""
+    return rows.select(F.unix_seconds(data_skipping.bucket(by.of, by.unit)).alias("start"))
+
+
+def touched(starts: DataFrame) -> dict[int | None, int]:
+    """How many rows lie in each bucket. starts: as above."""
+    return {row["start"]: row["count"] for row in starts.groupBy("start").count().collect()}
+
+
+def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, condition: str = "true") -> DataFrame:
+    """Rows of an aggregate, made of all rows of its source as of a version; condition: of the buckets to compute."""
+    assert isinstance(table.source, Delta)
+    path = str(settings().table_path(table.source.table))
+    return aggregated(spark.read.format("delta").option("versionAsOf", version).load(path), table, write, condition)
+
+
+def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:
+    """Rows of an aggregate, made of these rows of its source."""
+    source = stepped(source, table)
+    if by := write.recompute:
+        source = source.filter(condition).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
+    return shaped(source, table)
+
+
+def in_few_files(rows: DataFrame, count: int) -> DataFrame:
+    """Small batches as one file; large ones as they come, so that all cores write."""
+    return rows.coalesce(1) if count <= ROWS_PER_FILE else rows

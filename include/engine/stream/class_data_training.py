@@ -1,0 +1,79 @@
+"""Loads the classes that a driver needs in its first minutes: three hops of a stream over tables of its own.
+
+For `include.local.class_data`, by spark-submit, in a home that is thrown away.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.catalog import Catalog
+from include.engine.session import open_session
+from include.engine.stream import driver
+from include.settings import settings
+from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
+
+JSON = '{"device": "a", "time": "2026-03-01T12:00:01Z", "bpm": 60}'
+# Named by no class that Spark loads without a broker.
+KAFKA = (
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "org.apache.spark.sql.kafka010.KafkaMicroBatchStream",
+    "org.apache.spark.sql.kafka010.KafkaBatchPartitionReader",
+    "org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer",
+    "org.apache.kafka.clients.admin.KafkaAdminClient",
+    "org.apache.kafka.clients.consumer.KafkaConsumer",
+)
+
+
+def readings(rows: DataFrame) -> DataFrame:
+    return rows.select(F.from_json("text", "device STRING, time TIMESTAMP, bpm INT").alias("r"), "place").select(
+        "r.*", "place"
+    )
+
+
+def per_minute(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("device", "minute").agg(F.count("*").alias("readings"), F.max("bpm").alias("most"))
+
+
+TABLES = (
+    Table(
+        name="bronze.b",
+        comment="as it came",
+        source=Delta("bronze.raw", max_files=1),
+        schema="text STRING, place BIGINT",
+    ),
+    Table(
+        name="silver.s",
+        comment="readings",
+        source=Delta("bronze.b"),
+        schema="device STRING, time TIMESTAMP, bpm INT, place BIGINT",
+        transform=readings,
+        write=Append(unique=("device", "time"), first_by=("place",)),
+        expect=(Expect("plausible", "bpm > 20"),),
+    ),
+    Table(
+        name="gold.g",
+        comment="by minute",
+        source=Delta("silver.s"),
+        schema="device STRING, minute TIMESTAMP, readings BIGINT, most INT",
+        transform=per_minute,
+        write=Upsert(keys=("device", "minute"), recompute=Bucket("minute", of="time", unit="minute")),
+    ),
+)
+
+
+def main() -> None:
+    spark = open_session("class data", Catalog({}))
+    raw = str(settings().table_path("bronze.raw"))
+    for name in KAFKA:
+        spark._jvm.org.apache.spark.util.Utils.classForName(name, True, False)
+    for place in range(2):
+        frame = spark.createDataFrame([(JSON, place), ("{}", place)], "text STRING, place BIGINT")
+        frame.coalesce(1).write.format("delta").mode("append").save(raw)
+    scattered = str(settings().table_path("bronze.scattered"))
+    spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
+    spark.sql(f"OPTIMIZE delta.`{scattered}`")
+    driver.run(list(TABLES), once=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Drivers on Kubernetes and YARN, by spark-submit in cluster mode.
+
+Not run against a real cluster yet: the commands are tested, and the answers are those of the sources of Spark 4.2 and
+Hadoop 3. What a cluster needs besides (image, service account, spark.kubernetes.file.upload.path ...) belongs into
+spark-defaults.conf; the one that `make up` writes binds the driver to this machine and cannot be used.
+"""
+
+import json
+import re
+import subprocess
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+from sqlalchemy.engine import make_url
+
+from include.control.process import Process
+from include.errors import Unreachable, UsageError
+from include.orchestration.launchers import submit
+from include.settings import ROOT, settings
+
+ANSWER_SECONDS = 60
+# Only these: a setting that somebody adds may be a secret, and command lines are public.
+HANDED_ON = tuple(
+    f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES")
+)
+POD_GONE = re.compile(r"phase: (Succeeded|Failed)|Application not found|No applications found")
+YARN_ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+YARN_ID = re.compile(r"application_\d+_\d+")
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """The handle's name is that of the driver's pod, as spark-submit takes it: `namespace:pod`."""
+
+    master: str
+    namespace: str | None
+
+    def launch(self, driver: str) -> str:
+        pod = _unique_name(driver)
+        name = f"{self.namespace}:{pod}" if self.namespace else pod
+        return _handle(submit.detached(driver, self.options(pod)), name)
+
+    def options(self, pod: str) -> list[str]:
+        conf = {
+            "spark.kubernetes.driver.pod.name": pod,
+            "spark.kubernetes.submission.waitAppCompletion": "false",
+            **({"spark.kubernetes.namespace": self.namespace} if self.namespace else {}),
+            **_environment("spark.kubernetes.driverEnv.", "spark.kubernetes.driver.secretKeyRef.PGPASSWORD"),
+        }
+        return _options(self.master, conf)
+
+    def is_alive(self, handle: str) -> bool:
+        """True also while it is being submitted, and where Kubernetes does not answer."""
+        submitter, name = _parse(handle)
+        return submitter.is_alive or not POD_GONE.search(self._ask("--status", name)[1])
+
+    def kill(self, handle: str) -> None:
+        submitter, name = _parse(handle)
+        submit.end(submitter)
+        code, answer = self._ask("--kill", name)
+        if code and not POD_GONE.search(answer):
+            raise _unreachable(name, answer)
+
+    def log(self, driver: str, handle: str) -> str:
+        namespace, _, pod = _parse(handle)[1].rpartition(":")
+        return f"kubectl logs {f'-n {namespace} ' if namespace else ''}{pod}; its submission: {submit.log(driver)}"
+
+    def _ask(self, question: str, name: str) -> tuple[int, str]:
+        return _run([str(submit.SPARK_SUBMIT), "--master", self.master, question, name])
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """The handle's name is a tag, by which the `yarn` command finds the application."""
+
+    queue: str | None
+
+    def launch(self, driver: str) -> str:
+        tag = _unique_name(driver)
+        return _handle(submit.detached(driver, self.options(tag)), tag)
+
+    def options(self, tag: str) -> list[str]:
+        conf = {
+            "spark.yarn.tags": tag,
+            "spark.yarn.submit.waitAppCompletion": "false",
+            # Restarting is the supervisor's work alone.
+            "spark.yarn.maxAppAttempts": "1",
+            **_environment("spark.yarn.appMasterEnv.", "the .pgpass of the user it runs as"),
+        }
+        return _options("yarn", conf) + (["--queue", self.queue] if self.queue else [])
+
+    def is_alive(self, handle: str) -> bool:
+        """True also while it is being submitted, and where YARN does not answer."""
+        submitter, tag = _parse(handle)
+        if submitter.is_alive:
+            return True
+        code, answer = self._list(tag)
+        return bool(code or YARN_ID.search(answer))
+
+    def kill(self, handle: str) -> None:
+        submitter, tag = _parse(handle)
+        submit.end(submitter)
+        code, answer = self._list(tag)
+        for application in sorted(set(YARN_ID.findall(answer))):
+            code, answer = _run(["yarn", "application", "-kill", application])
+        if code:
+            raise _unreachable(tag, answer)
+
+    def log(self, driver: str, handle: str) -> str:
+        return f"yarn logs of the application with the tag {_parse(handle)[1]}; its submission: {submit.log(driver)}"
+
+    def _list(self, tag: str) -> tuple[int, str]:
+        return _run(["yarn", "application", "-list", "-appTags", tag, "-appStates", YARN_ALIVE])
+
+
+def _options(master: str, conf: dict[str, str]) -> list[str]:
+    jars = ",".join(str(jar) for path in ("spark", "s3") for jar in sorted((settings().jars / path).glob("*.jar")))
+    options = ["--master", master, "--deploy-mode", "cluster", "--jars", jars, "--py-files", str(_zip())]
+    for key, value in conf.items():
+        options += ["--conf", f"{key}={value}"]
+    return options
+
+
+def _environment(prefix: str, password_goes_to: str) -> dict[str, str]:
+    """The driver's settings as Spark properties. Raises UsageError for a control database it cannot be told of."""
+    url = make_url(settings().control_url)
+    if url.get_backend_name() == "sqlite":
+        raise UsageError(
+            "SLUICE_CONTROL_URL is SQLite, a file that a driver on another machine cannot share: set it to a PostgreSQL"
+        )
+    if url.password or "password" in url.query:
+        raise UsageError(
+            "SLUICE_CONTROL_URL holds a password, which would stand on a command line: leave it out of the URL, and "
+            f"give it to Airflow as PGPASSWORD and to the driver by {password_goes_to}"
+        )
+    given = submit.settings_to_hand_on()
+    return {prefix + name: given[name] for name in HANDED_ON if name in given}
+
+
+def _zip() -> Path:
+    """The package `include` as a file; directories are in it too, because without them nobody could list the tables."""
+    made = settings().home / "tmp" / "include.zip"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    growing = made.with_suffix(f".{uuid.uuid4().hex}")
+    with ZipFile(growing, "w") as archive:
+        for file in sorted((ROOT / "include").rglob("*")):
+            if file.suffix == ".py" or (file.is_dir() and file.name != "__pycache__"):
+                archive.write(file, file.relative_to(ROOT))
+    return growing.replace(made)
+
+
+def _unique_name(driver: str) -> str:
+    return f"sluice-{re.sub('[^a-z0-9]+', '-', driver.lower()).strip('-')}-{uuid.uuid4().hex[:8]}"
+
+
+def _handle(submitter: Process, name: str) -> str:
+    return json.dumps({"name": name, "submitter": asdict(submitter)})
+
+
+def _parse(handle: str) -> tuple[Process, str]:
+    value = json.loads(handle)
+    return Process(**value["submitter"]), value["name"]
+
+
+def _unreachable(name: str, answer: str) -> Unreachable:
+    return Unreachable(f"the driver {name} cannot be ended ({answer.strip()[-300:]}): see that its cluster answers")
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit code and all it says; -1 where it cannot be run or does not come back."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout

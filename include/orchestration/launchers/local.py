@@ -1,0 +1,28 @@
+"""Drivers on this machine: spark-submit in client mode, whatever master their executors belong to."""
+
+from dataclasses import dataclass
+
+from include.control.process import Process
+from include.orchestration.launchers import submit
+from include.settings import settings
+
+
+@dataclass(frozen=True)
+class Local:
+    """options: what spark-submit needs to know of the master besides its name."""
+
+    master: str
+    options: tuple[str, ...] = ()
+
+    def launch(self, driver: str) -> str:
+        executors = ["--conf", f"spark.executor.extraClassPath={settings().spark_class_path}"]
+        return submit.detached(driver, ["--master", self.master, *executors, *self.options]).to_json()
+
+    def is_alive(self, handle: str) -> bool:
+        return Process.from_json(handle).is_alive
+
+    def kill(self, handle: str) -> None:
+        submit.end(Process.from_json(handle))
+
+    def log(self, driver: str, handle: str) -> str:
+        return str(submit.log(driver))

@@ -1,0 +1,33 @@
+"""The vocabulary of a table file: plain frozen values that Airflow, Spark, a test and the console can all import.
+
+A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
+"""
+
+from include.rules import Expect as Expect
+from include.rules import References as References
+from include.rules import Rule as Rule
+from include.rules import Unique as Unique
+from include.spec.origin import CHANGE_SCHEMA as CHANGE_SCHEMA
+from include.spec.origin import FILES_SCHEMA as FILES_SCHEMA
+from include.spec.origin import FORMATS as FORMATS
+from include.spec.origin import KAFKA_SCHEMA as KAFKA_SCHEMA
+from include.spec.origin import KAFKA_SCHEMA_WITH_IDS as KAFKA_SCHEMA_WITH_IDS
+from include.spec.origin import NEW_COLUMNS as NEW_COLUMNS
+from include.spec.origin import Avro as Avro
+from include.spec.origin import Cast as Cast
+from include.spec.origin import Delta as Delta
+from include.spec.origin import Files as Files
+from include.spec.origin import Json as Json
+from include.spec.origin import Kafka as Kafka
+from include.spec.origin import Source as Source
+from include.spec.table import BUCKET_UNITS as BUCKET_UNITS
+from include.spec.table import LATE_ACTIONS as LATE_ACTIONS
+from include.spec.table import LAYERS as LAYERS
+from include.spec.table import Append as Append
+from include.spec.table import Bucket as Bucket
+from include.spec.table import Maintenance as Maintenance
+from include.spec.table import Replace as Replace
+from include.spec.table import Table as Table
+from include.spec.table import Upsert as Upsert
+from include.spec.table import Watermark as Watermark
+from include.spec.table import table_of as table_of

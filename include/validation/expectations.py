@@ -1,0 +1,59 @@
+"""What a table file may say of its rows' quality: rules and watermark, and the sentences that refuse a wrong one."""
+
+from include.rules import ACTIONS, Expect, References, Rule
+from include.spec import LATE_ACTIONS, Append, Table, Upsert, Watermark, ddl
+from include.validation.declaration import mistake, suggest
+
+
+def check(table: Table, tables: dict[str, Table]) -> None:
+    """Raises DeclarationError for the first rule that cannot be meant so. Each table is otherwise right."""
+    if table.expect and isinstance(table.write, Upsert):
+        raise mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
+    for rule in table.expect:
+        _check_rule(table, rule)
+        if isinstance(rule, References):
+            _check_reference(table, rule, tables)
+    if isinstance(table.write, Append) and table.write.watermark:
+        _check_watermark(table, table.write, table.write.watermark)
+
+
+def _check_rule(table: Table, rule: Rule) -> None:
+    if not rule.name.strip():
+        raise mistake(table, "a rule has no name, and status and quarantine call it by that: give it one")
+    if isinstance(rule, Expect) and not rule.condition.strip():
+        raise mistake(table, f"rule '{rule.name}' has no condition: write one, such as 'amount > 0'")
+    if rule.otherwise not in ACTIONS:
+        raise mistake(
+            table, f"rule '{rule.name}' says otherwise='{rule.otherwise}': {suggest(rule.otherwise, list(ACTIONS))}"
+        )
+    names = [one.name for one in table.expect]
+    if names.count(rule.name) > 1:
+        raise mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
+    if table.watermark and rule.name == table.watermark.rule:
+        raise mistake(table, f"a rule is called '{rule.name}', as late rows are: give it another name")
+    columns = ddl.columns(table.schema)
+    for column in rule.columns:
+        if column not in columns:
+            raise mistake(
+                table, f"rule '{rule.name}' names '{column}', no column of its schema: {suggest(column, columns)}"
+            )
+
+
+def _check_reference(table: Table, rule: References, tables: dict[str, Table]) -> None:
+    keys = ddl.columns(tables[rule.table].schema)
+    if rule.key not in keys:
+        raise mistake(
+            table, f"rule '{rule.name}' looks for '{rule.key}', no column of {rule.table}: {suggest(rule.key, keys)}"
+        )
+
+
+def _check_watermark(table: Table, write: Append, watermark: Watermark) -> None:
+    columns = ddl.columns(table.schema)
+    if not write.unique:
+        raise mistake(table, "watermark without unique: name the columns by which a repeated row is known")
+    if watermark.of not in columns:
+        raise mistake(
+            table, f"watermark of '{watermark.of}', no column of its schema: {suggest(watermark.of, columns)}"
+        )
+    if watermark.late not in LATE_ACTIONS:
+        raise mistake(table, f"late is '{watermark.late}': {suggest(watermark.late, list(LATE_ACTIONS))}")

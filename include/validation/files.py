@@ -1,0 +1,99 @@
+"""What a table file may say of files, and of the columns that are typed."""
+
+from include.spec import (
+    CHANGE_SCHEMA,
+    FILES_SCHEMA,
+    FORMATS,
+    NEW_COLUMNS,
+    Append,
+    Avro,
+    Cast,
+    Delta,
+    Files,
+    Json,
+    Kafka,
+    Table,
+    ddl,
+)
+from include.validation.declaration import mistake, suggest
+
+GLOB = "*?[]{}"
+
+
+def check(table: Table, tables: dict[str, Table]) -> None:
+    """Raises DeclarationError. Each table by itself is right in what `include.validation.declaration` checks."""
+    if isinstance(table.source, Files):
+        _check_source(table, table.source)
+        _check_place(table)
+        _check_columns(table, table.source)
+    if table.parse:
+        _check_parse(table, table.parse, tables)
+
+
+def _check_source(table: Table, source: Files) -> None:
+    for name, value, options in (
+        ("format", source.format, FORMATS),
+        ("new_columns", source.new_columns, NEW_COLUMNS),
+    ):
+        if value not in options:
+            raise mistake(table, f"{name} is {value!r}: {suggest(str(value), list(options))}")
+    if not source.path.strip("/"):
+        raise mistake(table, f"path is {source.path!r}: name the folder in which the files land")
+    if set(source.path) & set(GLOB):
+        raise mistake(table, f"path '{source.path}' is a pattern: name one folder, and say pattern= for its files")
+    if not source.pattern or "/" in source.pattern:
+        raise mistake(table, f"pattern is {source.pattern!r}: it has to match names of files, such as '*.csv'")
+    if set(source.pattern) & set(GLOB) - set("*?"):
+        raise mistake(table, f"pattern is {source.pattern!r}: use * and ? alone")
+    if not source.header and source.format != "csv":
+        raise mistake(table, f"header=False, and {source.format} has no header: leave it out")
+
+
+def _check_place(table: Table) -> None:
+    if table.layer != "bronze":
+        raise mistake(table, "only bronze reads files, so that what arrived is kept as it arrived: read a bronze table")
+    for name, is_said in (
+        ("expect", table.expect),
+        ("parse", table.parse),
+        ("transform", table.transform),
+        ("Upsert", not isinstance(table.write, Append)),
+        ("unique", isinstance(table.write, Append) and table.write.unique),
+    ):
+        if is_said:
+            raise mistake(
+                table, f"{name} would alter what arrived, and bronze keeps it as it came: put it on the silver table"
+            )
+
+
+def _check_columns(table: Table, source: Files) -> None:
+    names = [name.lower() for name in ddl.columns(table.schema)]
+    for own in ddl.columns(FILES_SCHEMA):
+        if names.count(own) > 1:
+            raise mistake(table, f"'{own}' is a column that every table of files has: take it out of its schema")
+    if source.format == "parquet":
+        return
+    for name, kind in ddl.types(table.schema.removesuffix(FILES_SCHEMA)).items():
+        if kind != "STRING":
+            raise mistake(
+                table,
+                f"column '{name}' is declared {kind}, and {source.format.upper()} is kept as text: "
+                f"declare it STRING, and type it in silver with parse=Cast(...)",
+            )
+
+
+def _check_parse(table: Table, parse: Json | Avro | Cast, tables: dict[str, Table]) -> None:
+    for reader in table.readers:
+        options = _delivered(reader.source, tables)
+        for name in parse.into if isinstance(parse, Cast) else (parse.column,):
+            if options and name not in options:
+                what = type(parse).__name__
+                raise mistake(table, f"{what} of '{name}', which its source has not: {suggest(name, options)}")
+
+
+def _delivered(source: object, tables: dict[str, Table]) -> list[str]:
+    """The columns of a source; none where they are not known, as files may bring columns that nobody declared."""
+    if isinstance(source, Kafka):
+        return ddl.columns(source.schema)
+    if not isinstance(source, Delta) or isinstance(tables[source.table].source, Files):
+        return []
+    return ddl.columns(tables[source.table].schema) + (ddl.columns(CHANGE_SCHEMA) if source.changes else [])

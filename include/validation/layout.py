@@ -1,0 +1,58 @@
+"""What a table says of how it is stored: its owner, its clustering or partitioning, its Delta properties."""
+
+from include.spec import Table, ddl
+from include.validation.declaration import mistake, suggest
+
+MOST_CLUSTERING_COLUMNS = 4
+# Delta lays files out by what it keeps the least and the greatest value of.
+UNCLUSTERED = ("ARRAY", "BINARY", "BOOLEAN", "MAP", "STRUCT", "VARIANT")
+UNPARTITIONED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
+TIME_TRAVEL = "say maintain=Maintenance(time_travel_hours=...) instead"
+# What a table file may not set, and why.
+KEPT = {
+    "delta.deletedFileRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
+    "delta.logRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
+    "delta.enableExpiredLogCleanup": "the log is cleaned in windows, by what streams still need: take it out",
+    "delta.setTransactionRetentionDuration": "a batch that Delta forgot would be written twice: take it out",
+    "delta.checkpointPolicy": "Sluice reads classic checkpoints only: take it out",
+    "sluice.owner": "write owner='...' instead",
+    "sluice.properties": "Sluice notes there what a table file has set: take it out",
+}
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError, one sentence that names the file."""
+    _check_columns(table, "cluster_by", table.cluster_by, UNCLUSTERED)
+    _check_columns(table, "partition_by", table.partition_by, UNPARTITIONED)
+    if table.cluster_by and table.partition_by:
+        raise mistake(table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by")
+    if len(table.cluster_by) > MOST_CLUSTERING_COLUMNS:
+        raise mistake(
+            table,
+            f"cluster_by names {len(table.cluster_by)} columns, and Delta takes {MOST_CLUSTERING_COLUMNS} at most: "
+            f"keep those that readers filter by",
+        )
+    if set(table.partition_by) >= set(ddl.columns(table.schema)):
+        raise mistake(table, "partition_by names every column, and none is left for the files: take one out")
+    if table.owner is not None and not table.owner.strip():
+        raise mistake(table, f"owner is {table.owner!r}: write the name of a team or a person")
+    _check_properties(table)
+
+
+def _check_columns(table: Table, what: str, names: tuple[str, ...], refused: tuple[str, ...]) -> None:
+    types = ddl.types(table.schema)
+    for name in names:
+        if name not in types:
+            raise mistake(table, f"{what} names '{name}', no column of its schema: {suggest(name, list(types))}")
+        if list(names).count(name) > 1:
+            raise mistake(table, f"{what} names '{name}' twice: take one out")
+        if types[name] in refused:
+            raise mistake(table, f"{what} names '{name}', and Delta takes no {types[name]} there: name another column")
+
+
+def _check_properties(table: Table) -> None:
+    # Delta takes its own in any case.
+    kept = {name.lower(): why for name, why in KEPT.items()}
+    for name in table.properties:
+        if name.lower() in kept:
+            raise mistake(table, f"properties set '{name}': {kept[name.lower()]}")

@@ -1,0 +1,96 @@
+"""What a table file may say of its columns, as far as it can be known without Spark."""
+
+import re
+from itertools import pairwise
+
+from include.errors import DeclarationError
+from include.spec import FILES_SCHEMA, Table, Upsert, ddl
+from include.validation.declaration import mistake, suggest
+
+PLAIN = re.compile("[A-Za-z0-9_]+")
+# What Delta refuses in a name, and what ends a quoted name.
+REFUSED = re.compile(r"[ ,;{}()\n\t=`]")
+# What no Delta table can store, and what Spark makes text of.
+UNSTORABLE = ("INTERVAL", "TIME", "VOID")
+TEXT = ("CHAR", "CHARACTER", "VARCHAR")
+RULES = "_rules"
+QUARANTINED = ("_flow", "_generation", "_batch", "_source", "_replay")
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError with a sentence for each mistake."""
+    columns = ddl.columns(table.schema)
+    if not any(columns):
+        raise mistake(table, "schema is empty: name its columns")
+    if not all(columns):
+        before = next((f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning")
+        raise mistake(table, f"schema has a comma too many {before}: take it out")
+    if sentences := [*_of_commas(table), *_of_names(table), *_of_types(table), *_of_parse(table, columns)]:
+        raise DeclarationError(*[str(mistake(table, sentence)) for sentence in sentences], table=table.name)
+
+
+def _of_commas(table: Table) -> list[str]:
+    missing = ddl.without_comma(table.schema)
+    types = ddl.types(table.schema)
+    untyped = [name for name in ddl.columns(table.schema) if name not in types]
+    return [
+        *[f"schema lacks a comma between '{before}' and '{after}': write one" for before, after in missing],
+        *[f"column '{name}' has no type: write one behind it, such as `{name} STRING`" for name in untyped],
+    ]
+
+
+def _of_names(table: Table) -> list[str]:
+    declared = table.schema.removesuffix(FILES_SCHEMA)
+    names = ddl.columns(declared)
+    seen: dict[str, str] = {}
+    sentences: list[str] = []
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if names.count(name) > 1 and name == other and f"column '{name}' stands" not in " ".join(sentences):
+            sentences.append(f"column '{name}' stands in its schema twice: take one out")
+        elif name != other:
+            sentences.append(
+                f"columns '{other}' and '{name}' differ in capital letters alone, and Spark takes them for one: "
+                f"rename one of them"
+            )
+        if REFUSED.search(name):
+            sentences.append(f"column '{name}' has a character that Delta or SQL refuses: use letters, digits and _")
+        elif name in ddl.unquoted(declared) and not PLAIN.fullmatch(name):
+            sentences.append(f"column '{name}' has a character that SQL takes in backquotes only: write `{name}`")
+    return sentences + _of_own_names(table, names)
+
+
+def _of_own_names(table: Table, names: list[str]) -> list[str]:
+    taken = QUARANTINED if table.has_quarantine else ()
+    if not isinstance(table.write, Upsert):
+        taken = (RULES, *taken)
+    return [
+        f"column '{name}' is one that Sluice adds, to count and quarantine rows: call it something else"
+        for name in names
+        if name.lower() in taken
+    ]
+
+
+def _of_types(table: Table) -> list[str]:
+    return [
+        f"column '{name}' is {kind}, which a Delta table cannot store: "
+        f"{'declare it STRING' if kind in TEXT else 'declare another type'}"
+        for name, kind in ddl.types(table.schema).items()
+        if kind in (*UNSTORABLE, *TEXT)
+    ]
+
+
+def _of_parse(table: Table, columns: list[str]) -> list[str]:
+    if not table.parse:
+        return []
+    sentences = [
+        f"into names '{name}', no column of its schema: {suggest(name, columns)}"
+        for name in table.parse.into
+        if name not in columns
+    ]
+    if "_errors" not in columns:
+        sentences.append(
+            "parse without a column for what cannot be typed: "
+            "add `_errors ARRAY<STRUCT<field: STRING, message: STRING>>` to its schema"
+        )
+    return sentences

@@ -1,0 +1,185 @@
+"""Ranges of a table by its time column: what a table file may say of it, which can be backfilled, and why not."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from include.errors import UsageError
+from include.spec import Bucket, Delta, Table, Upsert, ddl
+from include.validation import full_refreshes
+from include.validation.declaration import mistake, suggest
+
+KINDS = ("TIMESTAMP", "DATE")
+UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+STORED = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The rows from `begin` to before `end` by their time. Both None: the whole table."""
+
+    begin: datetime | None = None
+    end: datetime | None = None
+
+    def __str__(self) -> str:
+        if self.begin is None or self.end is None:
+            return "as a whole"
+        return f"from {_said(self.begin)} to {_said(self.end)}"
+
+    @property
+    def texts(self) -> tuple[str | None, str | None]:
+        """As they are stored: as long as each other, so that they can be compared."""
+        if self.begin is None or self.end is None:
+            return None, None
+        return self.begin.strftime(STORED), self.end.strftime(STORED)
+
+    def condition(self, column: str | None, is_date: bool = False) -> str:
+        """A SQL condition for the rows inside. A row without a time is in no range."""
+        if self.begin is None or self.end is None:
+            return "true"
+        return f"(`{column}` >= {_literal(self.begin, is_date)} AND `{column}` < {_literal(self.end, is_date)})"
+
+    def others(self, column: str | None, is_date: bool = False) -> str:
+        """A SQL condition for all other rows."""
+        if self.begin is None or self.end is None:
+            return "false"
+        before, behind = _literal(self.begin, is_date), _literal(self.end, is_date)
+        return f"(`{column}` < {before} OR `{column}` >= {behind} OR `{column}` IS NULL)"
+
+    def in_whole(self, bucket: Bucket) -> "Slice":
+        """Wide enough for all buckets that it touches."""
+        assert self.begin and self.end
+        unit = UNITS[bucket.unit]
+        begin, end = self.begin - (self.begin - EPOCH) % unit, self.end + (EPOCH - self.end) % unit
+        return Slice(begin, end)
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError."""
+    if table.time_column is None:
+        return
+    types = ddl.types(table.schema)
+    if table.time_column not in types:
+        raise mistake(
+            table,
+            f"time_column is {table.time_column!r}, no column of its schema: {suggest(table.time_column, list(types))}",
+        )
+    if types[table.time_column] not in KINDS:
+        raise mistake(
+            table,
+            f"time_column '{table.time_column}' is {types[table.time_column]}: name a column that is TIMESTAMP or DATE",
+        )
+    if table.is_view:
+        raise mistake(
+            table, "time_column is for tables of appends, and a view is computed in full with each refresh: take it out"
+        )
+    if isinstance(table.write, Upsert):
+        raise mistake(
+            table,
+            "time_column is for tables of appends, and an Upsert is backfilled by its bucket, or as a whole without "
+            "one: take it out",
+        )
+
+
+def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = False) -> Slice:
+    """The range that two moments of ISO 8601 name; one without a time zone is UTC.
+
+    Raises UsageError for none, and for a table that cannot be backfilled, or not as a whole.
+    """
+    if why := impossible(table, as_a_whole):
+        raise UsageError(f"{table.name} cannot be {'refreshed' if as_a_whole else 'backfilled'}: {why}")
+    if as_a_whole or table.sliced_by is None:
+        if begin or end:
+            raise UsageError(f"{table.name} is recomputed as a whole: leave --from and --to out")
+        return Slice()
+    if not begin or not end:
+        raise UsageError(
+            f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to, or take all, --full"
+        )
+    found = Slice(moment("--from", begin), moment("--to", end))
+    assert found.begin and found.end
+    if found.begin >= found.end:
+        raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
+    if is_date(table) and any(one.timetz() != EPOCH.timetz() for one in (found.begin, found.end)):
+        raise UsageError(f"{table.sliced_by} of {table.name} is a DATE: name whole days, such as --from 2026-03-01")
+    bucket = table.write.recompute if isinstance(table.write, Upsert) else None
+    return found.in_whole(bucket) if bucket else found
+
+
+def is_date(table: Table) -> bool:
+    """Whether its time column holds days."""
+    return ddl.types(table.schema).get(table.sliced_by or "") == "DATE"
+
+
+def impossible(table: Table, as_a_whole: bool = False) -> str | None:
+    """Why no range of it can be made again, or not all of it, and what to do instead; None where it can."""
+    if table.is_view:
+        return "it is a view, and computed in full: refresh it with jobs/refresh.py"
+    if as_a_whole and (why := full_refreshes.why_not(table)):
+        return why
+    sources = [flow.source for flow in table.flows]
+    deltas = [source for source in sources if isinstance(source, Delta)]
+    if len(deltas) < len(sources) and not as_a_whole:
+        return (
+            "it keeps what arrived, and Kafka and folders forget, so nobody could make its rows again: backfill the "
+            "tables that read it"
+        )
+    if isinstance(table.write, Upsert):
+        return None
+    if feeds := [source for source in deltas if source.changes]:
+        return f"it keeps changes, and what has changed is past: backfill {feeds[0].table}, and its changes follow"
+    if any(source.since or source.since_version is not None for source in deltas):
+        return "since says where it begins, and what it left out cannot be told from what it read: take since out first"
+    if table.time_column is None and not as_a_whole:
+        return (
+            "no time_column says by which column a range of it is cut: declare it, Table(time_column=...), or make all "
+            "of it again, --full"
+        )
+    return None
+
+
+def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
+    """What of a reader of its appends has to be made again when a range of `table` was: or else why it cannot be."""
+    is_whole = replaced == Slice()
+    if why := impossible(reader, is_whole):
+        return why
+    if is_whole:
+        return Slice()
+    if isinstance(reader.write, Upsert):
+        bucket = reader.write.recompute
+        if bucket is None:
+            return Slice()
+        if bucket.of == table.time_column:
+            return replaced.in_whole(bucket)
+        column = bucket.of
+    else:
+        if reader.time_column == table.time_column:
+            return replaced
+        column = str(reader.time_column)
+    return (
+        f"its ranges are cut by {column}, and the one that was replaced by {table.time_column}, so nobody can tell "
+        f"which rows of it are concerned: backfill the range of {column} that they lie in"
+    )
+
+
+def stored(begin: str | None, end: str | None) -> Slice:
+    """The range that was stored as these texts."""
+    if begin is None or end is None:
+        return Slice()
+    return Slice(*(datetime.strptime(text, STORED).replace(tzinfo=UTC) for text in (begin, end)))
+
+
+def moment(option: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{option} is '{text}', no moment: write one such as 2026-03-01T00:00:00Z") from error
+
+
+def _said(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _literal(moment: datetime, is_date: bool) -> str:
+    return f"DATE '{moment:%Y-%m-%d}'" if is_date else f"TIMESTAMP '{moment.isoformat(sep=' ')}'"

@@ -1,0 +1,86 @@
+"""What a table file may say of its sources, and the sentences that refuse the rest."""
+
+import re
+from collections.abc import Mapping
+
+from include.spec import Append, Delta, Files, Kafka, Table, ddl
+from include.validation.declaration import mistake
+
+# It becomes part of the names of a flow and of a directory.
+BRANCH = re.compile("[a-z][a-z0-9_]*|")
+TOPIC = re.compile("[a-zA-Z0-9._-]+")
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError for what is wrong with the sources of a table that is right otherwise."""
+    if isinstance(table.source, Mapping) and not table.is_view:
+        _check_branches(table, list(table.source))
+    for flow in table.flows:
+        if isinstance(flow.source, Kafka):
+            _check_kafka(flow, flow.source)
+    _check_overlap(table)
+
+
+def _check_branches(table: Table, names: list[str]) -> None:
+    if not names:
+        raise mistake(table, "source has no branch: name at least one, or give it one source")
+    if not isinstance(table.write, Append):
+        raise mistake(
+            table,
+            "Upsert has several sources, and the rows of one would overwrite those of another: append the branches to "
+            "a table of their own, and upsert from that",
+        )
+    for name in names:
+        if not BRANCH.fullmatch(name):
+            raise mistake(table, f"branch {name!r} is no plain word: use small letters, digits and _")
+    if any(isinstance(flow.source, Files) for flow in table.flows):
+        raise mistake(
+            table,
+            "Files stands beside other sources, and its columns come and go with its files: let it fill a table of "
+            "its own, and read that",
+        )
+
+
+def _check_kafka(flow: Table, source: Kafka) -> None:
+    if bool(source.names) == (source.pattern is not None):
+        both = "both topics and a pattern" if source.names else "neither topics nor a pattern"
+        raise mistake(flow, f"Kafka has {both}: give it one of them")
+    for name in source.names:
+        if not TOPIC.fullmatch(name):
+            raise mistake(flow, f"topic {name!r} has a name that Kafka does not allow: use letters, digits, . _ and -")
+        if source.names.count(name) > 1:
+            raise mistake(flow, f"topic '{name}' is named twice: take one of them out")
+    if source.pattern is not None:
+        _check_pattern(flow, source.pattern)
+    keeps_what_came = not (flow.parse or flow.transform)
+    if source.schema_ids and keeps_what_came and "schema_id" not in ddl.columns(flow.schema):
+        raise mistake(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")
+
+
+def _check_pattern(flow: Table, pattern: str) -> None:
+    if "&&" in pattern:
+        # Java takes it for the intersection of two classes.
+        raise mistake(flow, f"pattern is {pattern!r}, in which Java and Python read && in two ways: write it without")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise mistake(flow, f"pattern is {pattern!r}, which is no regular expression ({error}): mend it") from error
+
+
+def _check_overlap(table: Table) -> None:
+    read: dict[str, str] = {}
+    for flow in table.flows:
+        for what in _reads(flow.source):
+            other = read.setdefault(what, flow.flow)
+            if other != flow.flow:
+                raise mistake(
+                    table,
+                    f"flows '{other}' and '{flow.flow}' both read {what}, so its rows would come twice: "
+                    f"take one of them out",
+                )
+
+
+def _reads(source: object) -> list[str]:
+    if isinstance(source, Kafka):
+        return [f"topic '{name}'" for name in source.names]
+    return [f"table '{source.table}'"] if isinstance(source, Delta) else []

@@ -1,0 +1,81 @@
+"""What a table file may say of a materialized view, and the sentences that refuse the rest."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from inspect import signature
+
+from include.rules import Expect
+from include.spec import Delta, Table
+from include.validation.declaration import mistake
+
+# SQL calls a source by it, and a transform takes it as an argument.
+NAME = re.compile("[a-z][a-z0-9_]*")
+# What only a flow has, and what a view has in its place.
+OF_FLOWS = {
+    "parse": "what arrives is typed where it is kept, so read a silver table",
+    "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
+    "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
+    "reset_allowed": "it is computed in full with each refresh, so take it out",
+    "driver": "it is refreshed by a job of its own, so take it out",
+}
+
+
+def check(table: Table) -> None:
+    """Raises DeclarationError for what is wrong with a view by itself."""
+    if not table.is_view:
+        return
+    for name, remedy in OF_FLOWS.items():
+        if getattr(table, name) != getattr(Table, name):
+            raise mistake(table, f"{name} is of no use to a materialized view: {remedy}")
+    if isinstance(table.source, Mapping):
+        _check_names(table, list(table.source))
+    for reader in table.readers:
+        _check_source(table, reader.source)
+    for rule in table.expect:
+        if not isinstance(rule, Expect):
+            raise mistake(
+                table, f"rule '{rule.name}' looks into stored rows, which a view replaces: do that in its transform"
+            )
+        if rule.otherwise == "quarantine":
+            raise mistake(
+                table,
+                f"rule '{rule.name}' quarantines, and no row could be put back into a view, which is computed anew: "
+                f"write otherwise='drop', 'warn' or 'fail', or put the rule on the table it reads",
+            )
+
+
+def _check_names(table: Table, names: list[str]) -> None:
+    if not names:
+        raise mistake(table, "source is empty: name the tables that the view reads")
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise mistake(table, f"source has the name {name!r}, no plain word: use small letters, digits and _")
+    if table.transform is None:
+        raise mistake(
+            table, f"Replace has several sources and no transform: write one, `def transform({', '.join(names)})`"
+        )
+    if callable(table.transform):
+        try:
+            signature(table.transform).bind(**dict.fromkeys(names))
+        except TypeError as error:
+            raise mistake(
+                table,
+                f"its transform does not take its sources by name ({error}): write `def transform({', '.join(names)})`",
+            ) from error
+
+
+def _check_source(table: Table, source: object) -> None:
+    if not isinstance(source, Delta):
+        raise mistake(
+            table,
+            f"Replace reads {type(source).__name__}, and a view is computed anew from stored tables: "
+            f"read the bronze table that keeps it",
+        )
+    said = [one.name for one in fields(source) if one.name != "table" and getattr(source, one.name) != one.default]
+    if said:
+        raise mistake(
+            table,
+            f"source '{source.table}' says {said[0]}, and a view reads all rows of one version: "
+            f"write Delta('{source.table}') alone",
+        )
