@@ -5,12 +5,11 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, holds, incidents, lease, orders
+from include.control import acknowledgements, driver_rows, holds, incidents, lease, orders
 from include.control.acknowledgements import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
 from include.control.store import database
 from include.control.store.schema import audits, desired, drivers, resets, runs, ticks
-from include.control.supervision import supervision
 from include.spec import table_of
 
 # Whoever pastes a command again within this time means the same restart.
@@ -190,13 +189,13 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
 
 def _restart_driver(connection: Connection, command: Command) -> str:
     assert command.driver
-    row = supervision.lock_driver(connection, command.driver)
+    row = driver_rows.lock(connection, command.driver)
     orders.lock(connection, command.flows)
     repeated = _repeated_seconds_ago(connection, command.action, f"driver {command.driver}", command.flows)
     epoch = lease.epoch(connection, lease.of_driver(command.driver))
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
-    if not supervision.owes_end(row, epoch):
+    if not driver_rows.owes_end(row, epoch):
         # Asking again must not give a driver that hangs more time.
         ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,39 @@ def test_an_import_stands_at_the_top_of_its_file_and_only_a_transform_has_one_in
             if id(node) not in top and not ("tables" in file.parts and name == "pyspark.sql.functions"):
                 wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} imports {name} late")
     assert wrong == []
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Each module of the house, and which others it imports."""
+    modules = {module_name(file): file for file in code()}
+    graph = {}
+    for module, file in modules.items():
+        named = [name for _, name in imports(ast.parse(file.read_text()))]
+        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in named} & modules.keys()
+    return graph
+
+
+def test_no_import_leads_back_to_where_it_began():
+    try:
+        list(TopologicalSorter(module_graph()).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+MOST_FILES, LARGEST_SHARE = 20, 0.25
+
+
+def test_no_room_holds_more_than_20_files_or_a_quarter_of_all_lines():
+    rooms: dict[str, list[int]] = {}
+    for file in files_of("include/**/*.py"):
+        rooms.setdefault(str(file.parent.relative_to(ROOT)), []).append(len(file.read_text().splitlines()))
+    everything = sum(sum(lengths) for lengths in rooms.values())
+    crowded = {
+        room: (len(lengths), sum(lengths))
+        for room, lengths in rooms.items()
+        if len([length for length in lengths if length]) > MOST_FILES or sum(lengths) > LARGEST_SHARE * everything
+    }
+    assert crowded == {}
 
 
 def test_no_import_is_relative():

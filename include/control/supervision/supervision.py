@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import acknowledgements, incidents, lease, orders
+from include.control import acknowledgements, driver_rows, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
 from include.control.jobs import windows
 from include.control.observed_flow import Failure, Seen, Start
@@ -19,7 +19,6 @@ from include.control.supervision.shutdown import Shutdown
 from include.spec import table_of
 
 NAME = "supervise"
-NEW_DRIVER = {"ends_epoch": 0, "epoch": 0}
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def settle(
     that has ended. outlooks: of flows, what is known of their sources. Raises Unreachable.
     """
     with database.transaction(engine) as connection:
-        lock_driver(connection, driver)
+        driver_rows.lock(connection, driver)
         orders.lock(connection, flows)
         clock.forget_future(connection, driver, flows)
         seen_driver = _look_at_driver(connection, driver, dead)
@@ -139,26 +138,14 @@ def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
         return clock.seconds_ago(database.now(connection), at)
 
 
-def lock_driver(connection: Connection, driver: str) -> Row[Any]:
-    """The driver's row, held, so that two do not decide at once."""
-    row = {"driver": driver, **NEW_DRIVER}
-    connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
-    return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
-
-
-def owes_end(row: Any, epoch: int) -> bool:
-    """Whether a restart was asked for that neither its driver nor a launch has followed yet."""
-    return row.ends_at is not None and bool(epoch <= row.ends_epoch)
-
-
 def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _Driver:
     found = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
-    row = found or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **NEW_DRIVER, "driver": driver})
+    row = found or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **driver_rows.NEW, "driver": driver})
     held, now = lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
     is_up, down = lease.of_driver(driver) in held, shutdown.current(connection)
     is_alive = is_up or _may_come_up(row, epoch, dead, now)
-    restart_seconds_ago = clock.seconds_ago(now, row.ends_at) if owes_end(row, epoch) else None
+    restart_seconds_ago = clock.seconds_ago(now, row.ends_at) if driver_rows.owes_end(row, epoch) else None
     return _Driver(row, held, is_alive, is_up, restart_seconds_ago, orphaned_flows.flows(connection), down)
 
 

@@ -1,0 +1,22 @@
+"""The row of each driver: held while somebody decides about it, with the restart that was asked for."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from include.control.store import database
+from include.control.store.schema import drivers
+
+NEW = {"ends_epoch": 0, "epoch": 0}
+
+
+def lock(connection: Connection, driver: str) -> Row[Any]:
+    """The driver's row, held until the end of the transaction, so that two do not decide at once."""
+    row = {"driver": driver, **NEW}
+    connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
+    return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
+
+
+def owes_end(row: Any, epoch: int) -> bool:
+    """Whether a restart was asked for that neither its driver nor a launch has followed yet."""
+    return row.ends_at is not None and bool(epoch <= row.ends_epoch)
