@@ -56,7 +56,7 @@ from include.settings import settings  # noqa: E402
 os.environ.update(environment.write(settings(), java.home()))
 
 # `make remove-examples` takes them out.
-pytest_plugins = [name for name in ("tests.pipeline",) if importlib.util.find_spec(name)]
+pytest_plugins = [name for name in ("tests.support.pipeline",) if importlib.util.find_spec(name)]
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 from include.local import environment, java
 from include.settings import Settings, from_environment, settings
 from tests.conftest import ROOT, free_port
-from tests.jobs import SHORT_LIVED
-from tests.oncall import OnCall, copied, on_call
-from tests.receiver import Receiver
+from tests.support.jobs import SHORT_LIVED
+from tests.support.oncall import OnCall, copied, on_call
+from tests.support.receiver import Receiver
 
 
 @pytest.fixture(scope="session")

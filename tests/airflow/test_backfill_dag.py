@@ -13,7 +13,7 @@ from include.control.jobs import backfills
 from include.orchestration import backfill
 from include.settings import from_environment
 from include.validation import slices
-from tests.pipeline import part
+from tests.support.pipeline import part
 
 SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
 FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}

@@ -17,7 +17,7 @@ from include.local import environment
 from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings
 from tests.conftest import free_port
-from tests.oncall import OnCall, on_call
+from tests.support.oncall import OnCall, on_call
 
 FLOW, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
 

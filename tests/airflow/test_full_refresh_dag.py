@@ -10,8 +10,8 @@ from include.control.store import database
 from include.control.store.schema import audits
 from include.orchestration import full_refresh, tasks
 from include.validation import slices
-from tests.flows import is_long
-from tests.pipeline import part
+from tests.support.flows import is_long
+from tests.support.pipeline import part
 
 GOLD = "gold.heart_rate_by_model"
 SILVER, BRONZE, FILES = "silver.tracker_readings", "bronze.tracker_events", "bronze.bank_transactions"

@@ -17,7 +17,7 @@ from include.orchestration import housekeeping, notify, watchdog
 from include.orchestration.watchdog import Housekeeper
 from include.settings import settings
 from tests.conftest import ROOT
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CLI = str(Path(sys.executable).parent / "airflow")
 RUNS = 40

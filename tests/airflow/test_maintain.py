@@ -26,7 +26,7 @@ from include.orchestration import cron, maintenance
 from include.readers.delta_log import Log
 from include.settings import from_environment, settings
 from include.spec import Maintenance
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
 MANY = 110

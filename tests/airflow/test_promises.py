@@ -13,7 +13,7 @@ from include.control.store import database
 from include.control.supervision.supervision import Outlook
 from include.orchestration import reconcile, source_health
 from include.spec import Delta, Files, Replace, Table
-from tests import lake
+from tests.support import lake
 from tests.unit.conftest import home, own_settings  # noqa: F401
 
 BRONZE = Table(name="bronze.orders", comment="", source=Files("orders", format="csv"))

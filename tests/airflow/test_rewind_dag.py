@@ -10,9 +10,9 @@ from include.control.jobs import rewinds
 from include.control.jobs.rewinds import Part
 from include.orchestration import rewind, tasks
 from include.settings import settings
-from tests import lake
-from tests.flows import is_long
-from tests.pipeline import part
+from tests.support import lake
+from tests.support.flows import is_long
+from tests.support.pipeline import part
 
 SILVER, GOLD = "silver.tracker_readings", "gold.heart_rate_by_model"
 DAG = "rewind"

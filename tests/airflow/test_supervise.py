@@ -19,9 +19,9 @@ from include.monitoring import progress_rows
 from include.orchestration import reconcile
 from include.orchestration.launchers import submit
 from include.settings import settings
-from tests.jobs import SHORT_LIVED
-from tests.pipeline import TOPIC
-from tests.waiting import wait_until
+from tests.support.jobs import SHORT_LIVED
+from tests.support.pipeline import TOPIC
+from tests.support.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 

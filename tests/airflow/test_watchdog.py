@@ -17,7 +17,7 @@ from include.control.supervision import attendance, shutdown, supervision
 from include.orchestration import watchdog
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "include.orchestration.watchdog"]
 

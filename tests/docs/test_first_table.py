@@ -13,8 +13,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT, free_port
-from tests.jobs import SHORT_LIVED
-from tests.waiting import wait_until
+from tests.support.jobs import SHORT_LIVED
+from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "first-table.md").read_text()
 BLOCKS = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
@@ -114,7 +114,11 @@ def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
     left = run(f"{python} -m pytest --collect-only -q tests").splitlines()
     assert "error" not in left[-1]
     # Those of the parts that no table is needed for.
-    for test in ("tests/unit/test_lease.py", "tests/faults/test_checkpoints.py", "tests/streaming/test_backfill.py"):
+    for test in (
+        "tests/unit/control/test_lease.py",
+        "tests/faults/test_checkpoints.py",
+        "tests/streaming/test_backfill.py",
+    ):
         assert any(line.startswith(test) for line in left)
-    run(f"{python} -m pytest -q tests/unit/test_header.py")
+    run(f"{python} -m pytest -q tests/unit/engine/test_csv_header.py")
     run("$SLUICE_VENV/bin/ruff check . && $SLUICE_VENV/bin/ruff format --check . && $SLUICE_VENV/bin/mypy")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, free_port
-from tests.jobs import SHORT_LIVED
+from tests.support.jobs import SHORT_LIVED
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)

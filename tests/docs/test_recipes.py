@@ -30,8 +30,8 @@ from include.monitoring import row_outcomes
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA, Delta, Json, Table
 from tests.conftest import ROOT
-from tests.flows import rows_of
 from tests.streaming.conftest import append, run_once  # noqa: F401
+from tests.support.flows import rows_of
 
 RECIPES, ROWS = (ROOT / "docs" / name for name in ("recipes.md", "errors-and-late-rows.md"))
 FILE = re.compile(r"`include/tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)

@@ -18,7 +18,7 @@ from include.control.commands import Action
 from include.control.decide import SICK
 from include.local.broker import create_topic
 from tests.conftest import ROOT
-from tests.pipeline import TOPIC
+from tests.support.pipeline import TOPIC
 
 RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
 PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py", ROOT / "dags" / "maintain.py"]

@@ -23,7 +23,7 @@ WHO = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for wh
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | WHO
 
 TABLE = "include/tables/bronze/orders.py"
-KEPT = ("tests/conftest.py", "tests/flows.py", "tests/unit/test_lease.py")
+KEPT = ("tests/conftest.py", "tests/support/flows.py", "tests/unit/control/test_lease.py")
 CHANGED = "include/examples/tables/gold/heart_rate_by_model.py"
 
 
@@ -55,7 +55,7 @@ def test_an_upgrade_brings_no_example_back_and_keeps_what_is_ours(sluice: Path, 
     (ours / TABLE).write_text('"""Ours."""\n')
     shell(ours, f"git add {TABLE}; git commit --quiet --message 'a table'")
 
-    for name in (CHANGED, "tests/pipeline.py", "include/spec.py"):
+    for name in (CHANGED, "tests/support/pipeline.py", "include/spec.py"):
         (sluice / name).write_text((sluice / name).read_text() + "\n# Newer.\n")
     (sluice / "tests" / "unit" / "test_newer.py").write_text("from tests import pipeline\n")
     shell(sluice, "git add --all; git commit --quiet --message second")
@@ -64,7 +64,7 @@ def test_an_upgrade_brings_no_example_back_and_keeps_what_is_ours(sluice: Path, 
     assert (ours / TABLE).read_text() == '"""Ours."""\n'
     assert (ours / "include" / "spec.py").read_text().endswith("# Newer.\n")
     assert [name for name in KEPT if not (ours / name).exists()] == []
-    gone = ("include/examples", "tests/pipeline.py", "tests/unit/test_newer.py")
+    gone = ("include/examples", "tests/support/pipeline.py", "tests/unit/test_newer.py")
     assert [name for name in gone if (ours / name).exists()] == []
     assert shell(ours, "git status --porcelain") == ""
 

@@ -21,9 +21,9 @@ from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
 from include.spec import Table
-from tests.flows import Chain, Driver
 from tests.streaming.conftest import append, name, run_once, stored  # noqa: F401
-from tests.topic import Topic
+from tests.support.flows import Chain, Driver
+from tests.support.topic import Topic
 
 
 @pytest.fixture

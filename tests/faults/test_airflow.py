@@ -18,9 +18,9 @@ from include.control.process import Holder, Process
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from include.readers.offset_log import OWNER
-from tests.flows import FULL, is_long
-from tests.live import DRIVER, Live, running
-from tests.waiting import let_pass, wait_until
+from tests.support.flows import FULL, is_long
+from tests.support.live import DRIVER, Live, running
+from tests.support.waiting import let_pass, wait_until
 
 KILLS = 10 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

@@ -15,12 +15,12 @@ from include.examples.events import events
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Table
-from tests.backfills import Backfills
-from tests.flows import Chain, has_rows, is_long, only_in_full_runs
-from tests.jobs import Job
-from tests.pipeline import TABLES
-from tests.producing import flowing, producing
-from tests.waiting import wait_until
+from tests.support.backfills import Backfills
+from tests.support.flows import Chain, has_rows, is_long, only_in_full_runs
+from tests.support.jobs import Job
+from tests.support.pipeline import TABLES
+from tests.support.producing import flowing, producing
+from tests.support.waiting import wait_until
 
 
 @is_long
@@ -91,7 +91,7 @@ def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_
 
 def job(chain: Chain, home: Path, begin: int = 60, end: int = 180) -> Job:
     texts = [datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
-    return Job(home, "tests.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, *texts)
+    return Job(home, "tests.support.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, *texts)
 
 
 def newest(engine, table: Table) -> Backfill | None:

@@ -10,10 +10,10 @@ from include.errors import Broken, FlowFailed
 from include.maintenance import policy
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
-from tests.commits import around_commits
-from tests.flows import only_in_full_runs, rows_of, wait_for_rows
-from tests.topic import Topic
-from tests.waiting import wait_until
+from tests.support.commits import around_commits
+from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 ROW = "id INT, copy INT"
 

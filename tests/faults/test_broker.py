@@ -10,9 +10,9 @@ from sqlalchemy import func, select
 
 from include.control.store import database
 from include.control.store.schema import leases
-from tests.flows import FULL
-from tests.pipeline import Pipeline
-from tests.waiting import wait_until
+from tests.support.flows import FULL
+from tests.support.pipeline import Pipeline
+from tests.support.waiting import wait_until
 
 BRONZE, SILVER = "bronze.tracker_events", "silver.tracker_readings"
 SILENT_SECONDS = 60 if FULL else 10

@@ -16,8 +16,8 @@ from include.engine.tables import commit
 from include.errors import Broken, FlowFailed, LeaseHeld
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.commits import fail_commits
-from tests.flows import only_in_full_runs, rows_of
+from tests.support.commits import fail_commits
+from tests.support.flows import only_in_full_runs, rows_of
 
 
 def directory(table: Table, generation: int = 1) -> Path:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import free_port
-from tests.flows import is_long
-from tests.live import Live, running
-from tests.pipeline import Pipeline
-from tests.postgresql import Server
-from tests.waiting import let_pass, wait_until
+from tests.support.flows import is_long
+from tests.support.live import Live, running
+from tests.support.pipeline import Pipeline
+from tests.support.postgresql import Server
+from tests.support.waiting import let_pass, wait_until
 
 LEASE_SECONDS = 15
 AWAY_SECONDS = 120

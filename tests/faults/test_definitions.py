@@ -14,10 +14,10 @@ from include.errors import Broken, FlowFailed
 from include.monitoring import outdated_rows as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
-from tests.backfills import Backfills
-from tests.commits import fail_commits
-from tests.flows import only_in_full_runs, rows_of
-from tests.topic import Topic
+from tests.support.backfills import Backfills
+from tests.support.commits import fail_commits
+from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.topic import Topic
 
 
 def older(table) -> tuple[str, ...]:

@@ -21,12 +21,12 @@ from include.recovery.backfills import rehearsal
 from include.settings import settings
 from include.spec import Kafka, Table
 from include.validation.slices import Slice
-from tests.backfills import Backfills
-from tests.flows import Chain, has_rows, is_long, rows_of
-from tests.jobs import Job
-from tests.producing import flowing
-from tests.topic import Topic
-from tests.waiting import wait_until
+from tests.support.backfills import Backfills
+from tests.support.flows import Chain, has_rows, is_long, rows_of
+from tests.support.jobs import Job
+from tests.support.producing import flowing
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 
 def unprotected(chain: Chain) -> tuple[Table, Table, Table]:
@@ -127,7 +127,7 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
 
 def job(chain: Chain, home: Path) -> Job:
     """A full refresh of bronze, and all below."""
-    return Job(home, "tests.full_refresh_job", chain.name, chain.topic.name)
+    return Job(home, "tests.support.full_refresh_job", chain.name, chain.topic.name)
 
 
 def is_in(phase: str, which: int = 0) -> Callable:

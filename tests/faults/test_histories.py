@@ -15,11 +15,11 @@ from include.errors import UsageError
 from include.ledger import verify
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.backfills import Backfills, Killed
 from tests.faults.test_reckoning import killed
 from tests.faults.test_rewinds import wrong
-from tests.flows import FULL, rows_of
-from tests.rewinds import Rewinds, moment_of
+from tests.support.backfills import Backfills, Killed
+from tests.support.flows import FULL, rows_of
+from tests.support.rewinds import Rewinds, moment_of
 
 ROUNDS = 20 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "11"))

@@ -17,8 +17,8 @@ from include.engine import session
 from include.engine.batch import batch
 from include.engine.stream import flow, host
 from include.spec import Expect
-from tests.flows import is_long, rows_of, wait_for_rows
-from tests.waiting import wait_until
+from tests.support.flows import is_long, rows_of, wait_for_rows
+from tests.support.waiting import wait_until
 
 LONG = 180
 

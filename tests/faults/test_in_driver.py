@@ -25,11 +25,11 @@ from include.rules import Expect
 from include.settings import settings
 from include.spec import Table
 from include.validation import slices
-from tests.backfills import Killed
-from tests.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
-from tests.pipeline import part
-from tests.producing import flowing
-from tests.waiting import wait_until
+from tests.support.backfills import Killed
+from tests.support.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
+from tests.support.pipeline import part
+from tests.support.producing import flowing
+from tests.support.waiting import wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
 

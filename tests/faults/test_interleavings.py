@@ -33,9 +33,9 @@ from include.errors import LeaseHeld
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Maintenance, Table
-from tests.expected import Message
-from tests.flows import FULL, Chain, Driver, rows_of
-from tests.waiting import let_pass, wait_until
+from tests.support.expected import Message
+from tests.support.flows import FULL, Chain, Driver, rows_of
+from tests.support.waiting import let_pass, wait_until
 
 INTERLEAVINGS = 200 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 
 from include.readers.delta_log import Log
-from tests import expected
 from tests.conftest import ROOT
-from tests.flows import FULL
-from tests.pipeline import TOPIC, Pipeline, part
-from tests.waiting import let_pass, wait_until
+from tests.support import expected
+from tests.support.flows import FULL
+from tests.support.pipeline import TOPIC, Pipeline, part
+from tests.support.waiting import let_pass, wait_until
 
 SILVER, QUARANTINE = "silver.tracker_readings", "quarantine.silver_tracker_readings"
 MENDED_BPM = 70

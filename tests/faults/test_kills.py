@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from tests.flows import FULL
-from tests.pipeline import TABLES, Pipeline
-from tests.waiting import let_pass, wait_until
+from tests.support.flows import FULL
+from tests.support.pipeline import TABLES, Pipeline
+from tests.support.waiting import let_pass, wait_until
 
 KILLS = 90 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.pipeline import Pipeline
-from tests.waiting import wait_until
+from tests.support.pipeline import Pipeline
+from tests.support.waiting import wait_until
 
 
 @contextmanager

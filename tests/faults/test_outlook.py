@@ -12,7 +12,7 @@ from include.monitoring import rejected_rows, source_snapshot
 from include.orchestration import source_health
 from include.settings import settings
 from include.spec import Append
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(

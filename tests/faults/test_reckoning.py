@@ -19,10 +19,10 @@ from include.readers.batches import HELD, Account
 from include.readers.offset_ranges import of_kafka
 from include.settings import settings
 from include.spec import Table
-from tests.commits import around_commits
-from tests.flows import FULL, Chain, only_in_full_runs
-from tests.topic import Topic
-from tests.waiting import wait_until
+from tests.support.commits import around_commits
+from tests.support.flows import FULL, Chain, only_in_full_runs
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 Place = tuple[int, int]
 

@@ -29,9 +29,9 @@ from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Replace, Table
 from tests.conftest import ROOT
-from tests.flows import only_in_full_runs, rows_of
-from tests.refresh_job import views
-from tests.waiting import wait_until
+from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.refresh_job import views
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_run_that_died_between_two_views_is_ended_by_the_same_versions(name, g
 def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, moment: str):
     first, second = views(name)
     grow(400)
-    command = [sys.executable, "-m", "tests.refresh_job", name, "monday"]
+    command = [sys.executable, "-m", "tests.support.refresh_job", name, "monday"]
     with (tmp_path / "job.log").open("ab") as log:
         job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         sought = settings().table_path(first.name)

@@ -9,11 +9,11 @@ from include.control.jobs import rewinds
 from include.readers.active_commits import REWIND
 from include.readers.delta_log import Log
 from include.settings import settings
-from tests.flows import has_rows, is_long, numbers, rows_of
-from tests.jobs import Job
-from tests.producing import flowing
-from tests.rewinds import moment_of
-from tests.waiting import wait_until
+from tests.support.flows import has_rows, is_long, numbers, rows_of
+from tests.support.jobs import Job
+from tests.support.producing import flowing
+from tests.support.rewinds import moment_of
+from tests.support.waiting import wait_until
 
 
 def wrong(rows):
@@ -64,10 +64,10 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
             ask(Action.RESTART, silver)
             wait_until(lambda: has_wrong_rows(silver), 300)
             running.change(silver, transform=silver.transform)
-            Job(tmp_path, "tests.rewind_job", chain.name, chain.topic.name, good).kill_when(
+            Job(tmp_path, "tests.support.rewind_job", chain.name, chain.topic.name, good).kill_when(
                 lambda: MOMENTS[moment](engine, silver)
             )
-            second = Job(tmp_path, "tests.rewind_job", chain.name, chain.topic.name, good)
+            second = Job(tmp_path, "tests.support.rewind_job", chain.name, chain.topic.name, good)
             assert second.wait() == 0, second.log.read_text()
         chain.assert_all_arrives((bronze, silver, gold))
         assert running.error is None

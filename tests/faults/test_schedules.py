@@ -10,8 +10,8 @@ from include.control.store import database
 from include.control.store.schema import ticks
 from include.control.supervision import supervision
 from include.orchestration.cron import next_tick
-from tests.flows import wait_for_rows
-from tests.waiting import wait_until
+from tests.support.flows import wait_for_rows
+from tests.support.waiting import wait_until
 
 HOURLY = "0 * * * *"
 

@@ -9,7 +9,7 @@ from include.control.commands import Action
 from include.errors import Broken, FlowFailed, Unreachable
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.flows import only_in_full_runs, rows_of, wait_for_rows
+from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 
 LARGE = 5 * 1024 * 1024
 

@@ -14,11 +14,11 @@ import pyspark
 import pytest
 
 from include.orchestration.launchers.launch import launcher
-from tests import expected
 from tests.conftest import ROOT, free_port
-from tests.flows import FULL
-from tests.pipeline import TOPIC, Pipeline, part
-from tests.waiting import wait_until
+from tests.support import expected
+from tests.support.flows import FULL
+from tests.support.pipeline import TOPIC, Pipeline, part
+from tests.support.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -7,9 +7,9 @@ import subprocess
 
 import psutil
 
-from tests.flows import only_in_full_runs
-from tests.pipeline import Pipeline, part
-from tests.waiting import wait_until
+from tests.support.flows import only_in_full_runs
+from tests.support.pipeline import Pipeline, part
+from tests.support.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
 

@@ -17,8 +17,8 @@ from include.monitoring import status
 from include.orchestration import source_health
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
-from tests.flows import only_in_full_runs, rows_of, wait_for_rows
-from tests.topic import Topic
+from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
+from tests.support.topic import Topic
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ from include.readers.delta_log import Log
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
-from tests.flows import Chain, is_long, rows_of, wait_for_rows
-from tests.jobs import SHORT_LIVED
-from tests.pipeline import Pipeline, part
-from tests.waiting import let_pass, wait_until
+from tests.support.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.support.jobs import SHORT_LIVED
+from tests.support.pipeline import Pipeline, part
+from tests.support.waiting import let_pass, wait_until
 
 SILVER = "silver.tracker_readings"
 
@@ -260,7 +260,7 @@ class Job:
     """A window's job in processes of its own."""
 
     def __init__(self, chain: Chain, table: Table, home) -> None:
-        command = [sys.executable, "-m", "tests.maintain_job", chain.name, chain.topic.name, table.name]
+        command = [sys.executable, "-m", "tests.support.maintain_job", chain.name, chain.topic.name, table.name]
         self.log = home / f"job-{table.name}-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(

@@ -13,8 +13,8 @@ from include.ledger import verify
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Maintenance, Table
-from tests.flows import Chain, rows_of, wait_for_rows
-from tests.waiting import wait_until
+from tests.support.flows import Chain, rows_of, wait_for_rows
+from tests.support.waiting import wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
 MANY = 12

@@ -27,9 +27,9 @@ from include.control.store.schema import runs
 from include.local import environment, java
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT
-from tests.shop import ABOVE, BRONZE
-from tests.topic import Topic
-from tests.waiting import wait_until
+from tests.support.shop import ABOVE, BRONZE
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 KILLS = 5 if os.environ.get("SLUICE_FAULTS") == "full" else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))

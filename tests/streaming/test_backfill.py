@@ -22,9 +22,9 @@ from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
 from include.validation.delta_sources import FEED
-from tests.backfills import Backfills, Killed
-from tests.commits import fail_commits
-from tests.flows import is_long, rows_of
+from tests.support.backfills import Backfills, Killed
+from tests.support.commits import fail_commits
+from tests.support.flows import is_long, rows_of
 
 SOURCE = "number INT, place BIGINT"
 

@@ -11,7 +11,7 @@ from include import catalog
 from include.examples import transactions
 from include.settings import settings
 from include.spec import Delta, Files
-from tests.flows import is_long, rows_of
+from tests.support.flows import is_long, rows_of
 
 TABLES = catalog.load().tables
 DAYS = {

@@ -19,7 +19,7 @@ from include.engine.tables import maintain
 from include.maintenance.plan import OPTIMIZE, Step
 from include.readers.delta_log import Log
 from include.settings import settings
-from tests.commits import switch_fast_path
+from tests.support.commits import switch_fast_path
 
 SCHEMA = """
     id BIGINT, tiny TINYINT, price DECIMAL(12,3), ratio DOUBLE, day DATE, at TIMESTAMP, text STRING, raw BINARY,

@@ -13,8 +13,8 @@ from include.maintenance import table_state
 from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Table
-from tests.flows import is_long, rows_of
-from tests.waiting import wait_until
+from tests.support.flows import is_long, rows_of
+from tests.support.waiting import wait_until
 
 SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.05)
 

@@ -21,8 +21,8 @@ from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
 from include.validation.delta_sources import resolved
-from tests.commits import around_commits
-from tests.flows import is_long, rows_of
+from tests.support.commits import around_commits
+from tests.support.flows import is_long, rows_of
 
 CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.pipeline import Pipeline, part
+from tests.support.pipeline import Pipeline, part
 
 
 def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pipeline):

@@ -9,7 +9,7 @@ import pytest
 from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
-from tests.commits import around_commits, switch_fast_path
+from tests.support.commits import around_commits, switch_fast_path
 
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 COLUMNS = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"

@@ -21,8 +21,8 @@ from include.ledger import verify
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
-from tests.commits import switch_fast_path
-from tests.flows import is_long, rows_of
+from tests.support.commits import switch_fast_path
+from tests.support.flows import is_long, rows_of
 
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

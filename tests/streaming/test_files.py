@@ -23,10 +23,10 @@ from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Expect, Table
-from tests.commits import fail_commits
-from tests.flows import Driver, is_long, rows_of
-from tests.landing import Landing
-from tests.waiting import wait_until
+from tests.support.commits import fail_commits
+from tests.support.flows import Driver, is_long, rows_of
+from tests.support.landing import Landing
+from tests.support.waiting import wait_until
 
 OLD = datetime(1990, 1, 1, tzinfo=UTC)
 

@@ -19,9 +19,9 @@ from include.recovery.backfills import rehearsal
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from include.validation.slices import Slice
-from tests.backfills import Backfills, Killed
-from tests.flows import is_long, rows_of
-from tests.landing import Landing
+from tests.support.backfills import Backfills, Killed
+from tests.support.flows import is_long, rows_of
+from tests.support.landing import Landing
 
 SOURCE = "number INT, place BIGINT"
 

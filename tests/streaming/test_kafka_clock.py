@@ -15,9 +15,9 @@ from include.errors import Unreachable
 from include.local import broker as local_broker
 from include.readers import kafka_broker, kafka_retention
 from include.readers.kafka_retention import Lost
-from tests import topic as topics
 from tests.conftest import free_port
-from tests.waiting import wait_until
+from tests.support import topic as topics
+from tests.support.waiting import wait_until
 
 HOUR, DAY = 3600, 86400
 # Segments that nobody fills, and a check that finds what is due at once.

@@ -14,8 +14,8 @@ from include.control.store import database
 from include.engine.stream import trigger_clock, trigger_times
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.flows import Driver, rows_of, wait_for_rows
-from tests.waiting import wait_until
+from tests.support.flows import Driver, rows_of, wait_for_rows
+from tests.support.waiting import wait_until
 
 # Longer than any test lasts.
 NEVER = 3600.0

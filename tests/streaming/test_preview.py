@@ -34,10 +34,10 @@ from include.spec import (
     Watermark,
 )
 from include.validation.delta_sources import resolved
-from tests.batches import Batches
-from tests.flows import rows_of
-from tests.landing import Landing
-from tests.topic import Topic
+from tests.support.batches import Batches
+from tests.support.flows import rows_of
+from tests.support.landing import Landing
+from tests.support.topic import Topic
 
 RAW = "value BINARY, topic STRING, partition INT, offset BIGINT"
 MINUTES = "time TIMESTAMP, number INT"

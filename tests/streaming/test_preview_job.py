@@ -11,7 +11,7 @@ import pytest
 from include.local import environment, java
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
-from tests.flows import is_long
+from tests.support.flows import is_long
 
 READING = {"device_id": "a", "time": "2026-03-01T12:00:00Z", "heart_bpm": 60}
 

@@ -12,8 +12,8 @@ from include.monitoring import progress_rows
 from include.monitoring.progress_table import gather
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
-from tests.flows import Driver, rows_of
-from tests.waiting import wait_until
+from tests.support.flows import Driver, rows_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from include.readers.delta_log import Log
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark
-from tests.batches import Batches
-from tests.flows import is_long, rows_of
+from tests.support.batches import Batches
+from tests.support.flows import is_long, rows_of
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

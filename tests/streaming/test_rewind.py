@@ -20,9 +20,9 @@ from include.recovery import giving_up
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
-from tests.backfills import Backfills, Killed
-from tests.flows import is_long, rows_of
-from tests.rewinds import Rewinds, moment_of
+from tests.support.backfills import Backfills, Killed
+from tests.support.flows import is_long, rows_of
+from tests.support.rewinds import Rewinds, moment_of
 
 SOURCE = "number INT, place BIGINT"
 

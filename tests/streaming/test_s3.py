@@ -14,8 +14,8 @@ from include.engine.batch import read
 from include.errors import Unreachable, UsageError
 from include.monitoring import status
 from tests.conftest import S3_PORT
-from tests.flows import is_long
-from tests.landing import Landing
+from tests.support.flows import is_long
+from tests.support.landing import Landing
 
 BUCKET = "landing-of-tests"
 

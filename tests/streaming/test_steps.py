@@ -8,7 +8,7 @@ from include.engine.batch.transform import transformed
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from include.validation.delta_sources import resolved
-from tests.flows import rows_of
+from tests.support.flows import rows_of
 
 READING = "device STRING, time TIMESTAMP, bpm INT"
 ROWS = [

@@ -17,9 +17,9 @@ from include.readers.delta_log import Log
 from include.readers.offset_ranges import Range
 from include.settings import settings
 from include.spec import Kafka, Table
-from tests.flows import rows_of
-from tests.topic import Topic
-from tests.waiting import wait_until
+from tests.support.flows import rows_of
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 COLUMNS = topic_reader.SCHEMA.names
 

@@ -10,9 +10,9 @@ from include import catalog
 from include.examples.events import Event
 from include.examples.views import views
 from include.spec import Delta, Kafka, Table
-from tests import expected, expected_views
-from tests.flows import rows_of
-from tests.topic import Topic
+from tests.support import expected, expected_views
+from tests.support.flows import rows_of
+from tests.support.topic import Topic
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from include.engine.files import batch_of_files, file_headers
 from include.engine.tables import create_table
-from tests.landing import Landing
+from tests.support.landing import Landing
 
 COLUMNS = ("a", "b", "c")
 CELL = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\",\r\n \\\t#'\0\ufeff"), max_size=8)

@@ -14,9 +14,9 @@ from include.engine.batch.table_rows import shaped
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
-from tests import expected_views
-from tests.expected_views import FIELDS, NOTHING
-from tests.flows import only_in_full_runs
+from tests.support import expected_views
+from tests.support.expected_views import FIELDS, NOTHING
+from tests.support.flows import only_in_full_runs
 
 TABLE = catalog.load().tables["silver.page_views"]
 TIME = 1_772_366_401_500

@@ -13,7 +13,7 @@ from include.control.store import database, schema
 from include.control.store.job_schema import metadata
 from include.settings import settings
 from tests.conftest import free_port
-from tests.postgresql import Server
+from tests.support.postgresql import Server
 
 
 @pytest.fixture(scope="session")

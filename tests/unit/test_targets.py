@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.flows import is_long
+from tests.support.flows import is_long
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))

@@ -259,4 +259,4 @@ def test_no_test_sleeps():
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SLEEPS
     ]
-    assert [place for place in sleeping if not place.startswith("tests/waiting.py:")] == []
+    assert [place for place in sleeping if not place.startswith("tests/support/waiting.py:")] == []

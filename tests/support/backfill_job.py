@@ -1,0 +1,21 @@
+"""`jobs/backfill.py` for a test's own tables: python -m tests.support.backfill_job CHAIN TOPIC TABLE FROM TO"""
+
+import sys
+from types import SimpleNamespace
+
+from include.catalog import Catalog
+from include.engine.jobs import backfill
+from include.errors import report
+from include.validation import slices
+from tests.support.flows import Chain
+
+
+def main() -> None:
+    name, topic, wanted, begin, end = sys.argv[1:]
+    tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
+    table = tables.table(wanted)
+    backfill.run(table, tables, slices.of(table, begin, end), "a test", dry_run=False)
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,109 @@
+"""What the tables of page views must hold, computed in plain Python: no Spark, no Avro, no code of the project."""
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.support.expected import Message
+
+FIELDS = ("view_id", "time", "document_id", "user_id", "referrer")
+NOTHING = dict.fromkeys(FIELDS)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECONDS_OF_YEARS = (-62_135_596_800_000, 253_402_300_799_999)
+MOST_MILLISECONDS = 2**63 // 1000
+MOST_BYTES = 32_000_000
+
+
+class NoAvro(Exception):
+    """The bytes are none of the schema they name."""
+
+
+class Reader:
+    """Avro's binary encoding, as its specification has it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or count > MOST_BYTES or self.place + count > len(self.data):
+            raise NoAvro
+        self.place += count
+        return self.data[self.place - count : self.place]
+
+    def long(self, most_bytes: int = 10) -> int:
+        number = 0
+        for place in range(most_bytes):
+            [byte] = self.take(1)
+            number |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                # What does not fit falls off.
+                number &= 2**64 - 1 if most_bytes == 10 else 2**32 - 1
+                return (number >> 1) ^ -(number & 1)
+        raise NoAvro
+
+    def text(self) -> bytes:
+        return self.take(self.long())
+
+    def optional(self) -> bytes | None:
+        match self.long(most_bytes=5):
+            case 0:
+                return None
+            case 1:
+                return self.text()
+        raise NoAvro
+
+
+def decoded(value: bytes | None) -> tuple[dict[str, Any], list[str]]:
+    """The typed fields of a message, and which of them (or "value") could not be typed."""
+    number = int.from_bytes(value[1:5], "big") if value and len(value) >= 5 and value[0] == 0 else None
+    if value is None or number not in (1, 2):
+        return NOTHING, ["value"]
+    reader = Reader(value[5:])
+    try:
+        row: dict[str, Any] = {**NOTHING, "view_id": reader.text(), "time": reader.long()}
+        if not -MOST_MILLISECONDS <= row["time"] <= MOST_MILLISECONDS:
+            raise NoAvro
+        row |= {"document_id": reader.text(), "user_id": reader.optional()}
+        if number == 2:
+            row["referrer"] = reader.optional()
+    except NoAvro:
+        return NOTHING, ["value"]
+    if reader.place < len(reader.data):
+        return NOTHING, ["value"]
+    typed = {name: _moment(raw) if name == "time" else _text(raw) for name, raw in row.items()}
+    return typed, [name for name in FIELDS if row[name] is not None and typed[name] is None]
+
+
+def _text(raw: bytes | None) -> str | None:
+    try:
+        return raw.decode() if raw is not None else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _moment(milliseconds: int) -> datetime | None:
+    first, last = MILLISECONDS_OF_YEARS
+    return EPOCH + timedelta(milliseconds=milliseconds) if first <= milliseconds <= last else None
+
+
+def silver_and_quarantine(topic: list[Message]) -> tuple[dict, set]:
+    """Silver rows by (view, time), and the (partition, offset) of every quarantined message."""
+    silver: dict = {}
+    quarantine = set()
+    for message in topic:
+        row, _ = decoded(message.value)
+        if None in (row["view_id"], row["time"], row["document_id"]):
+            quarantine.add((message.partition, message.offset))
+        else:
+            place = {"partition": message.partition, "offset": message.offset}
+            silver.setdefault((row["view_id"], row["time"]), {**row, **place})
+    return silver, quarantine
+
+
+def gold(silver: dict) -> dict:
+    """By (document, hour): how many views, and how many different users."""
+    groups = defaultdict(list)
+    for row in silver.values():
+        hour = row["time"].replace(minute=0, second=0, microsecond=0)
+        groups[row["document_id"], hour].append(row["user_id"])
+    return {key: (len(users), len({user for user in users if user is not None})) for key, users in groups.items()}

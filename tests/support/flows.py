@@ -1,0 +1,192 @@
+"""Flows over a topic of a test's own, in the shared Spark session."""
+
+import os
+import threading
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import SparkSession
+
+from include.control import commands, lease, orders
+from include.control.commands import Action, Command
+from include.control.lease_renewer import Keeper
+from include.control.process import Holder
+from include.control.store import database
+from include.engine.jobs.job_runner import JobRunner
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.host import Host
+from include.ledger import verify
+from include.settings import settings
+from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
+from tests.support.expected import Message
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
+
+FULL = os.environ.get("SLUICE_FAULTS") == "full"
+# In the short form, flows leave the processors to the jobs that are killed beside them, which are nicer than they.
+PACE_SECONDS = 0.1 if FULL else 8.0
+is_long = only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
+
+
+def numbers(rows, *others: str):
+    """The value as a number, and the second of 1970 it stands for."""
+    rows = rows.selectExpr("try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset", *others)
+    return rows.selectExpr("*", "timestamp_seconds(number) AS time")
+
+
+def sums(rows):
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("minute").agg(F.count("*").alias("rows"), F.sum("number").alias("total"))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Bronze as it came, silver with the numbers (the rest quarantined), gold with their sum of each minute.
+
+    Nothing in it removes doubles, so a row that is written twice shows.
+    """
+
+    name: str
+    topic: Topic
+
+    @property
+    def bronze(self) -> Table:
+        return Table(name=f"bronze.{self.name}", comment="as it came", source=Kafka(self.topic.name))
+
+    @property
+    def silver(self) -> Table:
+        return Table(
+            name=f"silver.{self.name}",
+            comment="numbers",
+            source=Delta(f"bronze.{self.name}"),
+            schema="number INT, time TIMESTAMP, partition INT, offset BIGINT",
+            transform=numbers,
+            expect=(Expect("is_number", "number IS NOT NULL"),),
+        )
+
+    @property
+    def gold(self) -> Table:
+        return Table(
+            name=f"gold.{self.name}",
+            comment="sums",
+            source=Delta(f"silver.{self.name}"),
+            schema="minute TIMESTAMP, rows BIGINT, total BIGINT",
+            transform=sums,
+            write=Upsert(keys=("minute",), recompute=Bucket("minute", of="time", unit="minute")),
+        )
+
+    @property
+    def all(self) -> tuple[Table, Table, Table]:
+        return self.bronze, self.silver, self.gold
+
+    @property
+    def in_windows(self) -> tuple[Table, Table, Table]:
+        """The same, small as they are, with something to do for their windows; gold is merged there only."""
+        keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
+        bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
+        return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
+
+    @property
+    def in_slices(self) -> tuple[Table, Table, Table]:
+        """The same, with a silver that can be backfilled."""
+        bronze, silver, gold = (replace(table, interval_seconds=PACE_SECONDS) for table in self.all)
+        return bronze, replace(silver, time_column="time"), gold
+
+    def assert_bronze_holds(self, messages: list[Message]) -> None:
+        held = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))
+        assert held == Counter((one.partition, one.offset, one.value) for one in messages)
+
+    def assert_silver_holds(self, messages: list[Message]) -> None:
+        good = Counter((row["partition"], row["offset"], row["number"]) for row in rows_of(f"silver.{self.name}"))
+        broken = Counter((row["partition"], row["offset"]) for row in rows_of(f"quarantine.silver_{self.name}"))
+        assert good == Counter((one.partition, one.offset, int(one.value)) for one in messages if one.value.isdigit())
+        assert broken == Counter((one.partition, one.offset) for one in messages if not one.value.isdigit())
+
+    def assert_holds(self, messages: list[Message]) -> None:
+        """Every table holds exactly what plain Python makes of these messages."""
+        self.assert_bronze_holds(messages)
+        self.assert_silver_holds(messages)
+        groups = defaultdict(list)
+        for number in [int(one.value) for one in messages if one.value.isdigit()]:
+            groups[datetime.fromtimestamp(number - number % 60, UTC)].append(number)
+        gold = {row["minute"]: (row["rows"], row["total"]) for row in rows_of(f"gold.{self.name}")}
+        assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
+
+    def assert_all_arrives(self, tables: tuple[Table, ...]) -> None:
+        """Once the producer rests: bronze, silver and gold hold it all, and the ledger finds no difference."""
+        messages = self.topic.messages()
+        good = sum(one.value.isdigit() for one in messages)
+        wait_for_rows(tables[1], good)
+        wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 180)
+        self.assert_holds(messages)
+        for table in tables:
+            verify.verify(table)
+
+
+def rows_of(table: str) -> list[dict]:
+    """All rows of a stored table, read without Spark."""
+    return DeltaTable(str(settings().table_path(table))).to_pyarrow_table().to_pylist()
+
+
+def wait_for_rows(table: Table, count: int) -> None:
+    def is_there() -> bool:
+        # TableNotFoundError: it is about to be created.
+        with suppress(TableNotFoundError):
+            return DeltaTable(str(settings().table_path(table.name))).count() == count
+        return False
+
+    wait_until(is_there, 180)
+
+
+def has_rows(table: Table) -> bool:
+    # TableNotFoundError: it is about to be created.
+    with suppress(TableNotFoundError):
+        return bool(rows_of(table.name))
+    return False
+
+
+class Driver:
+    """A driver in a thread of this process. tables: its table files, which a test may change while it runs."""
+
+    def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
+        self.name, self.tables = name, {table.flow: table for table in tables}
+        self.engine = database.connect(settings().control_url)
+        self.keeper = Keeper(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
+        self.host = Host(spark, self.engine, self.keeper, name)
+        self.beside = JobRunner(spark, self.engine, name)
+        self.is_supervised = is_supervised
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self.keeper.take([lease.of_driver(self.name)])
+        self.keeper.start()
+        orders.begin(self.engine, list(self.tables), by_hand=not self.is_supervised)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.host.run(list(self.tables.values()), self.is_supervised, self.beside)
+        except Exception as error:
+            self.error = error
+
+    def change(self, table: Table, **values: object) -> Table:
+        self.tables[table.flow] = replace(table, **values)
+        return self.tables[table.flow]
+
+    def query(self, table: Table):
+        """The flow's query, None while it does not run."""
+        running = self.host._flows.get(table.flow)
+        return running and running.query
+
+    def end(self) -> None:
+        commands.obey(self.engine, Command(Action.STOP, tuple(self.tables), "test", "the test is over"))
+        self.thread.join(300)
+        self.keeper.stop()
+        assert not self.thread.is_alive()

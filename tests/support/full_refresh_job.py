@@ -1,0 +1,23 @@
+"""`jobs/backfill.py --full` for a test's own tables: python -m tests.support.full_refresh_job CHAIN TOPIC"""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+from include.catalog import Catalog
+from include.engine.jobs import backfill
+from include.errors import report
+from include.validation import slices
+from tests.support.flows import Chain
+
+
+def main() -> None:
+    name, topic = sys.argv[1:]
+    bronze, *below = Chain(name, SimpleNamespace(name=topic)).in_slices
+    bronze = replace(bronze, reset_allowed=True)
+    tables = Catalog({table.name: table for table in (bronze, *below)})
+    backfill.run(bronze, tables, slices.of(bronze, None, None, as_a_whole=True), "a test", dry_run=False)
+
+
+if __name__ == "__main__":
+    report(main)

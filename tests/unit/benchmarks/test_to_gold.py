@@ -1,0 +1,74 @@
+"""When a record is in gold, as the benchmark reads it from any engine's checkpoints and logs."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import to_gold
+from benchmarks.engine import Engine
+from benchmarks.sluice_job import TABLES
+from benchmarks.to_gold import Journal
+from include.settings import settings
+from tests.support import lake
+
+
+def commit(layer: str, at: float) -> None:
+    table = TABLES[layer].name
+    version = lake.rows(table, at, 10)
+    os.utime(settings().table_path(table) / "_delta_log" / f"{version:020}.json", (at, at))
+
+
+def batches(layer: str, *done: tuple[float, Any]) -> Journal:
+    """Each done at a moment, having read up to an offset."""
+    path = lake.checkpoint(TABLES[layer].flow, *(end for _, end in done))
+    for number, (at, _) in enumerate(done):
+        os.utime(path / "commits" / str(number), (at, at))
+    journal = Journal(path)
+    journal.look()
+    return journal
+
+
+@pytest.fixture
+def engine(home: Path, tmp_path: Path) -> Engine:
+    made = Engine("stock", tmp_path / "engine", "stock_job.py")
+    made.home = home
+    return made
+
+
+def topic(count: int) -> dict[str, Any]:
+    return {"events": {"0": count}}
+
+
+def test_records_are_in_gold_when_the_batch_that_read_their_silver_rows_is_done(engine: Engine):
+    for layer, moments in {"bronze": (10, 20), "silver": (13, 23), "gold": (16, 26)}.items():
+        for at in moments:
+            commit(layer, at)
+    journals = {
+        "bronze": batches("bronze", (11, topic(5)), (21, topic(9))),
+        "silver": batches("silver", (14, lake.delta_offset(0, index=0)), (24, lake.delta_offset(1, index=0))),
+        "gold": batches("gold", (17, lake.delta_offset(0, index=0)), (27, lake.delta_offset(1, index=0))),
+    }
+    assert to_gold.reached_gold(engine, journals) == [(5, 17), (9, 27)]
+
+
+def test_records_that_silver_has_not_read_are_not_in_gold(engine: Engine):
+    for layer in TABLES:
+        commit(layer, 10)
+    commit("bronze", 20)
+    read_first = (14, lake.delta_offset(0, index=0))
+    journals = {
+        "bronze": batches("bronze", (11, topic(5)), (21, topic(9))),
+        "silver": batches("silver", read_first),
+        "gold": batches("gold", read_first),
+    }
+    assert to_gold.reached_gold(engine, journals) == [(5, 14)]
+
+
+def test_a_batch_that_spark_has_forgotten_is_remembered(home: Path):
+    journal = batches("bronze", (11, topic(5)), (21, topic(9)))
+    for name in ("offsets", "commits"):
+        (journal.path / name / "0").unlink()
+    journal.look()
+    assert journal.batches == [(11, 5), (21, 9)]

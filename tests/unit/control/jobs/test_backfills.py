@@ -1,0 +1,154 @@
+"""What is remembered of a backfill: who has stopped whom, what is stale, and what the next try finds."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import Engine, select
+
+from include.control import commands, lease, orders
+from include.control.commands import Action, Command
+from include.control.jobs import backfills, stale_tables
+from include.control.jobs.backfills import Follower
+from include.control.store import database
+from include.control.store.schema import resets
+from include.readers import resume_position
+from include.recovery import backfills as told
+from include.settings import settings
+from include.spec import Delta
+from include.validation.slices import Slice
+from tests.support import lake
+
+SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"
+DAY = Slice(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
+NEXT = Slice(datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC))
+BOTH = Slice(DAY.begin, NEXT.end)
+
+
+def wanted(engine: Engine, flow: str) -> str:
+    with database.transaction(engine) as connection:
+        return orders.order(connection, flow).state
+
+
+def all_resets(engine: Engine) -> list[str]:
+    with database.transaction(engine) as connection:
+        return list(connection.execute(select(resets.c.flow)).scalars())
+
+
+def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engine: Engine, holder: Callable):
+    begun = backfills.begin(engine, SILVER, DAY, "ada")
+    assert (begun.root, begun.phase, str(begun.range)) == (begun.number, "planned", str(DAY))
+    assert backfills.begin(engine, SILVER, DAY, "bob").number == begun.number
+    assert backfills.begin(engine, SILVER, NEXT, "bob").number != begun.number
+    assert backfills.begin(engine, GOLD, DAY, "bob").number != begun.number
+    lease.acquire(engine, [backfills.of_job(begun.root)], holder(), 60)
+    assert backfills.begin(engine, SILVER, DAY, "bob").number != begun.number, "its job lives"
+
+
+def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engine):
+    commands.obey(engine, Command(Action.DRAIN, (OTHER,), "ada", "the weekend"))
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    for _ in range(2):
+        # The second try must not take its own stop for what was wanted.
+        backfills.stop_readers(engine, one, [GOLD, OTHER])
+        assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("stopped", "stopped")
+    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [one.number]
+    backfills.fail(engine, one, "no space left")
+    assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("running", "draining")
+    assert backfills.interrupted(engine, SILVER) == [] and all_resets(engine) == []
+    assert backfills.newest(engine)[0].failure == "no space left"
+
+
+def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_their_turn(engine: Engine):
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, one, [GOLD, OTHER])
+    followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
+    backfills.finish(engine, one, 7, (10, 12), followers)
+    assert (wanted(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
+    assert [found.table for found in stale_tables.every(engine)] == [GOLD, OTHER]
+    [below] = backfills.undone(engine, one.root)
+    assert (below.table, below.root, below.range) == (GOLD, one.number, DAY)
+    backfills.finish(engine, below, 8, (1, 1), [])
+    assert [found.table for found in stale_tables.every(engine)] == [OTHER]
+    assert backfills.undone(engine, one.root) == []
+    backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [])
+    assert [found.table for found in stale_tables.every(engine)] == [OTHER], "that is another range"
+    backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [])
+    assert stale_tables.every(engine) == []
+
+
+def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.finish(engine, one, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
+    backfills.finish(engine, backfills.undone(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    assert [left.table for left in backfills.undone(engine, one.root)] == [OTHER]
+
+
+def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
+    died, outside = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
+    lives = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
+    lease.acquire(engine, [backfills.of_job(lives.root)], holder(), 60)
+    lease.acquire(engine, [backfills.of_job(died.root)], holder(), 60)
+    again = backfills.begin(engine, SILVER, DAY, "bob")
+    assert again.number != died.number
+    with database.transaction(engine) as connection:
+        connection.exec_driver_sql(f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.of_job(died.root)}'")
+    backfills.finish(engine, again, 7, (1, 1), [])
+    phases = {one.number: one.phase for one in backfills.newest(engine)}
+    assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
+
+
+def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
+    died = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, died, [GOLD])
+    backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [])
+    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [died.number]
+
+
+def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
+    for stamp in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
+        lake.rows(SILVER, 1, 10, 10, **stamp)
+
+    def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
+        found = resume_position.behind_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
+        return found["reservoirVersion"], found["index"], found["isStartingVersion"]
+
+    # Version 1 is read to its end, which is said in two ways.
+    assert behind(2) == behind(1, index=1) == (4, -1, False)
+    assert behind(1, index=0) == (1, 0, False)
+    assert behind(4) == (4, -1, False)
+    assert behind(5) == behind(6) == (6, -1, False)
+    # The four files of the snapshot it began with.
+    assert behind(1, index=3, is_first=True) == (4, -1, False)
+    assert behind(1, index=2, is_first=True) == (1, 2, True)
+
+
+@pytest.fixture
+def said(home, capsys) -> Callable[..., str]:
+    """What `python -m include.ledger backfills` prints."""
+
+    def run(**options) -> str:
+        arguments = {"table": None, "limit": 50, "json": False, **options}
+        told._run(type("Arguments", (), arguments))
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said, home, own_settings):
+    own_settings(SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
+    engine = database.connect(settings().control_url)
+    assert said() == "no backfill yet\n"
+    one = backfills.begin(engine, SILVER, DAY, "ada")
+    assert "its job died while planned" in said()
+    backfills.finish(engine, one, 7, (1_000, 1_002), [Follower(OTHER, "nobody can tell: do this")])
+    lines = said().splitlines()
+    assert lines[0].endswith(f"done      {SILVER} from 2026-03-01T00:00:00Z to 2026-03-02T00:00:00Z  by ada")
+    assert lines[1].startswith("      1,000 rows before, 1,002 after, version 7, ")
+    assert f"{OTHER}: STALE since " in lines[2] and lines[2].endswith("nobody can tell: do this")
+    assert said(table=GOLD) == "no backfill yet\n"
+    document = json.loads(said(json=True))
+    assert document["backfills"][0]["range"]["from"] == "2026-03-01T00:00:00.000000Z"
+    assert document["stale"][0]["table"] == OTHER

@@ -1,0 +1,300 @@
+"""PostgreSQL as it fails: whoever hangs, stops or goes away holds up nobody, and no lease changes hands by accident."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+from sqlalchemy import Engine, event, select
+
+from include.control import lease
+from include.control.lease_renewer import Keeper
+from include.control.process import Holder
+from include.control.store import database
+from include.control.store.schema import leases
+from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
+from include.errors import LeaseHeld, Unreachable, UsageError
+from tests.conftest import ROOT
+from tests.support.postgresql import Server
+from tests.support.waiting import wait_until
+
+FLOW = "silver.readings"
+# What the processors of a busy machine may add.
+PATIENCE_SECONDS = BUSY_TIMEOUT_SECONDS + 1.5
+ROUNDS = 200
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < seconds
+
+
+def renew(engine: Engine, held: list[lease.Lease]) -> None:
+    with database.transaction(engine) as connection:
+        lease.renew(connection, held, 30)
+
+
+def test_of_two_that_ask_at_the_same_instant_one_wins_each_time_in_whatever_order_they_name_the_flows(
+    on_postgresql: Engine, holder: Callable[[], Holder]
+):
+    together = threading.Barrier(2)
+    won: list[list[int]] = [[] for _ in range(ROUNDS)]
+    unexpected: list[Exception] = []
+
+    def ask(flows: list[str], me: Holder) -> None:
+        try:
+            for winners in won:
+                together.wait(30)
+                taken = []
+                with suppress(LeaseHeld):
+                    taken = lease.acquire(on_postgresql, flows, me, 30)
+                    winners += [one.epoch for one in taken if one.flow == "a"]
+                together.wait(30)
+                lease.release(on_postgresql, taken)
+        except Exception as error:
+            unexpected.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=ask, args=(flows, holder())) for flows in (["a", "b"], ["b", "a"])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert unexpected == []
+    assert won == [[number] for number in range(1, ROUNDS + 1)]
+
+
+def test_a_server_that_hangs_is_given_up_in_time_and_used_again_when_it_works_again(postgresql, on_postgresql, holder):
+    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    with postgresql.hanging():
+        for _ in range(2):
+            with within(PATIENCE_SECONDS), pytest.raises(Unreachable, match="^the control database does not answer"):
+                renew(on_postgresql, held)
+    renew(on_postgresql, held)
+
+
+def test_a_server_that_hangs_in_the_middle_of_a_transaction_is_given_up_in_time(postgresql, on_postgresql):
+    with (
+        within(PATIENCE_SECONDS),
+        pytest.raises(Unreachable),
+        database.transaction(on_postgresql) as connection,
+        postgresql.hanging(),
+    ):
+        database.now(connection)
+
+
+def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgresql, on_postgresql, holder):
+    halted_at: list[float] = []
+    keeper = Keeper(on_postgresql, holder(), 4, lambda _reason: halted_at.append(time.time()))
+    keeper.take([FLOW])
+    with database.transaction(on_postgresql) as connection:
+        over = connection.execute(select(leases.c.expires_at)).scalar_one()
+    keeper.start()
+    with postgresql.hanging():
+        wait_until(lambda: halted_at, 10)
+    keeper.stop()
+    assert halted_at[0] < over
+
+
+def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
+    halted: list[str] = []
+    keeper = Keeper(on_postgresql, holder(), 1.5, halted.append)
+    keeper.take([FLOW, "silver.more"])
+    giving_back = threading.Thread(target=lambda: keeper.give_back(["silver.more"]))
+
+    @event.listens_for(on_postgresql, "before_cursor_execute", once=True)
+    def meanwhile(*_: object) -> None:
+        giving_back.start()
+        # It has to wait for the renewal, which has begun.
+        giving_back.join(0.5)
+
+    keeper.start()
+    wait_until(lambda: not keeper.holds("silver.more") and not giving_back.is_alive(), 10)
+    keeper.stop()
+    assert halted == []
+
+
+def test_a_server_that_is_started_anew_is_found_by_the_same_engine(postgresql: Server, on_postgresql: Engine, holder):
+    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    postgresql.stop()
+    try:
+        with within(PATIENCE_SECONDS), pytest.raises(Unreachable):
+            renew(on_postgresql, held)
+    finally:
+        postgresql.start()
+    renew(on_postgresql, held)
+    postgresql.stop()
+    postgresql.start()
+    renew(on_postgresql, held)
+
+
+# Renews a lease, says so before it commits, and goes on when told to.
+RENEWER = """
+import sys
+from include.control import database, lease
+from include.errors import Unreachable
+
+try:
+    with database.transaction(database.connect(sys.argv[1])) as connection:
+        lease.renew(connection, [lease.Lease("silver.readings", 1)], 3600)
+        print("inside", flush=True)
+        sys.stdin.readline()
+except Unreachable:
+    print("unreachable", flush=True)
+"""
+
+
+def test_a_client_that_is_stopped_inside_a_transaction_loses_it_before_the_others_lose_patience(
+    on_postgresql: Engine, holder
+):
+    [held] = lease.acquire(on_postgresql, [FLOW], holder(), 30)
+    stopped = subprocess.Popen(
+        [sys.executable, "-c", RENEWER, on_postgresql.url.render_as_string()],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stopped.stdout.readline() == "inside\n"
+        os.kill(stopped.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED, 10)
+        with within(BUSY_TIMEOUT_SECONDS):
+            renew(on_postgresql, [held])
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.communicate("go on\n", timeout=30)[0] == "unreachable\n"
+    finally:
+        stopped.kill()
+        stopped.wait()
+    with database.transaction(on_postgresql) as connection:
+        left = connection.execute(select(leases.c.expires_at)).scalar_one() - database.now(connection)
+    assert left < 60
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_processes_that_connect_to_an_empty_database_at_the_same_instant_all_can(kind: str, postgresql, tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.db'}"
+    if kind == "postgresql":
+        with postgresql.connection() as connection:
+            connection.execute("CREATE DATABASE untouched")
+        url = postgresql.url.replace("/postgres", "/untouched")
+    # Forked, so that none comes late because it imports.
+    fork = multiprocessing.get_context("fork")
+    together = fork.Barrier(8)
+
+    def connect() -> None:
+        together.wait(30)
+        database.connect(url)
+
+    processes = [fork.Process(target=connect) for _ in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 8
+
+
+class Proxy:
+    """A network in between that may swallow all that is sent."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._lets_through = threading.Event()
+        self._lets_through.set()
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._sockets[0].getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @contextmanager
+    def swallowing(self) -> Iterator[None]:
+        self._lets_through.clear()
+        yield
+        self._lets_through.set()
+
+    def close(self) -> None:
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._sockets[0].accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [client, server]
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while sent := source.recv(65536):
+                if self._lets_through.is_set():
+                    target.sendall(sent)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def proxy(postgresql: Server) -> Iterator[Proxy]:
+    made = Proxy(postgresql.port)
+    yield made
+    made.close()
+
+
+def test_a_network_that_swallows_all_packets_is_given_up_in_time_and_used_again_when_it_is_mended(
+    proxy: Proxy, on_postgresql: Engine, holder
+):
+    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    behind = database.connect(on_postgresql.url.set(port=proxy.port).render_as_string())
+    renew(behind, held)
+    with proxy.swallowing():
+        for _ in range(2):
+            with within(PATIENCE_SECONDS), pytest.raises(Unreachable):
+                renew(behind, held)
+        unknown = on_postgresql.url.set(port=proxy.port, query={"application_name": "new"}).render_as_string()
+        with within(PATIENCE_SECONDS), pytest.raises(Unreachable, match="^SLUICE_CONTROL_URL is .*: start that data"):
+            database.connect(unknown)
+    renew(behind, held)
+    behind.dispose()
+
+
+def test_threads_never_wait_for_each_others_connections(on_postgresql: Engine):
+    together = threading.Barrier(21)
+
+    def hold() -> None:
+        with database.transaction(on_postgresql):
+            together.wait(10)
+
+    threads = [threading.Thread(target=hold) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    together.wait(10)
+    for thread in threads:
+        thread.join()
+    assert not together.broken
+
+
+def test_the_clock_runs_on_inside_a_transaction(engine: Engine):
+    with database.transaction(engine) as connection:
+        begin = database.now(connection)
+        wait_until(lambda: database.now(connection) > begin, 1)
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "postgresql+psycopg2://u:secret@h/d", "no url"])
+def test_a_database_of_another_kind_is_refused_without_showing_its_password(url: str):
+    with pytest.raises(UsageError) as refusal:
+        database.connect(url)
+    assert str(refusal.value) == (
+        "SLUICE_CONTROL_URL is neither sqlite:///FILE nor postgresql+psycopg://USER:PASSWORD@HOST/DATABASE: set it to "
+        "one of these, or unset it"
+    )

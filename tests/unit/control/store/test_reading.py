@@ -1,0 +1,107 @@
+"""Whoever only reads the control database waits for nobody, and cannot write by mistake."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import Engine, select
+
+from include.control import lease, orders
+from include.control.process import Holder
+from include.control.store import database
+from include.control.store.schema import pulses
+from include.control.supervision import attendance, supervision
+from include.errors import Unreachable
+from tests.conftest import ROOT
+from tests.support.waiting import wait_until
+
+FLOW = "silver.readings"
+
+# Writes, says so before it commits, and goes on when told to.
+WRITER = """
+import sys
+from include.control import database
+from include.control.store.schema import pulses
+
+with database.transaction(database.connect(sys.argv[1])) as connection:
+    connection.execute(pulses.insert().values(name="a test", at=1.0))
+    print("inside", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Iterator[Engine]:
+    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield made
+    made.dispose()
+
+
+@contextmanager
+def client_stopped_inside_a_transaction(engine: Engine) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, engine.url.render_as_string()],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "inside\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 10)
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def pulse_names(engine: Engine) -> list[str]:
+    with database.reading(engine) as connection:
+        return list(connection.execute(select(pulses.c.name)).scalars())
+
+
+def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
+    on_sqlite: Engine, holder: Callable[[], Holder]
+):
+    lease.acquire(on_sqlite, [FLOW], holder(), 30)
+    supervision.show_pulse(on_sqlite)
+    with client_stopped_inside_a_transaction(on_sqlite):
+        with pytest.raises(Unreachable):
+            supervision.show_pulse(on_sqlite)
+        assert pulse_names(on_sqlite) == [supervision.NAME]
+        # As by a process that starts now.
+        unused = database.connect.__wrapped__(on_sqlite.url.render_as_string())
+        assert pulse_names(unused) == [supervision.NAME]
+        unused.dispose()
+        assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
+        assert attendance.look(on_sqlite).worked_seconds_ago is not None
+        assert supervision.show(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
+    supervision.show_pulse(on_sqlite)
+
+
+def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_that_it_is(engine: Engine):
+    insert = pulses.insert().values(name="a test", at=1.0)
+    with (
+        pytest.raises(RuntimeError, match="^a transaction that only reads was to write: INSERT INTO pulse"),
+        database.reading(engine) as connection,
+    ):
+        connection.execute(insert)
+    # By the same connection, as it comes out of the pool again.
+    with database.transaction(engine) as connection:
+        connection.execute(insert)
+    assert pulse_names(engine) == ["a test"]
+
+
+def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
+    with database.reading(on_sqlite) as connection:
+        before = connection.execute(select(pulses.c.name)).all()
+        supervision.show_pulse(on_sqlite)
+        assert connection.execute(select(pulses.c.name)).all() == before == []
+    assert pulse_names(on_sqlite) == [supervision.NAME]

@@ -1,0 +1,767 @@
+"""The supervisor's memory: an intent outlives a crash, nothing is started twice, and nobody is told a thing twice."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from sqlalchemy import Engine, Table, select, text, update
+
+from include.control import commands, incidents, lease, lock, orders, resets
+from include.control.commands import Action, Command
+from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
+from include.control.jobs import backfills, rewinds, stale_tables
+from include.control.jobs.rewinds import Part
+from include.control.lease import Lease
+from include.control.lock import Entry
+from include.control.observed_flow import Failure
+from include.control.process import Holder, Process
+from include.control.store import database, schema
+from include.control.store.schema import audits, drivers, leases, runs, shutdowns
+from include.control.supervision import shutdown, supervision
+from include.control.supervision.supervision import Outlook, Settlement
+from include.errors import Broken
+from include.validation.slices import Slice
+from tests.support.waiting import wait_until
+
+A, B = FLOWS = ["bronze.a", "silver.a"]
+CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
+INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
+MOMENTS = (runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at, audits.c.at)
+
+
+def settle(engine: Engine, dead: str | None = None, **outlook: str) -> Settlement:
+    """`outlook` is that of the first flow."""
+    return supervision.settle(engine, "main", FLOWS, dead, {A: Outlook(**outlook)})
+
+
+def states(settlement: Settlement) -> list[State]:
+    return [settlement.decisions[flow].state for flow in FLOWS]
+
+
+def launches(settlement: Settlement) -> bool:
+    return settlement.launch_since is not None
+
+
+def launched(engine: Engine, settlement: Settlement, handle: str) -> None:
+    supervision.record_launch(engine, "main", handle, settlement.launch_since)
+
+
+def rows(engine: Engine, table: Table) -> list:
+    with database.transaction(engine) as connection:
+        return connection.execute(select(table).order_by(*table.primary_key)).all()
+
+
+def run(engine: Engine, flow: str = A):
+    return next(row for row in rows(engine, runs) if row.flow == flow)
+
+
+def pass_time(engine: Engine, seconds: float) -> None:
+    """As if everything but the leases lay so much further back."""
+    with database.transaction(engine) as connection:
+        for column in MOMENTS:
+            connection.execute(update(column.table).values({column: column - seconds}))
+
+
+def come_up(engine: Engine, driver: Holder, by_hand: bool = False) -> None:
+    """What a driver does that was started."""
+    orders.begin(engine, FLOWS, by_hand)
+    lease.acquire(engine, [lease.of_driver("main"), *FLOWS], driver, 3600)
+
+
+def works(engine: Engine, driver: Holder) -> Holder:
+    """A driver that was started and shows that its flows are at work."""
+    launched(engine, settle(engine), driver.python.to_json())
+    come_up(engine, driver)
+    pass_time(engine, HEALTHY_SECONDS + 1)
+    orders.show_signs(engine, FLOWS)
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    return driver
+
+
+def give_back(engine: Engine, *names: str) -> None:
+    with database.transaction(engine) as connection:
+        held = [Lease(name, lease.epoch(connection, name)) for name in names]
+    lease.release(engine, held)
+
+
+def fail(engine: Engine, flow: str, failure: Failure) -> None:
+    """Its driver lives on and says so."""
+    orders.fail(engine, [flow], failure)
+    give_back(engine, flow)
+
+
+def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) -> str:
+    [result] = commands.obey(engine, Command(action, tuple(FLOWS) if driver else flows, "ann", "a test", driver))
+    return result
+
+
+def news(engine: Engine) -> list[str]:
+    """What somebody is notified of now about the first flow."""
+    found = [incident for incident in incidents.untold(engine) if incident.target == A]
+    for incident in found:
+        incidents.tell(engine, incident.number)
+    return [incident.state for incident in found]
+
+
+def open_incidents(engine: Engine) -> list[str]:
+    return [row.state for row in rows(engine, schema.incidents) if row.target == A and row.ended_at is None]
+
+
+def hold_again(engine: Engine, driver: Holder, flow: str = A) -> None:
+    """Its driver starts the flow."""
+    lease.acquire(engine, [flow], driver, 3600)
+
+
+def test_the_intent_to_start_is_kept_before_anything_is_launched(engine):
+    settlement = settle(engine)
+    assert launches(settlement)
+    assert not settlement.kill
+    assert states(settlement) == [State.STARTING] * 2
+    [driver] = rows(engine, drivers)
+    assert (driver.handle, driver.intended_at is None) == (None, False)
+    assert [row.attempts for row in rows(engine, runs)] == [1, 1]
+
+
+def test_a_supervisor_that_died_between_intent_and_launch_costs_a_timeout_and_no_second_driver(engine):
+    assert launches(settle(engine))
+    assert [launches(settle(engine)) for _ in range(3)] == [False] * 3
+    pass_time(engine, START_SECONDS - 10)
+    assert states(settle(engine)) == [State.STARTING] * 2
+    assert not launches(settle(engine))
+    pass_time(engine, 20)
+    assert launches(settle(engine))
+    assert [row.attempts for row in rows(engine, runs)] == [2, 2]
+
+
+def test_a_launch_that_fails_each_time_is_tried_ever_more_slowly_and_told_once(engine):
+    attempts = []
+    for _ in range(14):
+        settle(engine)
+        attempts.append(run(engine).attempts)
+        pass_time(engine, 60)
+    assert attempts == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5]
+    assert news(engine) == ["BACKING OFF"]
+
+
+def test_a_launch_that_took_so_long_that_it_was_given_up_is_not_taken_for_the_next(engine):
+    slow = settle(engine)
+    pass_time(engine, START_SECONDS + 1)
+    launched(engine, settle(engine), "process 8")
+    launched(engine, slow, "process 7")
+    assert supervision.handles(engine).get("main") == "process 8"
+
+
+def test_of_many_supervisors_at_one_moment_one_starts_the_driver(engine):
+    together = threading.Barrier(4)
+
+    def supervisor(_: int) -> bool:
+        together.wait(10)
+        return launches(settle(engine))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(supervisor, range(4))) == [False, False, False, True]
+    assert [row.attempts for row in rows(engine, runs)] == [1, 1]
+
+
+def test_a_launch_that_lives_is_waited_for_and_then_called_stuck_and_never_doubled(engine):
+    launched(engine, settle(engine), "process 7")
+    assert states(settle(engine)) == [State.STARTING] * 2
+    pass_time(engine, 10_000)
+    settlement = settle(engine, dead="process 6")
+    assert (states(settlement), launches(settlement)) == ([State.STUCK] * 2, False)
+
+
+def test_a_launch_that_died_before_it_had_its_leases_backs_off_and_comes_again(engine):
+    launched(engine, settle(engine), "process 7")
+    assert supervision.handles(engine).get("main") == "process 7"
+    settlement = settle(engine, dead="process 7")
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
+    orders.fail(engine, FLOWS, CURABLE)
+    assert settle(engine, dead="process 7").decisions[A].reason.startswith("no broker answers (start 2 follows in ")
+    pass_time(engine, 31)
+    assert launches(settle(engine, dead="process 7"))
+    assert supervision.handles(engine).get("main") is None
+    assert (run(engine).attempts, run(engine).failure) == (2, None)
+
+
+def test_a_driver_that_was_killed_is_started_at_once_though_its_leases_still_run(engine, holder):
+    driver = works(engine, holder("main"))
+    driver.python.kill()
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, True)
+
+
+def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, holder):
+    driver = works(engine, holder("main"))
+    for process in (driver.python, driver.jvm):
+        os.kill(process.pid, signal.SIGSTOP)
+    with database.transaction(engine) as connection:
+        connection.execute(update(leases).values(expires_at=database.now(connection) - 1))
+    assert launches(settle(engine))
+    assert driver.python.is_alive
+    assert not launches(settle(engine))
+
+
+def test_a_driver_that_ended_and_gave_everything_back_is_started_anew(engine, holder):
+    works(engine, holder("main"))
+    give_back(engine, lease.of_driver("main"), *FLOWS)
+    assert launches(settle(engine))
+
+
+def test_a_healthy_spell_makes_the_next_failure_the_first(engine, holder):
+    settle(engine)
+    orders.fail(engine, FLOWS, CURABLE)
+    pass_time(engine, START_SECONDS)
+    assert launches(settle(engine))
+    come_up(engine, holder("main"))
+    orders.show_signs(engine, FLOWS)
+    settle(engine)
+    assert run(engine).attempts == 2, "it works, but has yet to show that it lasts"
+    pass_time(engine, HEALTHY_SECONDS + 1)
+    orders.show_signs(engine, FLOWS)
+    settle(engine)
+    assert run(engine).attempts == 0
+
+
+def test_a_failed_flow_is_started_again_in_the_driver_that_lives(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, B, CURABLE)
+    assert orders.read(engine, "main", FLOWS).failed == {B}
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.HEALTHY, State.BACKING_OFF], False)
+    assert orders.read(engine, "main", FLOWS).failed == frozenset()
+    fail(engine, B, CURABLE)
+    assert states(settle(engine)) == [State.HEALTHY, State.BACKING_OFF]
+    assert orders.read(engine, "main", FLOWS).failed == {B}
+    assert (run(engine, A).attempts, run(engine, B).attempts) == (0, 1)
+
+
+def test_a_new_driver_tries_what_backs_off_too_and_leaves_alone_what_is_broken_or_stopped(engine, holder):
+    flows = ["broken", "dead", "failed", "stopped"]
+    supervision.settle(engine, "main", flows)
+    for flow, failure in {"broken": INCURABLE, "failed": CURABLE, "stopped": CURABLE}.items():
+        orders.fail(engine, [flow], failure)
+    ask(engine, Action.STOP, "stopped")
+    with database.transaction(engine) as connection:
+        connection.execute(update(drivers).values(handle="process 7"))
+        connection.execute(update(runs).where(runs.c.flow == "dead").values(attempts=0))
+    settlement = supervision.settle(engine, "main", flows, dead="process 7")
+    assert launches(settlement)
+    seen = {row.flow: (settlement.decisions[row.flow].state, row.attempts, row.failure) for row in rows(engine, runs)}
+    assert seen == {
+        "broken": (State.BROKEN, 1, INCURABLE.sentence),
+        "dead": (State.STARTING, 1, None),
+        "failed": (State.BACKING_OFF, 2, None),
+        "stopped": (State.STOPPED, 1, CURABLE.sentence),
+    }
+
+
+def test_what_is_not_wanted_or_broken_starts_no_driver(engine):
+    ask(engine, Action.STOP, A)
+    orders.fail(engine, [B], INCURABLE)
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.STOPPED, State.BROKEN], False)
+
+
+def test_a_driver_that_was_asked_to_restart_has_its_time_then_is_ended_by_force_and_started_again(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, FORCE_SECONDS - 5)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (False, False, [State.STARTING] * 2)
+    pass_time(engine, 10)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (False, True, [State.STARTING] * 2)
+    assert settlement.holder == driver
+    driver.fence()
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, news(engine)) == (True, False, [])
+    come_up(engine, holder("main"))
+    pass_time(engine, 10 * FORCE_SECONDS)
+    assert not settle(engine).kill
+
+
+def test_a_driver_that_even_force_does_not_end_is_told(engine, holder):
+    works(engine, holder("main"))
+    ask(engine, Action.STOP, B)
+    give_back(engine, B)
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, 2 * FORCE_SECONDS + 1)
+    settlement = settle(engine)
+    assert (settlement.kill, states(settlement)) == (True, [State.STUCK, State.STOPPED])
+    assert news(engine) == ["STUCK"]
+
+
+def is_to_end(engine: Engine) -> bool:
+    """What the newest driver reads."""
+    with database.transaction(engine) as connection:
+        epoch = lease.epoch(connection, lease.of_driver("main"))
+    return epoch <= orders.read(engine, "main", FLOWS).ends_epoch
+
+
+@pytest.mark.parametrize("was_there_before", [False, True])
+def test_a_restart_while_no_driver_lives_is_the_next_start(engine, holder, was_there_before: bool):
+    if was_there_before:
+        works(engine, holder("main")).fence()
+    ask(engine, Action.RESTART, driver="main")
+    pass_time(engine, 10 * FORCE_SECONDS)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, states(settlement)) == (True, False, [State.STARTING] * 2)
+    come_up(engine, holder("main"))
+    assert not is_to_end(engine)
+
+
+def test_a_driver_that_is_asked_to_restart_while_it_hangs_on_its_way_is_ended_and_comes_again(engine):
+    launched(engine, settle(engine), "process 7")
+    ask(engine, Action.RESTART, driver="main")
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill) == (False, False)
+    pass_time(engine, FORCE_SECONDS + 1)
+    settlement = settle(engine)
+    assert (launches(settlement), settlement.kill, settlement.holder) == (False, True, None)
+    settlement = settle(engine, dead="process 7")
+    assert (launches(settlement), settlement.kill) == (True, False)
+
+
+@pytest.mark.parametrize("has_said_why", [False, True])
+def test_a_restart_after_the_restarted_driver_died_on_its_way_starts_it_at_once(engine, holder, has_said_why: bool):
+    works(engine, holder("main")).fence()
+    ask(engine, Action.RESTART, driver="main")
+    launched(engine, settle(engine), "process 8")
+    if has_said_why:
+        orders.fail(engine, FLOWS, CURABLE)
+    assert states(settle(engine, dead="process 8")) == [State.BACKING_OFF] * 2
+    pass_time(engine, commands.REPEAT_SECONDS + 1)
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(attempts=9))
+    assert states(settle(engine, dead="process 8")) == [State.BACKING_OFF] * 2
+    ask(engine, Action.RESTART, driver="main")
+    assert launches(settle(engine, dead="process 8"))
+
+
+def test_each_restart_ends_the_driver_of_its_time_and_no_later_one(engine, holder):
+    driver = works(engine, holder("main"))
+    for _ in range(2):
+        assert not is_to_end(engine)
+        ask(engine, Action.RESTART, driver="main")
+        assert is_to_end(engine)
+        driver.fence()
+        assert launches(settle(engine))
+        driver = holder("main")
+        come_up(engine, driver)
+        pass_time(engine, commands.REPEAT_SECONDS + 1)
+    assert not is_to_end(engine)
+
+
+def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_when_it_ends(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    ask(engine, Action.START, A)
+    orders.begin(engine, [A], by_hand=True)
+    hold_again(engine, holder("by hand"))
+    assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, FLOWS)
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    give_back(engine, A)
+    settlement = settle(engine)
+    assert (launches(settlement), states(settlement)) == (False, [State.STARTING, State.HEALTHY])
+    hold_again(engine, driver)
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    assert news(engine) == []
+
+
+def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_is_started(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    ask(engine, Action.RESET_CHECKPOINT, A)
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, [B])
+    assert states(settle(engine)) == [State.STOPPED, State.HEALTHY]
+    ask(engine, Action.START, A)
+    assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
+    hold_again(engine, driver)
+    assert resets.asked(engine, A).who == "ann"
+    assert news(engine) == []
+
+
+def test_drivers_are_settled_each_for_itself(engine):
+    assert launches(settle(engine))
+    assert launches(supervision.settle(engine, "other", ["gold.b"]))
+    assert not launches(settle(engine))
+
+
+def test_a_flow_that_falls_behind_or_whose_source_is_away_says_so(engine, holder):
+    works(engine, holder("main"))
+    settlement = settle(engine, backlog="9 h behind, Kafka keeps 12 h")
+    assert states(settlement) == [State.LAGGING, State.HEALTHY]
+    assert settlement.decisions[A].reason == "9 h behind, Kafka keeps 12 h"
+    assert states(settle(engine, waits_for="no broker answers")) == [State.WAITING, State.HEALTHY]
+
+
+def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(engine, holder):
+    driver = works(engine, holder("main"))
+    for seconds in (1, 1, 31, 1, 61):
+        fail(engine, A, CURABLE)
+        settle(engine)
+        pass_time(engine, seconds)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    assert states(settle(engine))[0] is State.STARTING
+    hold_again(engine, driver)
+    orders.show_signs(engine, [A])
+    settle(engine)
+    assert open_incidents(engine) == ["BACKING OFF"], "it works, but has yet to show that it lasts"
+    pass_time(engine, 10 * HEALTHY_SECONDS)
+    orders.show_signs(engine, [A])
+    settle(engine)
+    assert open_incidents(engine) == []
+    assert news(engine) == []
+
+
+def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    settle(engine)
+    fail(engine, A, CURABLE)
+    settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    orders.fail(engine, [A], INCURABLE)
+    settle(engine)
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+    ask(engine, Action.STOP, A)
+    settle(engine)
+    assert open_incidents(engine) == []
+
+
+def test_a_pulse_tells_how_long_ago_it_was(engine):
+    assert supervision.pulse_seconds_ago(engine) is None
+    supervision.show_pulse(engine)
+    supervision.show_pulse(engine)
+    assert 0 <= supervision.pulse_seconds_ago(engine) < 5
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(engine, holder, signs: bool):
+    driver = works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    for _ in range(5):
+        settle(engine)
+        hold_again(engine, driver)
+        pass_time(engine, 65)
+        orders.show_signs(engine, [A] if signs else [])
+        settle(engine)
+        pass_time(engine, 5)
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+
+
+def test_a_broker_that_stays_away_is_told_once_however_often_the_flow_is_tried(engine, holder):
+    driver = works(engine, holder("main"))
+    fail(engine, A, CURABLE)
+    for _ in range(3):
+        pass_time(engine, 1000)
+        settle(engine)
+        hold_again(engine, driver)
+        settle(engine, waits_for="no broker answers")
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+
+
+def test_a_flow_that_comes_back_too_far_behind_is_new_news(engine, holder):
+    driver = works(engine, holder("main"))
+    for _ in range(2):
+        fail(engine, A, CURABLE)
+        settle(engine)
+    assert news(engine) == ["BACKING OFF"]
+    pass_time(engine, 31)
+    settle(engine)
+    hold_again(engine, driver)
+    pass_time(engine, 10 * HEALTHY_SECONDS)
+    orders.show_signs(engine, FLOWS)
+    settle(engine, backlog="9 h behind, Kafka keeps 12 h")
+    assert news(engine) == ["LAGGING"]
+
+
+def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, holder):
+    works(engine, holder("main"))
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(attempts=5))
+    pass_time(engine, 10_000)
+    orders.show_signs(engine, FLOWS)
+    settle(engine, backlog="9 h behind")
+    assert run(engine).attempts == 0
+
+
+def test_a_flow_that_breaks_anew_after_somebody_mended_it_is_new_news(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, INCURABLE)
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+    ask(engine, Action.RESTART, A)
+    settle(engine)
+    fail(engine, A, Failure("column 'kcal' is gone", "DeclarationError", needs_person=True))
+    settle(engine)
+    assert news(engine) == ["BROKEN"]
+
+
+def test_a_flow_that_a_live_driver_takes_up_after_days_is_not_stuck(engine, holder):
+    driver = works(engine, holder("main"))
+    ask(engine, Action.STOP, A)
+    give_back(engine, A)
+    pass_time(engine, 200_000)
+    ask(engine, Action.START, A)
+    hold_again(engine, driver)
+    assert settle(engine).decisions[A].state in (State.STARTING, State.HEALTHY)
+
+
+def test_a_driver_that_was_started_by_hand_after_days_is_not_stuck(engine, holder):
+    driver = works(engine, holder("main"))
+    driver.fence()
+    pass_time(engine, 200_000)
+    come_up(engine, holder("main"), by_hand=True)
+    assert State.STUCK not in states(settle(engine))
+
+
+def test_a_flow_that_hangs_after_it_was_started_by_hand_for_the_first_time_is_stuck(engine, holder):
+    come_up(engine, holder("main"), by_hand=True)
+    pass_time(engine, 10_000)
+    assert states(settle(engine)) == [State.STUCK] * 2
+
+
+def test_a_flow_that_somebody_ran_by_hand_is_not_stuck_when_that_run_ends(engine, holder):
+    works(engine, holder("main"))
+    fail(engine, A, INCURABLE)
+    pass_time(engine, 200_000)
+    orders.begin(engine, [A], by_hand=True)
+    assert settle(engine).decisions[A].state is not State.STUCK
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_driver_that_came_up_after_its_restart_was_asked_for_is_left_alone(engine, holder, by_hand: bool):
+    if not by_hand:
+        assert launches(settle(engine))
+    ask(engine, Action.RESTART, driver="main")
+    come_up(engine, holder("main"), by_hand)
+    pass_time(engine, FORCE_SECONDS + 1)
+    orders.show_signs(engine, FLOWS)
+    assert not settle(engine).kill
+
+
+def test_asking_again_does_not_give_a_hanging_driver_more_time(engine, holder):
+    works(engine, holder("main"))
+    for _ in range(3):
+        ask(engine, Action.RESTART, driver="main")
+        pass_time(engine, FORCE_SECONDS - 20)
+    assert settle(engine).kill
+
+
+def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_postgresql, holder):
+    engine = on_postgresql
+    works(engine, holder("main"))
+    give_back(engine, lease.of_driver("main"), *FLOWS)
+    with ThreadPoolExecutor(2) as pool:
+        with database.transaction(engine) as connection:
+
+            def until_blocked(work: Future, count: int) -> None:
+                waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                wait_until(lambda: work.done() or connection.execute(waiting).scalar_one() == count, 2)
+
+            # The supervisor has seen the first flow, and waits for the second.
+            connection.execute(update(runs).where(runs.c.flow == B).values(sign_at=None))
+            settling = pool.submit(settle, engine)
+            until_blocked(settling, 1)
+            failing = pool.submit(orders.fail, engine, [A], INCURABLE)
+            until_blocked(failing, 2)
+        settling.result()
+        failing.result()
+    assert run(engine).failure == INCURABLE.sentence
+
+
+def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder):
+    works(engine, holder("main"))
+    job = holder("maintain")
+    lease.acquire(engine, [lease.of_window(A)], job, 60)
+    with database.transaction(engine) as connection:
+        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+    settlement = settle(engine)
+    assert states(settlement) == [State.WAITING, State.HEALTHY]
+    assert f"a window has {A} to itself for" in settlement.decisions[A].reason
+    assert news(engine) == []
+
+
+def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
+    flows = [f"{A}.eu", f"{A}.us"]
+    supervision.settle(engine, "main", flows)
+    lease.acquire(engine, [lease.of_driver("main"), *flows], holder("main"), 60)
+    orders.show_signs(engine, flows)
+    lease.acquire(engine, [lease.of_window(A)], holder("maintain"), 60)
+    with database.transaction(engine) as connection:
+        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+    settled = supervision.settle(engine, "main", flows).decisions
+    assert {settled[flow].state for flow in flows} == {State.WAITING}
+
+
+def stop_by_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
+    """The lease of its job, and what lets the flow go on."""
+    asked = backfills.begin(engine, "silver.a", Slice(), "ada")
+    backfills.stop_readers(engine, asked, [A])
+    return backfills.of_job(asked.root), partial(backfills.fail, engine, asked, "it cannot be made")
+
+
+def stop_by_another_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
+    asked = backfills.begin(engine, "bronze.a", Slice(), "ada")
+    backfills.stop_readers(engine, asked, [A])
+    return backfills.of_job(asked.root), partial(backfills.fail, engine, asked, "it cannot be made")
+
+
+def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
+    part = Part(1, None, {A: 1}, 7.0)
+    asked = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": part}, [], "ada", "a bug")
+    rewinds.stop(engine, asked)
+    return rewinds.of_job(asked.number), partial(rewinds.finish, engine, asked, "done")
+
+
+@pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
+def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engine, stop):
+    driver = works(engine, Holder.here("main", 1))
+    job, let_go = stop(engine)
+    lives = lease.acquire(engine, [job], driver, 3600)
+    assert settle(engine).decisions[A].state is State.STOPPED
+    lease.release(engine, lives)
+    found = settle(engine).decisions[A]
+    assert (found.state, found.error) == (State.BROKEN, job.split()[0].upper() + "_UNFINISHED")
+    assert "which died" in found.reason
+    let_go()
+    assert settle(engine).decisions[A].state is State.STARTING
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_jobs_that_have_stopped_a_flow_the_last_one_lets_it_go_on(engine: Engine, order):
+    works(engine, Holder.here("main", 1))
+    let_go = [stop(engine)[1] for stop in (stop_by_backfill, stop_by_another_backfill)]
+    let_go[order[0]]()
+    assert wanted(engine) == "stopped"
+    let_go[order[1]]()
+    assert wanted(engine) == "running"
+
+
+def wanted(engine: Engine) -> str:
+    with database.transaction(engine) as connection:
+        return orders.order(connection, A).state
+
+
+def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
+    job, let_go = stop_by_rewind(engine)
+    with pytest.raises(Broken, match=f"nobody else may write it: {job} of bronze.a has begun and is not done"):
+        rewinds.require_none(engine, "bronze.a", lambda name: False)
+    rewinds.require_none(engine, "bronze.a", lambda name: name == job)
+    rewinds.require_none(engine, "silver.a", lambda name: False)
+    let_go()
+    rewinds.require_none(engine, "bronze.a", lambda name: False)
+
+
+def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_forgotten(engine: Engine):
+    with database.transaction(engine) as connection:
+        stale_tables.mark(connection, "bronze.a", Slice(), "made of what is no more")
+        since = database.now(connection)
+    backfills.begin(engine, "bronze.a", Slice(), "ada")
+    for at, left in ((since + 60, 1), (since - 60, 0)):
+        cut = {"bronze.a": Part(1, None, {}, at)}
+        rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
+        assert len(stale_tables.every(engine)) == left
+        assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
+
+
+def test_a_flow_that_was_stopped_with_the_platform_is_stopped_and_no_incident_and_comes_up_again(engine, holder):
+    driver = works(engine, holder("main"))
+    shutdown.begin(engine, {driver.python.pid, driver.jvm.pid})
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    driver.fence()
+    for _ in range(2):
+        # A supervisor that is still at work, and `status`.
+        settlement = settle(engine)
+        assert (states(settlement), launches(settlement)) == ([State.STOPPED] * 2, False)
+        assert [seen.reason for _, seen in supervision.show(engine, "main", FLOWS).values()] == [
+            "stopped with the platform"
+        ] * 2
+        pass_time(engine, 1_000)
+    shutdown.end(engine)
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.STARTING] * 2, True)
+    assert (news(engine), open_incidents(engine)) == ([], [])
+
+
+def test_a_driver_that_is_stopped_with_the_platform_on_its_way_has_not_failed(engine, sleeper):
+    process = sleeper()
+    launched(engine, settle(engine), Process.of(process.pid).to_json())
+    shutdown.begin(engine, {process.pid})
+    process.kill()
+    process.wait()
+    assert states(settle(engine)) == [State.STOPPED] * 2
+    shutdown.end(engine)
+    assert launches(settle(engine, dead=supervision.handles(engine).get("main")))
+    assert news(engine) == []
+
+
+def test_a_driver_that_died_before_the_platform_was_stopped_or_that_is_none_of_its_own_is_not_hidden(engine, holder):
+    died = works(engine, holder("main"))
+    died.fence()
+    shutdown.begin(engine, {died.python.pid, died.jvm.pid})
+    settlement = settle(engine)
+    assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
+    shutdown.end(engine)
+    foreign = works(engine, holder("main"))
+    shutdown.begin(engine, {os.getpid()})
+    foreign.fence()
+    assert states(settle(engine)) == [State.BACKING_OFF] * 2
+
+
+def test_a_supervisor_that_was_started_by_other_means_than_make_up_takes_up_its_work(engine, holder):
+    driver = works(engine, holder("main"))
+    shutdown.begin(engine, {driver.python.pid})
+    driver.fence()
+    shutdown.end(engine, older_than_seconds=60)
+    assert states(settle(engine)) == [State.STOPPED] * 2
+    with database.transaction(engine) as connection:
+        connection.execute(update(shutdowns).values(began_at=shutdowns.c.began_at - 61))
+    shutdown.end(engine, older_than_seconds=60)
+    assert launches(settle(engine))
+    assert news(engine) == []
+
+
+def test_flows_that_a_busy_driver_starts_one_after_the_other_are_not_stuck_and_the_one_that_hangs_is(engine, holder):
+    launched(engine, settle(engine), "process 7")
+    come_up(engine, holder("main"))
+    give_back(engine, *FLOWS)
+    pass_time(engine, SLOW_START_SECONDS - 20)
+    assert states(settle(engine)) == [State.STARTING] * 2
+    hold_again(engine, holder("main"), A)
+    orders.begin(engine, [A], by_hand=False)
+    pass_time(engine, SLOW_START_SECONDS - 20)
+    settlement = settle(engine)
+    assert states(settlement) == [State.STARTING] * 2
+    assert settlement.decisions[B].reason == f"its driver starts {A} first, for {SLOW_START_SECONDS - 20} s"
+    pass_time(engine, 21)
+    assert states(settle(engine)) == [State.STUCK] * 2
+
+
+def test_status_sees_as_the_supervisor_does_that_a_driver_died_on_its_way(engine, sleeper):
+    process = sleeper()
+    launched(engine, settle(engine), Process.of(process.pid).to_json())
+    assert supervision.show(engine, "main", FLOWS)[A][1].state is State.STARTING
+    process.kill()
+    process.wait()
+    assert (
+        supervision.show(engine, "main", FLOWS)[A][1]
+        == settle(engine, dead=supervision.handles(engine).get("main")).decisions[A]
+    )

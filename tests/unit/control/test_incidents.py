@@ -1,0 +1,101 @@
+"""Incidents: each is told once, from the moment something is sick until it is well."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Engine, text
+
+from include.control import incidents
+from include.control.incidents import Incident
+from include.control.store import database
+from tests.support.waiting import wait_until
+
+FLOW = "silver.a"
+
+
+def begin(engine: Engine, state: str, reason: str = "why", target: str = FLOW) -> None:
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, target, state, reason)
+
+
+def end(engine: Engine, target: str = FLOW) -> None:
+    with database.transaction(engine) as connection:
+        incidents.end(connection, target)
+
+
+def news(engine: Engine) -> list[tuple[str, str, bool]]:
+    """What somebody is notified of now, for the first time."""
+    found = incidents.untold(engine)
+    for incident in found:
+        incidents.tell(engine, incident.number)
+    return [(incident.target, incident.state, incident.is_over) for incident in found]
+
+
+def test_an_incident_is_told_once_however_long_it_lasts(engine):
+    begin(engine, "STUCK", "without a sign of progress for 121 s")
+    begin(engine, "STUCK", "without a sign of progress for 181 s")
+    [incident] = incidents.untold(engine)
+    assert incident == Incident(incident.number, FLOW, "STUCK", "without a sign of progress for 121 s")
+    assert news(engine) == [(FLOW, "STUCK", False)]
+    begin(engine, "STUCK")
+    assert news(engine) == []
+
+
+def test_whoever_died_before_it_told_somebody_tells_it_later(engine):
+    begin(engine, "STUCK")
+    assert incidents.untold(engine) == incidents.untold(engine) != []
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (["STUCK", "BACKING OFF", "STUCK"], ["STUCK"]),
+        (["BACKING OFF", "BROKEN"], ["BACKING OFF", "BROKEN"]),
+        (["BROKEN", "BROKEN"], ["BROKEN"]),
+        (["BROKEN", "BACKING OFF", "BROKEN"], ["BROKEN"]),
+        (["BACKING OFF", "LAGGING", "STUCK", "LAGGING"], ["BACKING OFF", "LAGGING"]),
+        (["LAGGING", "BROKEN", "STUCK"], ["LAGGING", "BROKEN"]),
+    ],
+)
+def test_while_something_is_sick_only_that_it_needs_a_person_or_loses_data_is_new_news(
+    engine, states: list[str], told: list[str]
+):
+    heard = []
+    for state in states:
+        begin(engine, state)
+        heard += [state for _, state, _ in news(engine)]
+    assert heard == told
+
+
+def test_what_was_well_in_between_is_new_news(engine):
+    begin(engine, "STUCK")
+    assert len(news(engine)) == 1
+    end(engine)
+    end(engine)
+    begin(engine, "STUCK")
+    assert news(engine) == [(FLOW, "STUCK", False)]
+
+
+def test_what_is_over_before_anybody_heard_of_it_is_told_as_over_oldest_first(engine):
+    begin(engine, "BACKING OFF")
+    begin(engine, "BROKEN")
+    begin(engine, "STUCK", target="gold.b")
+    end(engine, "gold.b")
+    assert news(engine) == [(FLOW, "BACKING OFF", True), (FLOW, "BROKEN", False), ("gold.b", "STUCK", True)]
+
+
+def test_what_is_well_and_never_was_sick_is_no_news(engine):
+    end(engine)
+    assert incidents.untold(engine) == []
+
+
+def test_two_watchdogs_at_one_moment_open_one_incident(on_postgresql):
+    with ThreadPoolExecutor(1) as pool:
+        with database.transaction(on_postgresql) as connection:
+            incidents.begin(connection, "supervise", "STUCK", "why")
+            second = pool.submit(begin, on_postgresql, "STUCK", target="supervise")
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: second.done() or connection.execute(waiting).scalar_one(), 2)
+        second.result()
+    begin(on_postgresql, "STUCK", target="supervise")
+    assert len(news(on_postgresql)) == 1

@@ -1,0 +1,433 @@
+"""A keeper holds on while it can, and ends its driver before anybody else could begin."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sized
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, event, select
+
+from include.control import lease
+from include.control.lease import Lease
+from include.control.lease_renewer import Keeper
+from include.control.lock import Entry
+from include.control.orders import Order
+from include.control.process import Holder
+from include.control.store import database
+from include.control.store.schema import desired, leases, metadata, runs
+from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
+from include.errors import LeaseHeld, LeaseLost, SluiceError, Unreachable
+from tests.conftest import ROOT
+from tests.support.waiting import wait_until
+
+FLOW = "silver.readings"
+# The renewing thread ends with LeaseLost where the halt comes back, which the real one never does.
+halting = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def clock() -> float:
+    """The database's clock, read without the database: SQLite's is this machine's."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return connection.execute("SELECT (julianday('now') - 2440587.5) * 86400.0").fetchone()[0]
+
+
+def expires_at(engine: Engine, flow: str = FLOW) -> float:
+    with database.transaction(engine) as connection:
+        return connection.execute(select(leases.c.expires_at).where(leases.c.flow == flow)).scalar_one()
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[int]]:
+    """How many values each statement brings."""
+    values: list[int] = []
+
+    def count(_connection: Connection, _cursor: object, _statement: str, parameters: Sized, *_: object) -> None:
+        values.append(len(parameters))
+
+    event.listen(engine, "before_cursor_execute", count)
+    try:
+        yield values
+    finally:
+        event.remove(engine, "before_cursor_execute", count)
+
+
+def passes(keeper: Keeper, since: Order, flow: str = FLOW) -> bool:
+    return keeper.enter(Entry(flow, flow, alone=False), lambda: True, since)
+
+
+class Halts:
+    """Remembers why and when, and ends a flow's thread, as the real one ends the process."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.moments: list[float] = []
+
+    def __call__(self, reason: str) -> None:
+        self.moments.append(clock())
+        self.reasons.append(reason)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit
+
+
+@pytest.fixture
+def halts() -> Halts:
+    return Halts()
+
+
+@pytest.fixture
+def keep(engine: Engine, halts: Halts) -> Iterator[Callable[..., Keeper]]:
+    """Keeps a lease that is held by somebody: `keep(holder, ttl_seconds)`."""
+    made: list[Keeper] = []
+
+    def start(holder: Holder, ttl_seconds: float) -> Keeper:
+        made.append(Keeper(engine, holder, ttl_seconds, halts))
+        made[-1].take([FLOW])
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for keeper in made:
+        keeper.stop()
+
+
+@contextmanager
+def database_away(engine: Engine) -> Iterator[Callable[[], float]]:
+    """Nobody else gets a word in. Yields what still tells when the lease is over."""
+    if engine.dialect.name == "sqlite":
+        connection = sqlite3.connect(engine.url.database, isolation_level=None, timeout=30)
+        lock = "BEGIN EXCLUSIVE"
+    else:
+        connection = psycopg.connect(engine.url.set(drivername="postgresql").render_as_string())
+        lock = f"LOCK TABLE {', '.join(metadata.tables)}"
+    with closing(connection):
+        connection.execute(lock)
+        yield lambda: connection.execute("SELECT expires_at FROM lease").fetchone()[0]
+        connection.execute("ROLLBACK")
+
+
+def want(engine: Engine, state: str) -> None:
+    with database.transaction(engine) as connection:
+        connection.execute(desired.delete())
+        connection.execute(desired.insert().values(flow=FLOW, state=state, reason="a test"))
+
+
+def test_a_lease_outlives_its_ttl_many_times_while_it_is_kept(engine, holder, keep, halts):
+    keep(holder(), 1)
+    begin = clock()
+    wait_until(lambda: clock() > begin + 2.5, 20)
+    with pytest.raises(LeaseHeld):
+        lease.acquire(engine, [FLOW], holder(), 1)
+    assert halts.reasons == []
+
+
+def test_a_stopped_keeper_gives_its_lease_back(engine, holder, keep):
+    keep(holder(), 30).stop()
+    assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
+
+
+def test_the_gate_lets_a_wanted_flow_pass_and_renews_its_lease(engine, holder, keep):
+    keeper = keep(holder(), 30)
+    before = expires_at(engine)
+    wait_until(lambda: clock() > before - 29.9, 10)
+    assert passes(keeper, Order()) is True
+    assert expires_at(engine) > before
+
+
+def test_the_gate_turns_a_stopped_flow_away_and_lets_it_pass_when_it_is_wanted_again(engine, holder, keep, halts):
+    keeper = keep(holder(), 30)
+    want(engine, "stopped")
+    assert passes(keeper, Order()) is False
+    keeper.take(["another flow"])
+    assert passes(keeper, Order(), "another flow") is True
+    want(engine, "running")
+    assert passes(keeper, Order()) is True
+    assert halts.reasons == []
+
+
+def test_the_gate_turns_a_flow_away_that_is_to_start_anew_and_lets_its_next_run_pass(engine, holder, keep, halts):
+    keeper = keep(holder(), 30)
+    with database.transaction(engine) as connection:
+        connection.execute(runs.insert().values(flow=FLOW, turn=1, attempts=0, needs_person=False))
+    assert passes(keeper, Order()) is False
+    assert passes(keeper, Order(turn=1)) is True
+    want(engine, "draining")
+    assert passes(keeper, Order(turn=1)) is False
+    assert passes(keeper, Order("draining", 1)) is True
+    assert halts.reasons == []
+
+
+def test_the_gate_of_a_stopped_keeper_is_shut(holder, keep):
+    keeper = keep(holder(), 30)
+    keeper.stop()
+    assert passes(keeper, Order()) is False
+
+
+def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has(engine, holder, keep):
+    keeper = keep(holder(), 30)
+    keeper.close()
+    assert passes(keeper, Order()) is False
+    with pytest.raises(SluiceError, match="^silver.more: not begun any more"):
+        keeper.take(["silver.more"])
+    with pytest.raises(LeaseHeld):
+        lease.acquire(engine, [FLOW], holder(), 30)
+
+
+def test_a_look_at_the_gate_costs_the_same_however_many_leases_the_driver_holds(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 300, halts)
+
+    def asked() -> list[int]:
+        with counted(engine) as values:
+            assert passes(keeper, Order()) is True
+            keeper.leave(FLOW)
+        return values
+
+    keeper.take([FLOW])
+    alone = asked()
+    keeper.take([f"silver.flow_{number}" for number in range(299)])
+    assert asked() == alone
+    assert halts.reasons == []
+
+
+def test_all_leases_of_a_driver_are_renewed_and_given_back_by_as_many_statements_as_two(engine, holder):
+    few = lease.acquire(engine, ["a", "b"], holder(), 30)
+    many = lease.acquire(engine, [f"silver.flow_{number}" for number in range(300)], holder(), 30)
+
+    def statements(held: list[Lease]) -> int:
+        with counted(engine) as values:
+            with database.transaction(engine) as connection:
+                lease.renew(connection, held, 30)
+            lease.release(engine, held)
+        return len(values)
+
+    assert statements(many) == statements(few)
+
+
+def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    begin = clock()
+    wait_until(lambda: passes(keeper, Order()) and clock() > begin + 2, 20)
+    assert expires_at(engine, "silver.more") > clock()
+    assert halts.reasons == []
+
+
+def test_whoever_lost_another_lease_in_its_sleep_is_halted_at_the_gate_before_it_writes(engine, holder, halts):
+    former = holder()
+    keeper = Keeper(engine, former, 1.5, halts)
+    keeper.take([FLOW, "silver.more"])
+    over = expires_at(engine)
+    former.fence()
+    lease.acquire(engine, ["silver.more"], holder(), 30)
+    wait_until(lambda: clock() > over - 0.9, 10)
+    with pytest.raises(SystemExit):
+        passes(keeper, Order())
+    assert halts.reasons == ["silver.more was taken over by another driver (this one held epoch 1)"]
+
+
+def test_a_keeper_that_could_give_nothing_back_halts_nothing(engine, holder, keep, halts):
+    keeper = keep(holder(), 2)
+    over = expires_at(engine)
+    with database_away(engine), pytest.raises(Unreachable):
+        keeper.give_back([FLOW])
+    wait_until(lambda: clock() > over, 10)
+    assert halts.reasons == []
+
+
+def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):
+    former = holder()
+    keeper = keep(former, 30)
+    former.fence()
+    lease.acquire(engine, [FLOW], holder(), 30)
+    with pytest.raises(SystemExit):
+        passes(keeper, Order())
+    assert halts.reasons == [f"{FLOW} was taken over by another driver (this one held epoch 1)"]
+
+
+def test_a_gate_whose_halt_comes_back_still_lets_nobody_pass(engine, holder):
+    former = holder()
+    reasons: list[str] = []
+    keeper = Keeper(engine, former, 30, reasons.append)
+    keeper.take([FLOW])
+    former.fence()
+    lease.acquire(engine, [FLOW], holder(), 30)
+    with pytest.raises(LeaseLost):
+        passes(keeper, Order())
+    assert len(reasons) == 1
+
+
+@halting
+def test_whoever_was_taken_over_is_halted_by_the_next_renewal_without_a_batch(engine, holder, keep, halts):
+    former = holder()
+    keep(former, 1.5)
+    former.fence()
+    lease.acquire(engine, [FLOW], holder(), 30)
+    wait_until(lambda: halts.reasons, 10)
+    assert halts.reasons[0] == f"{FLOW} was taken over by another driver (this one held epoch 1)"
+
+
+def test_nobody_notices_a_database_that_is_away_for_less_than_half_a_ttl(engine, holder, keep, halts):
+    keeper = keep(holder(), 3)
+    with database_away(engine):
+        begin = clock()
+        wait_until(lambda: clock() > begin + 1.3, 10)
+    assert passes(keeper, Order()) is True
+    renewed = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > renewed, 20)
+    assert halts.reasons == []
+
+
+def test_a_gate_waits_while_the_database_is_away(engine, holder, keep, halts):
+    keeper = keep(holder(), 20)
+    passed: list[bool] = []
+    with database_away(engine):
+        flow = threading.Thread(target=lambda: passed.append(passes(keeper, Order())), daemon=True)
+        flow.start()
+        begin = clock()
+        # Longer than SQLite waits for its lock, so that the first try has failed.
+        wait_until(lambda: clock() > begin + BUSY_TIMEOUT_SECONDS + 0.5, 20)
+        assert passed == []
+    wait_until(lambda: passed, 20)
+    assert passed == [True]
+    assert halts.reasons == []
+
+
+def test_a_database_that_stays_away_halts_the_driver_before_its_lease_is_over(engine, holder, keep, halts):
+    keep(holder(), 2)
+    first = expires_at(engine)
+    # A renewal has come through, so the deadline is that of a renewed lease.
+    wait_until(lambda: expires_at(engine) > first, 10)
+    with database_away(engine) as ends:
+        over = ends()
+        wait_until(lambda: halts.reasons, 10)
+    assert halts.reasons[0] == "the control database did not answer for 2 s"
+    assert halts.moments[0] < over
+
+
+def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_its_lease_is_over(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 2, halts)
+    keeper.take([FLOW])
+    over = expires_at(engine)
+    with database_away(engine):
+        wait_until(lambda: clock() > over - 0.8, 10)
+        keeper.start()
+        wait_until(lambda: halts.reasons, 10)
+    keeper.stop()
+    assert halts.moments[0] < over
+
+
+@pytest.fixture
+def slow_renewals(engine: Engine) -> Iterator[None]:
+    """Each lasts 0.8 s longer after the database has said until when the lease lasts."""
+
+    def slowly(_connection: Connection) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begin = clock()
+            wait_until(lambda: clock() > begin + 0.8, 10)
+
+    event.listen(engine, "commit", slowly)
+    yield
+    event.remove(engine, "commit", slowly)
+
+
+@pytest.mark.usefixtures("slow_renewals")
+def test_a_renewal_that_takes_its_time_leaves_no_deadline_behind_the_expiry(engine, holder, keep, halts):
+    keep(holder(), 2)
+    first = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > first, 10)
+    with database_away(engine) as ends:
+        over = ends()
+        wait_until(lambda: halts.reasons, 10)
+    assert halts.moments[0] < over
+
+
+def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_renewed(engine, holder, halts):
+    keeper = Keeper(engine, holder(), 2, halts)
+    keeper.take([FLOW])
+    over = expires_at(engine)
+    wait_until(lambda: clock() > over - 1.2, 10)
+    keeper.take(["silver.more"])
+    with database_away(engine):
+        keeper.start()
+        wait_until(lambda: halts.reasons, 10)
+    keeper.stop()
+    assert halts.moments[0] < over
+
+
+# A driver that keeps a lease and answers each line with what the gate says; its halt ends it, as the real one does.
+DRIVER = """
+import os, sys
+from include.control import database
+from include.control.lease_renewer import Keeper
+from include.control.lock import Entry
+from include.control.orders import Order
+from include.control.process import Holder
+
+engine = database.connect(sys.argv[1])
+ttl_seconds = float(sys.argv[2])
+keeper = Keeper(engine, Holder.here("asleep", os.getpid()), ttl_seconds, lambda reason: os._exit(6))
+keeper.take(["silver.readings"])
+keeper.start()
+print("kept", flush=True)
+for line in sys.stdin:
+    print(keeper.enter(Entry("silver.readings", "silver.readings", alone=False), lambda: True, Order()), flush=True)
+"""
+
+
+@pytest.fixture
+def driver(engine: Engine) -> Iterator[subprocess.Popen]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, engine.url.render_as_string(), "1.5"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "kept\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_driver_that_was_asleep_beyond_its_lease_is_dead_when_the_next_one_may_write(engine, holder, driver):
+    os.kill(driver.pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED, 10)
+    with database.transaction(engine) as connection:
+        connection.execute(leases.update().values(expires_at=database.now(connection) - 1))
+    assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
+    assert driver.wait(10) == -signal.SIGKILL
+
+
+def test_a_driver_that_wakes_up_overtaken_from_elsewhere_ends_itself_before_it_writes(engine, holder, driver):
+    os.kill(driver.pid, signal.SIGSTOP)
+    over = expires_at(engine)
+    wait_until(lambda: clock() > over, 10)
+    with database.transaction(engine) as connection:
+        former = connection.execute(select(leases.c.holder)).scalar_one()
+        elsewhere = Holder.from_json(former).python.boot
+        connection.execute(leases.update().values(holder=former.replace(elsewhere, "another machine")))
+    assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
+    driver.stdin.write("may I?\n")
+    driver.stdin.flush()
+    os.kill(driver.pid, signal.SIGCONT)
+    assert driver.wait(10) == 6
+    assert driver.stdout.read() == ""
+
+
+def test_a_database_that_cannot_be_opened_is_named_with_its_setting(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'missing' / 'control.db'}"
+    with pytest.raises(Unreachable) as failure:
+        database.connect(url)
+    assert str(failure.value) == (
+        f"SLUICE_CONTROL_URL is {url}, which does not answer (unable to open database file): start that database, or "
+        f"correct it"
+    )

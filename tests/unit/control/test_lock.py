@@ -1,0 +1,236 @@
+"""The lock on a table: whoever is no append has it alone, gets it in the end, and dies without keeping it."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Engine
+
+from include.control import lease, lock
+from include.control.jobs import windows
+from include.control.lease_renewer import Keeper
+from include.control.lock import Entry
+from include.control.process import Holder
+from include.control.store import database
+from tests.support.waiting import let_pass, wait_until
+
+TABLE = "silver.readings"
+WINDOW = Entry(lease.of_window(TABLE), TABLE, alone=True)
+APPEND, UPSERT = Entry("a flow", TABLE, alone=False), Entry("an upsert", TABLE, alone=True)
+
+
+@pytest.fixture
+def hold(engine: Engine, holder) -> Callable[..., Holder]:
+    """Gives leases to a new holder, or to `by`."""
+
+    def give(*entries: Entry, by: Holder | None = None, ttl_seconds: float = 60) -> Holder:
+        by = by or holder()
+        lease.acquire(engine, [entry.name for entry in entries], by, ttl_seconds)
+        return by
+
+    return give
+
+
+@pytest.fixture
+def enter(engine: Engine) -> Callable[[Entry], str | None]:
+    """Tries to enter: None, or the name of who is in the way."""
+
+    def attempt(entry: Entry) -> str | None:
+        with database.transaction(engine) as connection:
+            obstacle = lock.enter(connection, entry)
+        return obstacle and obstacle.name
+
+    return attempt
+
+
+@pytest.fixture
+def leave(engine: Engine) -> Callable[[Entry], None]:
+    def end(entry: Entry) -> None:
+        with database.transaction(engine) as connection:
+            lock.leave(connection, entry.name)
+
+    return end
+
+
+def test_appends_share_a_table(hold, enter):
+    other = Entry("another flow", TABLE, alone=False)
+    hold(APPEND)
+    hold(other)
+    assert (enter(APPEND), enter(other)) == (None, None)
+
+
+def test_a_window_waits_for_those_inside_and_keeps_new_ones_out(hold, enter, leave):
+    hold(APPEND)
+    hold(WINDOW)
+    assert enter(APPEND) is None
+    assert enter(WINDOW) == APPEND.name
+    leave(APPEND)
+    assert enter(APPEND) == WINDOW.name, "it was announced, so its turn has come"
+    assert enter(WINDOW) is None
+    assert enter(APPEND) == WINDOW.name
+    leave(WINDOW)
+    assert enter(APPEND) is None
+
+
+def test_a_window_on_one_table_is_nothing_to_another(hold, enter):
+    other = Entry("a flow", "silver.others", alone=False)
+    hold(WINDOW)
+    hold(other)
+    assert (enter(WINDOW), enter(other)) == (None, None)
+
+
+def test_of_two_that_want_to_be_alone_the_first_comes_first(hold, enter, leave):
+    for entry in (APPEND, UPSERT, WINDOW):
+        hold(entry)
+    enter(APPEND)
+    assert enter(UPSERT) == APPEND.name
+    assert enter(WINDOW) == APPEND.name
+    leave(APPEND)
+    assert enter(WINDOW) == UPSERT.name
+    assert enter(UPSERT) is None
+    leave(UPSERT)
+    assert enter(UPSERT) == WINDOW.name, "it comes again, behind those who wait"
+    assert enter(WINDOW) is None
+
+
+def test_whoever_no_longer_wants_to_be_alone_keeps_nobody_out(hold, enter, leave):
+    for entry in (APPEND, WINDOW):
+        hold(entry)
+    enter(APPEND)
+    enter(WINDOW)
+    leave(WINDOW)
+    assert enter(APPEND) is None
+
+
+def test_the_flow_of_a_table_writes_inside_the_window_of_its_own_process_only(hold, enter):
+    job = hold(WINDOW, UPSERT)
+    assert enter(WINDOW) is None
+    assert enter(UPSERT) is None
+    job.fence()
+    hold(UPSERT)
+    assert enter(UPSERT) == WINDOW.name
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["its holder has died", "its lease has run out"])
+def test_a_window_that_nobody_holds_any_more_is_removed_and_what_is_left_of_it_ended(hold, enter, engine, dies):
+    job = hold(WINDOW, ttl_seconds=60 if dies else 0.001)
+    hold(APPEND)
+    enter(WINDOW)
+    if dies:
+        job.python.kill()
+    with database.transaction(engine) as connection:
+        obstacle = lock.enter(connection, APPEND)
+    assert obstacle
+    assert obstacle.is_gone
+    lock.remove(engine, obstacle)
+    assert not (job.jvm.is_alive or job.python.is_alive)
+    assert enter(APPEND) is None
+
+
+def test_one_that_renewed_after_all_is_left_its_lease(hold, engine, enter):
+    job = hold(WINDOW)
+    enter(WINDOW)
+    hold(APPEND)
+    with database.transaction(engine) as connection:
+        seen = lock.enter(connection, APPEND)
+        assert seen
+        lease.renew(connection, [lease.Lease(WINDOW.name, seen.epoch)], 60)
+    lock.remove(engine, seen)
+    assert enter(APPEND) == WINDOW.name
+    assert not job.jvm.is_alive
+
+
+@contextmanager
+def kept(engine: Engine, holder: Holder, *names: str) -> Iterator[Keeper]:
+    keeper = Keeper(engine, holder, 60, lambda reason: None)
+    keeper.take(list(names))
+    keeper.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+
+
+def test_a_flow_waits_at_the_gate_for_a_window_and_its_pause_is_in_the_calendar(engine, holder):
+    number = windows.plan(engine, TABLE, "a test", "small files", is_worth_it=True)
+    looks: list[int] = []
+
+    def wait() -> bool:
+        looks.append(1)
+        return True
+
+    with kept(engine, holder(), WINDOW.name) as job, kept(engine, holder(), APPEND.name) as driver:
+        windows.ask(engine, number, TABLE, job.epoch(WINDOW.name))
+        assert job.enter(WINDOW, lambda: True)
+        shape = windows.Shape(1, 2, 3, 4, 5)
+        windows.open_(engine, number, shape)
+        flow = threading.Thread(target=lambda: driver.enter(APPEND, wait))
+        flow.start()
+        wait_until(lambda: len(looks) > 2, 20)
+        assert flow.is_alive()
+        windows.close(engine, number, shape)
+        job.leave(WINDOW.name)
+        flow.join(20)
+        assert not flow.is_alive()
+    (found,) = windows.calendar(engine)
+    (pause,) = found.pauses
+    assert (found.state, found.table, found.before, pause.flow) == ("done", TABLE, shape, APPEND.name)
+    assert 0 <= pause.beyond_seconds <= pause.seconds
+
+
+def test_a_flow_that_is_to_stop_does_not_wait(engine, holder):
+    with kept(engine, holder(), WINDOW.name) as job, kept(engine, holder(), APPEND.name) as driver:
+        assert job.enter(WINDOW, lambda: True)
+        assert driver.enter(APPEND, iter([True, True, False]).__next__) is False
+
+
+def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_next_one(engine, hold):
+    first, second = (windows.plan(engine, TABLE, "a test", "small files", is_worth_it=True) for _ in range(2))
+    job = hold(WINDOW)
+    windows.ask(engine, first, TABLE, 1)
+    with database.transaction(engine) as connection:
+        lease.renew(connection, [lease.Lease(WINDOW.name, 1)], 0.001)
+    job.fence()
+    found = windows.find(engine, first)
+    assert found
+    assert (found.state, found.why) == ("failed", "small files; its job died")
+    hold(WINDOW)
+    windows.ask(engine, second, TABLE, 2)
+    assert [one.state for one in windows.calendar(engine, TABLE)] == ["asked", "failed"]
+
+
+def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, holder):
+    entries = [Entry(f"flow {number}", TABLE, alone=False) for number in range(3)] + [UPSERT, WINDOW]
+    inside: set[Entry] = set()
+    together: list[set[Entry]] = []
+    guard, done = threading.Lock(), dict.fromkeys(entries, 0)
+
+    def work(keeper: Keeper, entry: Entry, dice: random.Random) -> None:
+        for _ in range(6):
+            assert keeper.enter(entry, lambda: True)
+            with guard:
+                inside.add(entry)
+                together.append(set(inside))
+            let_pass(dice.uniform(0, 0.05))
+            with guard:
+                inside.discard(entry)
+            keeper.leave(entry.name)
+            done[entry] += 1
+
+    with (
+        kept(engine, holder(), *(entry.name for entry in entries[:3])) as driver,
+        kept(engine, holder(), UPSERT.name) as other,
+        kept(engine, holder(), WINDOW.name) as job,
+    ):
+        threads = [
+            threading.Thread(target=work, args=(keeper, entry, random.Random(number)))
+            for number, (keeper, entry) in enumerate(zip([driver] * 3 + [other, job], entries, strict=True))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert set(done.values()) == {6}
+    assert [one for one in together if len(one) > 1 and any(entry.alone for entry in one)] == []

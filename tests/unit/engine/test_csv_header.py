@@ -1,0 +1,114 @@
+"""The first record of a CSV file is the names of its columns, or the file goes to the quarantine."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.engine.files import csv_header, file_headers
+from include.engine.files.file_headers import Head
+from tests.support.landing import Landing
+
+KNOWN = "date STRING, amount STRING, description STRING"
+
+
+@pytest.fixture(scope="module")
+def landing() -> Landing:
+    return Landing("headers")
+
+
+def head(landing: Landing, content: bytes, schema: str | None = KNOWN, **source) -> Head:
+    path = landing.drop("a.csv", content)
+    [found] = file_headers.heads(landing.table(schema=schema, **source), [str(path)])
+    return found
+
+
+GOOD = {
+    "those of the table": (b"date,amount,description\n", ("date", "amount", "description")),
+    "some, in capitals, and new ones": (b"AMOUNT,shop\n", ("AMOUNT", "shop")),
+    "other letters": ("date,Betr\u00e4ge,\u6570\n".encode(), ("date", "Betr\u00e4ge", "\u6570")),
+    "a name over two lines": (b'date,"how\nmuch"\n', ("date", "how\nmuch")),
+    "one without a name": (b"date,,x\n", ("date", "_c1", "x")),
+    "a joiner of letters": (
+        "date,\u0645\u06cc\u200c\u0634\u0648\u062f\n".encode(),
+        ("date", "\u0645\u06cc\u200c\u0634\u0648\u062f"),
+    ),
+    "a mark and CRLF": (b"\xef\xbb\xbfdate,amount\r\n", ("date", "amount")),
+    "rows in another encoding": ("date,\u00e9\n".encode() + b"1,\xe9\n", ("date", "\u00e9")),
+    "a header and nothing else": (b"date", ("date",)),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_header_names_the_columns(landing: Landing, case: str):
+    content, names = GOOD[case]
+    found = head(landing, content)
+    assert (found.problem, found.names) == ("", names)
+
+
+BAD = {
+    "bytes that are no text": (b"\xff\xfa\x00,\x9c\n", "its header is not UTF-8"),
+    "another encoding": ("d\u00e4te,amount\n".encode("latin-1"), "its header is not UTF-8"),
+    "control characters": (b"date,\0\1\n", "its header has characters that cannot be printed: 'date,\\x00\\x01'"),
+    "no name at all": (b",,\n", "its header names no column"),
+    "another separator": (
+        b"date;amount\n",
+        "its header 'date;amount' has no name in common with the table, which has date, amount, description",
+    ),
+    "nothing": (b"", "it is empty"),
+    "empty lines": (b"\n\r\n", "it is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_header_is_a_problem_of_its_file(landing: Landing, case: str):
+    content, problem = BAD[case]
+    assert head(landing, content).problem == problem
+
+
+def test_a_file_without_a_header_has_none_that_could_be_wrong(landing: Landing):
+    assert head(landing, b"\xff,1,2\n", header=False).problem == ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([b"", b"date,"]), st.binary(max_size=60))
+def test_no_bytes_become_names_that_nobody_can_read_or_that_the_table_does_not_know(begin: bytes, content: bytes):
+    found = head(Landing("headers"), begin + content)
+    if not found.problem:
+        assert {name.lower() for name in found.names} & {"date", "amount", "description"}
+        text = "".join("".join(found.names).split())
+        assert not [character for character in text if character < " " or character in "\x7f\ufffd"]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3), max_size=5), st.sets(st.sampled_from("ab"))
+)
+def test_a_batch_that_is_tried_again_behind_its_new_columns_accepts_the_same_files(headers, columns):
+    left = csv_header.strangers(headers, columns)
+    accepted = [names for place, names in enumerate(headers) if place not in left]
+    added = columns.union(*accepted)
+    assert csv_header.strangers(headers, added or columns) == left
+
+
+def test_of_first_files_those_that_have_nothing_in_common_with_most_are_strangers():
+    headers = [("lorem",), ("date", "amount"), ("date", "amount"), ("amount", "shop"), ("shop", "x")]
+    for some in itertools.permutations(headers):
+        assert [some[place] for place in csv_header.strangers(some, ())] == [("lorem",)]
+
+
+def test_of_two_first_files_the_header_with_more_names_counts():
+    assert csv_header.strangers([("lorem",), ("date", "amount")], ()) == [0]
+    assert csv_header.strangers([("date", "amount"), ("lorem",)], ()) == [1]
+
+
+def test_a_column_without_a_name_has_nothing_in_common_with_another():
+    assert csv_header.strangers([("garbage", "_c1", "zz")], ("date", "_c1")) == [0]
+
+
+def test_the_sentence_names_what_was_expected(tmp_path: Path):
+    assert (
+        csv_header.stranger(("x",), ()) == "its header 'x' has no name in common with the other files that came with it"
+    )

@@ -1,0 +1,117 @@
+"""`python -m include.ledger quarantine`: why rows are in a quarantine, newest first, without a JVM."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from include import catalog
+from include.catalog import Catalog
+from include.ledger import __main__ as cli
+from include.ledger import quarantine
+from include.settings import settings
+from include.spec import Delta, Expect, Table
+from tests.support import lake
+
+TABLE, QUARANTINE = "silver.readings", "quarantine.silver_readings"
+STRICT = Table(
+    name=TABLE, comment="", source=Delta("bronze.readings"), expect=(Expect("identified", "device_id IS NOT NULL"),)
+)
+LENIENT = Table(name="gold.readings", comment="", source=Delta(TABLE))
+SCHEMA = pa.schema(
+    {
+        "device_id": pa.string(),
+        "heart_bpm": pa.int32(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "_errors": pa.list_(pa.struct({"field": pa.string(), "message": pa.string()})),
+        "_rules": pa.list_(pa.string()),
+        "_flow": pa.string(),
+        "_generation": pa.int32(),
+        "_batch": pa.int64(),
+        "_source": pa.string(),
+        "_replay": pa.int64(),
+    }
+)
+UNTYPED = [{"field": "heart_bpm", "message": "'many' is no INT"}]
+
+
+def broken(batch: int, offset: int, *rules: str, errors: list[dict] | None = None) -> dict:
+    origin = {"topic": "readings", "partition": 0, "offset": offset}
+    stamp = {"_flow": TABLE, "_generation": 1, "_batch": batch, "_source": '{"reservoirVersion": 7}'}
+    return {"device_id": f"d{offset}", "heart_bpm": 300, **origin, "_errors": errors, "_rules": rules, **stamp}
+
+
+def store(at: float, batch: int, *rows: dict) -> str:
+    """A commit of the quarantine with a file of these rows; returns the name of that file."""
+    name = f"{at:.0f}.parquet"
+    path = settings().table_path(QUARANTINE) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(list(rows), SCHEMA), path)
+    lake.write(QUARANTINE, at, lake.data(name, len(rows), at), flow=TABLE, generation=1, batch=batch)
+    return name
+
+
+@pytest.fixture
+def ask(home, monkeypatch, capsys):
+    """Runs the command, and returns what it printed."""
+
+    tables = Catalog({table.name: table for table in (STRICT, LENIENT)})
+    monkeypatch.setattr(catalog, "load", lambda: tables)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["ledger", "quarantine", *arguments])
+        cli.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_newest_rows_come_first_each_with_its_reasons_and_where_it_came_from(ask):
+    store(1_800_000_000, 4, broken(4, 10, "identified"), broken(4, 11, "plausible heart rate"))
+    store(1_800_000_060, 5, broken(5, 12, "identified", "plausible heart rate", errors=UNTYPED))
+    lines = ask(TABLE, "--limit", "2").splitlines()
+    assert lines[:3] == [
+        f"{QUARANTINE}: 3 rows; the newest 2 of them are shown",
+        "  2 rows are here by 'identified'",
+        "  2 rows are here by 'plausible heart rate'",
+    ]
+    assert lines[3:6] == [
+        f"{TABLE} 1/5  2027-01-15 08:01:00Z  'identified', 'plausible heart rate'  readings/0 offset 12",
+        "    heart_bpm: 'many' is no INT",
+        "    device_id=d12, heart_bpm=300",
+    ]
+    assert lines[6].startswith(f"{TABLE} 1/4  2027-01-15 08:00:00Z  ")
+    found = json.loads(ask(QUARANTINE, "--json"))
+    assert (found["total"], found["counted"]) == (3, 3)
+    assert [row["origin"]["offset"] for row in found["rows"]][0] == 12
+    assert (found["rows"][0]["errors"], found["rows"][0]["source_to"]) == (UNTYPED, {"reservoirVersion": 7})
+
+
+def test_files_that_are_not_needed_are_not_opened(ask, monkeypatch):
+    oldest = store(1_800_000_000, 4, broken(4, 10, "identified"))
+    store(1_800_000_060, 5, broken(5, 11, "identified"), broken(5, 12, "identified"))
+    (settings().table_path(QUARANTINE) / oldest).unlink()
+    monkeypatch.setattr(quarantine, "MOST_COUNTED_ROWS", 2)
+    lines = ask(TABLE, "--limit", "1").splitlines()
+    assert lines[0] == f"{QUARANTINE}: 3 rows; the newest 1 of them are shown"
+    assert lines[1] == "  2 rows of the newest 2 are here by 'identified'"
+
+
+def test_rows_of_a_compacted_file_have_the_time_at_which_their_batch_put_them_there(ask):
+    rows = [broken(4, 10, "identified"), broken(5, 11, "identified")]
+    files = [store(1_800_000_000, 4, rows[0]), store(1_800_000_060, 5, rows[1])]
+    path = settings().table_path(QUARANTINE)
+    parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), path / "both.parquet")
+    removes = [{"remove": {"path": file, "deletionTimestamp": 1_900_000_000_000}} for file in files]
+    lake.write(QUARANTINE, 1_900_000_000, *removes, lake.data("both.parquet", 2, 1_900_000_000, dataChange=False))
+    found = json.loads(ask(TABLE, "--json"))["rows"]
+    assert [(row["batch"], row["at"]) for row in found] == [(5, 1_800_000_060), (4, 1_800_000_000)]
+
+
+def test_without_a_quarantine_it_says_so(ask):
+    assert ask(TABLE) == f"{QUARANTINE} holds no rows\n"
+    assert ask("gold.readings") == "no rule of gold.readings quarantines\n"
+    assert json.loads(ask(TABLE, "--json"))["rows"] == []

@@ -1,0 +1,208 @@
+"""How far a flow is behind its source, in every measure: on commits and checkpoints made by hand, a real broker too."""
+
+import json
+import os
+import time
+from dataclasses import replace
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from include.monitoring import lag
+from include.monitoring.lag import Lag
+from include.readers import delta_backlog
+from include.settings import settings
+from include.spec import Delta, Files, Kafka, Table
+from tests.support import lake
+from tests.support.lake import checkpoint, delta_offset
+from tests.support.topic import Topic
+
+SOURCE = "bronze.events"
+READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
+
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def of(flow: Table) -> Lag:
+    return lag.look([flow])[flow.flow]
+
+
+def test_a_flow_that_stands_within_a_version_lacks_its_later_files_and_every_later_version():
+    now = time.time()
+    lake.rows(SOURCE, now - 300, 1, 2, 4)
+    lake.rows(SOURCE, now - 200, 8, 16)
+    lake.rows(SOURCE, now - 100, 32)
+    checkpoint(READER.flow, delta_offset(0, 0))
+    found = of(READER)
+    assert (found.count, found.versions, found.files, found.bytes, found.rows) == (2, 2, 5, 500, 2 + 4 + 8 + 16 + 32)
+    assert found.seconds == pytest.approx(300, abs=5)
+    assert found.words == "2 versions"
+    checkpoint(READER.flow, delta_offset(0, 0), delta_offset(2, -1))
+    found = of(READER)
+    assert (found.versions, found.files, found.rows) == (1, 1, 32)
+    assert found.seconds == pytest.approx(100, abs=5)
+    assert not found.is_up_to_date
+
+
+def test_a_batch_that_is_planned_and_not_committed_is_still_unread():
+    lake.rows(SOURCE, time.time(), 1, 2)
+    lake.rows(SOURCE, time.time(), 4)
+    checkpoint(READER.flow, delta_offset(1), delta_offset(2), is_planned=True)
+    assert (of(READER).rows, of(READER).versions) == (4, 1)
+
+
+def test_a_version_that_only_compacts_or_is_empty_leaves_a_reader_up_to_date():
+    now = time.time()
+    lake.rows(SOURCE, now - 500, 1)
+    lake.write(SOURCE, now - 400, lake.data("compacted", 1, now, dataChange=False))
+    lake.rows(SOURCE, now - 300)
+    checkpoint(READER.flow, delta_offset(1))
+    found = of(READER)
+    assert (found.versions, found.files, found.rows, found.seconds) == (2, 0, 0, 0)
+    assert found.is_up_to_date
+
+
+def test_a_flow_within_its_first_version_lacks_the_rest_of_that_versions_files_by_age_and_name():
+    path = settings().table_path(SOURCE)
+    for count in (1, 2, 4, 8):
+        write_deltalake(path, pyarrow.table({"number": range(count)}), mode="append")
+    assert len({file.stat().st_mtime for file in path.glob("*.parquet")}) == 4, (
+        "the order of the files is told by their dates"
+    )
+    checkpoint(READER.flow, delta_offset(2, 0, is_first=True))
+    found = of(READER)
+    assert (found.versions, found.files, found.rows) == (1, 3, 2 + 4 + 8)
+    checkpoint(READER.flow, delta_offset(3, 1, is_first=True))
+    found = of(READER)
+    assert (found.versions, found.files, found.rows, found.words) == (0, 2, 12, "2 files")
+    assert not found.is_up_to_date
+
+
+def test_a_flow_that_has_read_nothing_lacks_all_that_its_source_holds():
+    now = time.time()
+    lake.rows(SOURCE, now - 900, 1, 2)
+    lake.rows(SOURCE, now - 600, 4)
+    found = of(READER)
+    assert (found.versions, found.files, found.rows, found.words) == (2, 3, 7, "nothing read yet")
+    assert found.seconds == pytest.approx(900, abs=5)
+    from_one = replace(READER, source=Delta(SOURCE, since_version=1))
+    assert (of(from_one).versions, of(from_one).rows) == (1, 4)
+
+
+def test_a_reader_of_the_change_feed_lacks_its_files_or_where_there_are_none_those_of_the_table():
+    now = time.time()
+    changes = replace(READER, source=Delta(SOURCE, changes=True))
+    lake.rows(SOURCE, now - 500, 1)
+    cdc = {"cdc": {"path": "_change_data/c", "partitionValues": {}, "size": 70, "dataChange": False}}
+    lake.write(SOURCE, now - 400, lake.data("merged", 5, now), cdc)
+    lake.rows(SOURCE, now - 300, 8)
+    checkpoint(changes.flow, delta_offset(1))
+    found = of(changes)
+    assert (found.files, found.bytes, found.rows) == (2, 170, None)
+    checkpoint(changes.flow, delta_offset(2))
+    assert of(changes).rows == 8
+
+
+def test_a_flow_that_is_far_behind_is_told_by_its_first_commits_and_that_there_is_more(monkeypatch):
+    monkeypatch.setattr(delta_backlog, "MOST_COMMITS", 3)
+    for _ in range(5):
+        lake.rows(SOURCE, time.time(), 1)
+    checkpoint(READER.flow, delta_offset(1))
+    found = of(READER)
+    assert (found.versions, found.rows, found.is_more) == (4, 3, True)
+    checkpoint(READER.flow, delta_offset(2))
+    assert (of(READER).rows, of(READER).is_more) == (3, False)
+
+
+def test_what_cannot_be_told_is_said_in_a_sentence_and_keeps_nothing_else_from_being_told():
+    path = settings().table_path(SOURCE)
+    assert of(READER).unknown == f"{path} holds no Delta log: start the flow that writes the table first"
+    for _ in range(4):
+        lake.rows(SOURCE, time.time(), 1)
+    checkpoint(READER.flow, delta_offset(1))
+    (path / "_delta_log" / f"{2:020}.json").unlink()
+    assert "lacks commits from version 1 on" in of(READER).unknown
+    checkpoint(READER.flow, delta_offset(9))
+    assert "ends at version 3, before 9" in of(READER).unknown
+    (settings().checkpoints(READER.flow) / "1" / "offsets" / "0").write_text("")
+    damaged, other = READER, replace(READER, name="gold.other")
+    checkpoint(other.flow, delta_offset(3))
+    found = lag.look([damaged, other])
+    assert "cut short" in found[damaged.flow].unknown
+    assert found[other.flow].rows == 1
+
+
+def test_files_that_wait_are_counted_with_their_bytes_and_the_age_of_the_oldest(tmp_path):
+    bills = Table(name="bronze.bills", source=Files(str(tmp_path / "bills"), format="csv"), comment="")
+    (tmp_path / "bills").mkdir()
+    for name, age in (("a.csv", 900), ("b.csv", 600), ("c.csv", 300)):
+        file = tmp_path / "bills" / name
+        file.write_text("12345")
+        os.utime(file, (time.time() - age, time.time() - age))
+    found = of(bills)
+    assert (found.count, found.files, found.bytes, found.words) == (3, 3, 15, "nothing read yet")
+    log = checkpoint(bills.flow, {"logOffset": 0}) / "sources" / "0"
+    log.mkdir(parents=True)
+    taken = {"path": f"file://{tmp_path}/bills/a.csv", "timestamp": 1, "batchId": 0}
+    (log / "0").write_text(f"v1\n{json.dumps(taken)}")
+    found = of(bills)
+    assert (found.count, found.bytes, found.rows, found.words) == (2, 10, None, "2 files")
+    assert found.seconds == pytest.approx(600, abs=5)
+
+
+def test_kafka_flows_lack_offsets_of_each_partition_and_know_when_the_first_unread_record_goes(broker):
+    topic = Topic(broker).create(partitions=2, retention_ms=7_200_000).send(*range(7))
+    flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
+    found = of(flow)
+    assert (found.count, found.offsets, found.words) == (7, {topic.name: {0: 4, 1: 3}}, "nothing read yet")
+    checkpoint(flow.flow, {topic.name: {"0": 4, "1": 1}})
+    found = of(flow)
+    assert (found.count, found.offsets, found.words) == (2, {topic.name: {0: 0, 1: 2}}, "2 records")
+    assert 0 <= found.seconds < 60
+    assert 1.9 < found.hours_until_loss <= 2
+    assert (found.versions, found.rows) == (None, None)
+    checkpoint(flow.flow, {topic.name: {"0": 4, "1": 3}})
+    assert of(flow).is_up_to_date
+    assert (of(flow).seconds, of(flow).hours_until_loss) == (0, None)
+
+
+def test_records_that_are_dated_back_are_as_old_as_they_say(broker):
+    topic = Topic(broker).create()
+    flow = Table(name="bronze.events", source=Kafka(pattern=f"{topic.name}|none"), comment="")
+    topic.send_at(time.time() - 5_000, "a")
+    topic.send_at(time.time() - 1_000, "b")
+    assert of(flow).seconds == pytest.approx(5_000, abs=10)
+    checkpoint(flow.flow, {topic.name: {"0": 1}})
+    assert of(flow).seconds == pytest.approx(1_000, abs=10)
+
+
+def test_a_topic_that_is_gone_is_named_and_leaves_other_flows_alone(broker):
+    topic = Topic(broker).create().send("a")
+    there = Table(name="bronze.there", source=Kafka(topic.name), comment="")
+    gone = Table(name="bronze.gone", source=Kafka("nobody-made-it"), comment="")
+    found = lag.look([gone, there])
+    assert found["bronze.gone"].unknown.startswith("topic 'nobody-made-it' does not exist on ")
+    assert found["bronze.there"].count == 1
+
+
+def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, monkeypatch):
+    monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
+    settings.cache_clear()
+    flows = [Table(name=f"bronze.b{number}", source=Kafka(f"t{number}"), comment="") for number in range(10)]
+    began = time.monotonic()
+    found = lag.look(flows, timeout_seconds=1)
+    assert time.monotonic() - began < 3
+    assert {one.words for one in found.values()} == {"unknown: no broker"}
+    assert all(one.is_away for one in found.values())
+
+
+def test_reading_the_log_with_delta_rs_and_by_its_commits_comes_to_the_same():
+    path = settings().table_path(SOURCE)
+    for count in (3, 5):
+        write_deltalake(path, pyarrow.table({"number": range(count)}), mode="append")
+    DeltaTable(path).optimize.compact()
+    write_deltalake(path, pyarrow.table({"number": range(7)}), mode="append")
+    checkpoint(READER.flow, delta_offset(1))
+    assert (of(READER).rows, of(READER).files, of(READER).versions) == (12, 2, 3)

@@ -1,0 +1,423 @@
+"""Journals of drivers on their way into `ledger.query_progress`: every line once, whoever is killed at what moment."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from include.errors import Unreachable, UsageError
+from include.ledger import __main__
+from include.monitoring import progress_journal, progress_rows, progress_table
+from include.monitoring.progress_journal import Journal
+from include.monitoring.progress_table import gather as gather_once
+from include.settings import settings
+from tests.conftest import ROOT
+from tests.support.flows import rows_of
+
+FLOW = "silver.tracker_readings"
+# What is old is forgotten.
+NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+STATE = {
+    "operatorName": "stateStoreSave",
+    "numRowsTotal": 3,
+    "numRowsUpdated": 2,
+    "allUpdatesTimeMs": 209,
+    "numRowsRemoved": 1,
+    "commitTimeMs": 104,
+    "memoryUsedBytes": 2320,
+    "numRowsDroppedByWatermark": 7,
+    "customMetrics": {"loadedMapCacheHitCount": 36},
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+def report(batch: int, at: datetime = NOW, **changed: object) -> dict:
+    """As Spark 4.2 writes it, of a batch from Kafka."""
+    return {
+        "id": "9db2f8f0-a424-4094-93bf-bd383eefd5ab",
+        "runId": "f39ba1d0-cb89-4d9e-a0d3-cb65d2acb5ba",
+        "name": FLOW,
+        "timestamp": f"{at + timedelta(seconds=batch):%Y-%m-%dT%H:%M:%S.000Z}",
+        "batchId": batch,
+        "numInputRows": 100,
+        "inputRowsPerSecond": 93.4,
+        "processedRowsPerSecond": 70.5,
+        "durationMs": {
+            "addBatch": 1191,
+            "commitOffsets": 33,
+            "getBatch": 4,
+            "latestOffset": 5,
+            "queryPlanning": 133,
+            "triggerExecution": 1429,
+            "walCommit": 68,
+        },
+        "stateOperators": [],
+        "sources": [
+            {
+                "description": "KafkaV2[Subscribe[tracker_events]]",
+                "startOffset": {"tracker_events": {"0": batch * 100}},
+                "endOffset": {"tracker_events": {"0": batch * 100 + 100}},
+                "latestOffset": {"tracker_events": {"0": 1000}},
+                "numInputRows": 100,
+                "metrics": {"maxOffsetsBehindLatest": "900"},
+            }
+        ],
+        "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
+        **changed,
+    }
+
+
+def line(told: dict, kind: str = "report", flow: str = FLOW, **more: object) -> str:
+    return json.dumps({"driver": "main", "flow": flow, "generation": 2, kind: json.dumps(told), **more})
+
+
+def ending(batch: int | None, error: str | None) -> str:
+    told = {**report(0), "timestamp": f"{NOW + timedelta(hours=1):%Y-%m-%dT%H:%M:%S+00:00}"}
+    told |= {"batchId": batch, "error": error}
+    return json.dumps({"driver": "main", "flow": FLOW, "generation": 2, "ending": told})
+
+
+def write(*lines: str) -> None:
+    """A segment that its driver has finished."""
+    made = Journal()
+    made.write(list(lines))
+    made.finish()
+
+
+def batches() -> list[int]:
+    return sorted(row["batch"] for row in rows_of(progress_rows.TABLE))
+
+
+def table() -> DeltaTable:
+    return DeltaTable(str(settings().table_path(progress_rows.TABLE)))
+
+
+def test_a_batch_has_all_that_spark_told_of_it_in_columns():
+    told = report(7, stateOperators=[STATE])
+    write(line(told))
+    assert gather_once() == 1
+    (row,) = rows_of(progress_rows.TABLE)
+    raw = row.pop("raw")
+    assert json.loads(raw) == told
+    assert row == {
+        "day": NOW.date(),
+        "event": "batch",
+        "at": NOW + timedelta(seconds=7),
+        "flow": FLOW,
+        "driver": "main",
+        "generation": 2,
+        "batch": 7,
+        "query_id": "9db2f8f0-a424-4094-93bf-bd383eefd5ab",
+        "run_id": "f39ba1d0-cb89-4d9e-a0d3-cb65d2acb5ba",
+        "source": "KafkaV2[Subscribe[tracker_events]]",
+        "start_offset": '{"tracker_events": {"0": 700}}',
+        "end_offset": '{"tracker_events": {"0": 800}}',
+        "latest_offset": '{"tracker_events": {"0": 1000}}',
+        "source_metrics": [("maxOffsetsBehindLatest", "900")],
+        "sink": "ForeachBatchSink",
+        "input_rows": 100,
+        "input_rows_per_second": 93.4,
+        "processed_rows_per_second": 70.5,
+        "trigger_execution_ms": 1429,
+        "latest_offset_ms": 5,
+        "get_batch_ms": 4,
+        "query_planning_ms": 133,
+        "wal_commit_ms": 68,
+        "add_batch_ms": 1191,
+        "commit_offsets_ms": 33,
+        "state": [
+            {
+                "operator": "stateStoreSave",
+                "rows": 3,
+                "rows_updated": 2,
+                "rows_removed": 1,
+                "rows_late": 7,
+                "memory_bytes": 2320,
+                "commit_ms": 104,
+            }
+        ],
+        "error": None,
+    }
+
+
+def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
+    unread = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
+    write(line(report(7, **unread), rows=143), line(report(8), rows=7), line(report(9, **unread), rows=None))
+    gather_once()
+    rows = sorted(rows_of(progress_rows.TABLE), key=lambda row: row["batch"])
+    rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
+    assert rates == [(143, None, pytest.approx(143 / 1.429)), (100, 93.4, 70.5), (0, 0.0, 0.0)]
+
+
+def test_idle_triggers_and_ends_are_told_from_batches():
+    idle = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
+    del idle["inputRowsPerSecond"]
+    write(line(report(7)), line(idle), ending(None, None), ending(9, "Broken: a rule was broken"))
+    gather_once()
+    found = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress_rows.TABLE)}
+    assert found == {
+        ("batch", 7, None),
+        ("idle", 8, None),
+        ("ended", None, None),
+        ("failed", 9, "Broken: a rule was broken"),
+    }
+
+
+def test_an_error_that_quotes_what_is_no_text_keeps_nothing_from_being_gathered():
+    write(line(report(7)), ending(9, "OSError: caf\udce9.csv"))
+    assert progress_table.gather() == 2
+    assert {row["error"] for row in rows_of(progress_rows.TABLE)} == {None, "OSError: caf\\udce9.csv"}
+
+
+def test_all_segments_of_all_drivers_come_in_one_commit():
+    for batch in range(5):
+        write(line(report(batch)))
+    assert gather_once() == 5
+    assert table().version() == 0
+    assert gather_once() == 0
+    assert table().version() == 0
+    assert batches() == [0, 1, 2, 3, 4]
+    assert progress_journal.segments() == []
+
+
+def test_a_segment_that_its_driver_still_writes_is_left_to_it():
+    busy = Journal()
+    busy.write([line(report(1))])
+    assert gather_once() == 0
+    busy.write([line(report(2))])
+    busy.finish()
+    assert gather_once() == 2
+    assert batches() == [1, 2]
+
+
+# Ends like a kill, at the moment that argv[1] names.
+KILLED = """
+import os, shutil, signal, sys
+from include.monitoring import progress_rows, progress_table
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "after the commit":
+    progress_table.shutil.rmtree = die
+elif sys.argv[1] == "before the commit":
+    progress_table.write_deltalake = die
+elif sys.argv[1] == "while it claims":
+    take = progress_table.progress_journal.take
+    progress_table.progress_journal.take = lambda *arguments: take(*arguments) and die()
+progress_table.gather()
+"""
+
+
+@pytest.mark.parametrize("moment", ["after the commit", "before the commit", "while it claims"])
+def test_every_line_comes_once_where_the_gathering_was_killed(home: Path, moment: str):
+    write(line(report(0)))
+    gather_once()
+    write(line(report(1)))
+    write(line(report(2)))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, moment], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert {row["batch"] for row in progress_rows.newest(FLOW, 10)} == {0, 1, 2}
+    write(line(report(3)))
+    gather_once()
+    assert batches() == [0, 1, 2, 3]
+    assert progress_journal.segments() == []
+
+
+def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line(home: Path, capsys):
+    code = "from include.monitoring.progress_journal import Journal; journal = Journal(); "
+    code += f"journal.write([{line(report(1))!r}]); "
+    code += """journal._segment.write(b'{"driver": "ma'); print(flush=True); input()"""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
+    )
+    assert driver.stdout and driver.stdin
+    driver.stdout.readline()
+    assert gather_once() == 0
+    driver.kill()
+    driver.communicate()
+    assert gather_once() == 1
+    assert batches() == [1]
+    assert "line 2 is no query progress, left out" in capsys.readouterr().err
+
+
+def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
+    made = Journal()
+    made.write([line(report(1))])
+    for segment in progress_journal.segments():
+        segment.unlink()
+    made.write([line(report(2))])
+    made.finish()
+    gather_once()
+    assert batches() == [2]
+
+
+def test_of_two_that_gather_at_once_one_does_it():
+    write(line(report(1)))
+    with (settings().journals / "gather.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert gather_once() is None
+        assert not settings().is_stored(progress_rows.TABLE)
+    assert gather_once() == 1
+
+
+def test_several_that_gather_at_once_lose_double_and_hide_nothing():
+    is_over = threading.Event()
+
+    def gather_all_the_time() -> None:
+        while not is_over.is_set():
+            gather_once()
+
+    # Each opens the lock for itself, as processes would.
+    with ThreadPoolExecutor(3) as gatherers:
+        at_work = [gatherers.submit(gather_all_the_time) for _ in range(3)]
+        try:
+            for batch in range(20):
+                write(line(report(batch)))
+                assert [row["batch"] for row in progress_rows.newest(FLOW, 100)] == [*range(batch, -1, -1)]
+        finally:
+            is_over.set()
+    assert [one.exception() for one in at_work] == [None] * 3
+    gather_once()
+    assert batches() == list(range(20))
+
+
+def test_what_cannot_be_stored_stays_in_its_journal_and_comes_later(home: Path):
+    write(line(report(1)))
+    log = settings().table_path(progress_rows.TABLE) / "_delta_log"
+    log.parent.mkdir(parents=True)
+    log.write_text("in the way")
+    with pytest.raises(Unreachable, match=r"^ledger.query_progress: .* stays in .*progress"):
+        gather_once()
+    log.unlink()
+    assert gather_once() == 1
+
+
+def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch: pytest.MonkeyPatch):
+    for batch in (1, 2):
+        write(line(report(batch)))
+        gather_once()
+    write(line(report(3)))
+    (settings().journals / "claimed-3").mkdir()
+    monkeypatch.setattr(progress_table, "_append", lambda rows, number: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(Unreachable):
+        gather_once()
+    monkeypatch.undo()
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    settings().table_path(progress_rows.TABLE).rename(home / "lost")
+    assert gather_once() == 1
+    write(line(report(4)))
+    assert gather_once() == 1
+    assert batches() == [3, 4]
+
+
+def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress_table, "MOST_FILES_A_DAY", 4)
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for batch in range(3):
+        write(line(report(batch, today)), line(report(batch, today - timedelta(days=30))))
+        gather_once()
+    assert len(table().file_uris()) == 6
+    write(line(report(3, today)), line(report(3, today - timedelta(days=31))))
+    gather_once()
+    assert len(table().file_uris()) == 4
+    assert batches() == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress_journal, "SEGMENT_SECONDS", 0)
+    made = Journal()
+    for batch in range(5):
+        made.write([line(report(batch))])
+        made.turn()
+    assert len(progress_journal.segments()) == 2
+    gather_once()
+    made.turn()
+    gather_once()
+    assert batches() == [0, 1, 2, 3, 4]
+
+
+def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress_journal, "SEGMENT_BYTES", 100)
+    made = Journal()
+    for batch in range(3):
+        made.write([line(report(batch))])
+        made.turn()
+    assert gather_once() == 3
+
+
+def test_a_full_journal_says_so_and_takes_more_when_it_was_gathered(monkeypatch: pytest.MonkeyPatch):
+    write(line(report(1)))
+    monkeypatch.setattr(progress_journal, "JOURNAL_BYTES", 100)
+    with pytest.raises(OSError, match="wait in .* to be gathered"):
+        write(line(report(2)))
+    gather_once()
+    write(line(report(2)))
+    gather_once()
+    assert batches() == [1, 2]
+
+
+def test_the_newest_batches_come_from_the_table_and_from_journals_nobody_has_gathered():
+    yesterday = NOW - timedelta(days=1)
+    write(line(report(1, yesterday)), line(report(2, yesterday), flow="bronze.other"))
+    gather_once()
+    write(line(report(3)))
+    gather_once()
+    busy = Journal()
+    busy.write([line(report(4))])
+    assert [row["batch"] for row in progress_rows.newest(FLOW, 10)] == [4, 3, 1]
+    assert [row["batch"] for row in progress_rows.newest(FLOW, 2)] == [4, 3]
+    assert progress_rows.newest("bronze.nobody", 2) == []
+    busy.finish()
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Runs a command of `python -m include.ledger`, and returns what it printed."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["ledger", *arguments])
+        __main__.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_commands_gather_and_show_what_batches_took(ledger):
+    idle = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
+    write(line(report(7)), line(idle), ending(9, "Broken: a rule was broken\nand a page of text"))
+    assert "3 rows came into ledger.query_progress" in ledger("gather")
+    write(line(report(9)))
+    day = f"{NOW:%Y-%m-%d}"
+    assert ledger("progress", FLOW).splitlines() == [
+        f"{day} 13:00:00Z  2/9  failed  Broken: a rule was broken",
+        f"{day} 12:00:09Z  2/9  batch  100 rows, 93.4 in, 70.5 out a second  ms: trigger execution 1,429, "
+        "latest offset 5, get batch 4, query planning 133, wal commit 68, add batch 1,191, commit offsets 33",
+        f"{day} 12:00:08Z  2/8  idle  ms: trigger execution 4, latest offset 3",
+        f"{day} 12:00:07Z  2/7  batch  100 rows, 93.4 in, 70.5 out a second  ms: trigger execution 1,429, "
+        "latest offset 5, get batch 4, query planning 133, wal commit 68, add batch 1,191, commit offsets 33",
+    ]
+    (newest,) = json.loads(ledger("progress", FLOW, "--json", "--limit", "1"))
+    assert (newest["event"], newest["at"]) == ("failed", f"{day}T13:00:00+00:00")
+    assert "no progress of bronze.page_views was told yet" in ledger("progress", "bronze.page_views")
+    with pytest.raises(UsageError, match="bronze.page_view"):
+        ledger("progress", "bronze.page_view")

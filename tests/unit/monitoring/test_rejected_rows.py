@@ -1,0 +1,91 @@
+"""A flow whose rows suddenly end elsewhere than in its table is an alarm; one that always drops most is none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from include.monitoring import rejected_rows
+from include.spec import Delta, Expect, Table
+from tests.support import lake
+
+NOW = 1_800_000_000.0
+TABLE = Table(
+    name="silver.orders",
+    comment="",
+    source=Delta("bronze.orders"),
+    schema="number BIGINT",
+    expect=(Expect("given", "number IS NOT NULL"),),
+)
+
+
+@pytest.fixture
+def history(home: Path):
+    """Commits batches of so many rows, one each ten seconds up to now: (read, written, quarantined)."""
+
+    def write(*batches: tuple[int, int, int], flow: str = TABLE.name) -> None:
+        for number, (read, written, quarantined) in enumerate(batches):
+            at = NOW - 10 * (len(batches) - number)
+            tally = {"read": read, "kept": read - quarantined, "quarantined": quarantined, "dropped": 0, "broke": {}}
+            counts = {"flow": flow, "generation": 1, "batch": number, "rows": tally}
+            data = [lake.data(f"{number}", written, at)] if written else []
+            lake.write(TABLE.name, at, *data, written=written, **counts)
+
+    return write
+
+
+def words(is_known: bool = False) -> str | None:
+    return rejected_rows.of(TABLE, NOW, is_known)
+
+
+GOOD, REPEATED, BAD = (50, 50, 0), (50, 0, 0), (50, 1, 49)
+# A rule that filters most rows out, always.
+FILTERED = (50, 2, 48)
+
+
+def test_rows_that_all_repeat_stored_ones_are_an_alarm(history):
+    history(*[GOOD] * 20, *[REPEATED] * 60)
+    assert words() == "of the newest 3,000 rows 0 were written: 3,000 repeated"
+
+
+def test_rows_that_nearly_all_break_a_rule_are_an_alarm(history):
+    history(*[GOOD] * 20, *[BAD] * 60)
+    assert words() == "of the newest 3,000 rows 60 were written: 2,940 quarantined"
+
+
+def test_fewer_than_a_hundred_rows_say_nothing(history):
+    history(*[GOOD] * 20, (50, 0, 50))
+    assert words() is None
+
+
+def test_ten_minutes_have_to_be_that_way(history):
+    history(*[GOOD] * 100, *[REPEATED] * 10)
+    assert words() is None
+
+
+def test_a_flow_that_has_always_dropped_most_rows_is_no_alarm(history):
+    history(*[FILTERED] * 200)
+    assert words() is None
+
+
+def test_a_first_batch_is_none(history):
+    history((1_000, 0, 1_000))
+    assert words() is None
+
+
+def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_rows_pass(history):
+    history(*[REPEATED] * 400)
+    assert words() is None
+    assert words(is_known=True) is not None
+    history(*[GOOD] * 2)
+    assert words(is_known=True) is None
+
+
+def test_each_flow_of_a_table_counts_for_itself(history):
+    history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
+    both = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
+    words = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in both.flows}
+    assert words == {
+        "silver.orders": None,
+        "silver.orders.eu": "of the newest 3,000 rows 0 were written: 3,000 repeated",
+    }

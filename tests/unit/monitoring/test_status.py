@@ -1,0 +1,133 @@
+"""`python -m include.ledger status`: the shipped tables over a lake made by hand, with and without what it asks."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import commands, lease, orders
+from include.control.commands import Action, Command
+from include.control.observed_flow import Failure
+from include.control.store import database
+from include.monitoring import status
+from include.monitoring.status import Standing
+from include.settings import settings
+from include.spec import Delta, Kafka, Table, Upsert
+from tests.conftest import ROOT
+from tests.support import lake
+from tests.support.lake import checkpoint, delta_offset
+
+BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
+SILVER = Table(name="silver.readings", source=Delta("bronze.events"), comment="", fresh_minutes=5)
+MERGED = Table(
+    name="gold.sums", source=Delta("silver.readings"), comment="", write=Upsert(("number",), in_windows=True)
+)
+TABLES = Catalog({table.name: table for table in (BRONZE, SILVER, MERGED)})
+
+
+@pytest.fixture(autouse=True)
+def silent_broker(home, own_settings, silent_port):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
+
+
+@pytest.fixture
+def engine(home: Path) -> Engine:
+    return database.connect(settings().control_url)
+
+
+def look() -> dict[str, Standing]:
+    return {one.flow: one for one in status.look(TABLES, timeout_seconds=0.5)}
+
+
+def test_before_anything_was_started_every_flow_says_so():
+    found = look()
+    assert [one.lag.words for one in found.values()] == [
+        "unknown: no broker",
+        f"{settings().table_path('bronze.events')} holds no Delta log: start the flow that writes the table first",
+        f"{settings().table_path('silver.readings')} holds no Delta log: start the flow that writes the table first",
+    ]
+    assert [one.state for one in found.values()] == ["STARTING", "STARTING", "IN WINDOWS"]
+
+
+def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch_in_flight(engine, holder):
+    now = time.time()
+    lake.rows("bronze.events", now - 900, 100)
+    lake.rows("bronze.events", now - 400, 2_000)
+    lake.rows("silver.readings", now - 900, 1, flow=SILVER.flow, generation=1, source_to=delta_offset(1))
+    checkpoint(SILVER.flow, delta_offset(1), delta_offset(2), is_planned=True)
+    lease.acquire(engine, [SILVER.flow], holder("main"), 60)
+    commands.obey(engine, Command(Action.STOP, (BRONZE.flow,), "ann", "a test"))
+    orders.begin(engine, [SILVER.flow], by_hand=True)
+    orders.show_signs(engine, [SILVER.flow])
+    found = look()[SILVER.flow]
+    assert (found.wanted, found.state, found.in_flight) == ("running", "HEALTHY", 1)
+    assert (found.lag.rows, found.trend.verdict) == (2_000, "falling behind")
+    # The broker is away, but what is unread in bronze is older than promised anyway.
+    assert (found.freshness.is_kept, found.freshness.by) == (False, SILVER.flow)
+    assert (look()[BRONZE.flow].wanted, look()[BRONZE.flow].state) == ("stopped", "STOPPED")
+    lines = status.text(look().values()).splitlines()
+    assert lines[0].split() == ["flow", "state", "behind", "by", "oldest", "unread", "promise", "trend"]
+    assert lines[1].split("  ")[0] == "bronze.events"
+    assert "1 versions, 2,000 rows, 0.0 MB" in lines[2]
+    assert "7 min" in lines[2]
+    assert "silver.readings: batch 1 is planned and not committed: a restart replays it" in lines
+    assert sum("no Kafka broker answers" in line for line in lines) == 1
+
+
+def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begins_a_batch(engine, holder):
+    lease.acquire(engine, [SILVER.flow], holder("main"), 60)
+    orders.begin(engine, [SILVER.flow], by_hand=True)
+    note = "silver.readings: its driver is busy, so that its batches begin every 8.5 s"
+    for seconds, is_told in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
+        orders.show_signs(engine, [SILVER.flow], {SILVER.flow: seconds})
+        assert (note in status.text(look().values()).splitlines()) == is_told
+    assert look()[SILVER.flow].as_json()["longer_interval_seconds"] is None
+
+
+def test_a_flow_that_failed_says_why(engine):
+    orders.begin(engine, [SILVER.flow], by_hand=True)
+    orders.fail(engine, [SILVER.flow], Failure("silver.readings: the disk is full: make room", "X", True))
+    lines = status.text(look().values()).splitlines()
+    assert any(line.startswith("silver.readings: BROKEN: ") and "the disk is full" in line for line in lines)
+
+
+def test_looking_starts_and_intends_nothing(engine):
+    look()
+    with database.transaction(engine) as connection:
+        rows = orders.lock(connection, [SILVER.flow])
+    assert rows[SILVER.flow].intended_at is None
+    assert rows[SILVER.flow].attempts == 0
+
+
+def test_without_a_control_database_the_lags_are_told_all_the_same(monkeypatch, home):
+    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{home}/no/such/folder/control.db")
+    settings.cache_clear()
+    lake.rows("bronze.events", time.time(), 7)
+    found = look()
+    assert (found[SILVER.flow].wanted, found[SILVER.flow].state) == (None, None)
+    assert found[SILVER.flow].lag.rows == 7
+    assert "SLUICE_CONTROL_URL is sqlite:" in status.text(found.values())
+
+
+def test_the_command_prints_every_flow_for_people_and_for_programs(home):
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "include.ledger", "status", *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    lake.rows("bronze.tracker_events", time.time() - 120, 7)
+    assert "silver.tracker_readings" in run()
+    found = {one["flow"]: one for one in json.loads(run("--json"))}
+    readings = found["silver.tracker_readings"]
+    assert readings["lag"]["rows"] == 7
+    assert readings["lag"]["is_up_to_date"] is False
+    assert readings["trend"]["verdict"] == "unknown"
+    assert {"wanted", "state", "reason", "freshness", "in_flight"} <= readings.keys()
+    assert found["bronze.tracker_events"]["lag"]["is_away"] is True

@@ -1,0 +1,195 @@
+"""Drivers on Kubernetes and YARN: what is said to spark-submit and yarn, and what is made of their answers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.errors import Unreachable, UsageError
+from include.orchestration.launchers import cluster, submit
+from include.orchestration.launchers.cluster import Kubernetes, Yarn
+from include.settings import settings
+from tests.support.waiting import wait_until
+
+URL = "postgresql+psycopg://sluice@db.example/control"
+MASTER = "k8s://https://k8s.example:6443"
+
+
+@pytest.fixture(autouse=True)
+def control_database(own_settings):
+    """Lets a test say where the control database is."""
+
+    def use(url: str) -> None:
+        own_settings(SLUICE_CONTROL_URL=url)
+
+    use(URL)
+    return use
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
+    """Puts a command in place that notes its arguments in a file, says something and ends with an exit code."""
+
+    def put(name: str, says: str, code: int = 0) -> Path:
+        script, notes = tmp_path / name, tmp_path / f"{name}.calls"
+        script.write_text(f"#!/bin/sh\necho \"$@\" >> '{notes}'\ncat <<'END'\n{says}\nEND\nexit {code}\n")
+        script.chmod(0o755)
+        notes.touch()
+        return notes
+
+    monkeypatch.setattr(submit, "SPARK_SUBMIT", tmp_path / "spark-submit")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return put
+
+
+def submitted(launcher: Kubernetes | Yarn, handle: str) -> dict:
+    """The handle, once spark-submit has ended."""
+    value = json.loads(handle)
+    wait_until(lambda: not cluster.Process(**value["submitter"]).is_alive, 10)
+    return value
+
+
+def conf(options: list[str]) -> dict[str, str]:
+    pairs = [options[at + 1] for at, word in enumerate(options) if word == "--conf"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def option(options: list[str], name: str) -> str:
+    return options[options.index(name) + 1]
+
+
+def test_kubernetes_is_told_the_pod_and_the_settings_and_does_not_wait():
+    options = Kubernetes(MASTER, "streams").options("sluice-main-1a2b3c4d")
+    assert option(options, "--master") == MASTER
+    assert option(options, "--deploy-mode") == "cluster"
+    said = conf(options)
+    assert said["spark.kubernetes.driver.pod.name"] == "sluice-main-1a2b3c4d"
+    assert said["spark.kubernetes.submission.waitAppCompletion"] == "false"
+    assert said["spark.kubernetes.namespace"] == "streams"
+    assert said["spark.kubernetes.driverEnv.SLUICE_CONTROL_URL"] == URL
+    assert said["spark.kubernetes.driverEnv.SLUICE_HOME"] == str(settings().home)
+    assert "spark.kubernetes.namespace" not in conf(Kubernetes(MASTER, None).options("sluice-main-1a2b3c4d"))
+
+
+def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_restarts():
+    options = Yarn("streams").options("sluice-main-1a2b3c4d")
+    assert option(options, "--master") == "yarn"
+    assert option(options, "--deploy-mode") == "cluster"
+    assert option(options, "--queue") == "streams"
+    said = conf(options)
+    assert said["spark.yarn.tags"] == "sluice-main-1a2b3c4d"
+    assert said["spark.yarn.submit.waitAppCompletion"] == "false"
+    assert said["spark.yarn.maxAppAttempts"] == "1"
+    assert said["spark.yarn.appMasterEnv.SLUICE_CONTROL_URL"] == URL
+    assert "--queue" not in Yarn(None).options("sluice-main-1a2b3c4d")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "way"),
+    [(Kubernetes(MASTER, None), "spark.kubernetes.driver.secretKeyRef.PGPASSWORD"), (Yarn(None), ".pgpass")],
+)
+def test_a_password_never_stands_on_the_command_line(control_database, answers, launcher, way):
+    calls = answers("spark-submit", "")
+    for url in (URL.replace("@", ":hush@"), f"{URL}?password=hush"):
+        control_database(url)
+        with pytest.raises(UsageError, match=way) as refused:
+            launcher.launch("main")
+        assert "hush" not in str(refused.value)
+    assert calls.read_text() == ""
+
+
+def test_a_setting_that_nobody_called_public_is_not_handed_on(monkeypatch):
+    monkeypatch.setenv("SLUICE_SOME_HOOK", "hush")
+    assert not any("hush" in word for word in Kubernetes(MASTER, None).options("pod") + Yarn(None).options("tag"))
+
+
+def test_a_control_database_in_a_file_of_this_machine_is_refused(control_database):
+    control_database("sqlite:////somewhere/control.db")
+    with pytest.raises(UsageError, match="SLUICE_CONTROL_URL is SQLite.*set it to a PostgreSQL"):
+        Yarn(None).launch("main")
+
+
+def test_the_zip_holds_every_table_so_that_a_driver_elsewhere_can_list_them(tmp_path):
+    options = Yarn(None).options("tag")
+    code = "import include; from include import catalog; print(include.__file__, *catalog.load().tables)"
+    environment = {**os.environ, "PYTHONPATH": option(options, "--py-files")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    file, *tables = done.stdout.split()
+    assert "include.zip" in file
+    assert "gold.heart_rate_by_model" in tables
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "alive"),
+    [
+        ("pod name: p\n\t phase: Running", 0, True),
+        ("pod name: p\n\t phase: Pending", 0, True),
+        ("pod name: p\n\t phase: Succeeded", 0, False),
+        ("pod name: p\n\t phase: Failed", 0, False),
+        ("Application not found.", 1, False),
+        ("Connection refused", 1, True),
+    ],
+)
+def test_a_pod_lives_until_kubernetes_says_that_it_does_not(answers, says: str, code: int, alive: bool):
+    answers("spark-submit", "")
+    kubernetes = Kubernetes(MASTER, "streams")
+    handle = kubernetes.launch("Main driver_2")
+    name = submitted(kubernetes, handle)["name"]
+    assert name.startswith("streams:sluice-main-driver-2-")
+    calls = answers("spark-submit", says, code)
+    assert kubernetes.is_alive(handle) is alive
+    assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --status {name}"
+    assert f"kubectl logs -n streams {name.partition(':')[2]}" in kubernetes.log("main", handle)
+
+
+def test_a_pod_is_ended_by_name_and_one_that_is_gone_is_left_alone(answers):
+    answers("spark-submit", "")
+    kubernetes = Kubernetes(MASTER, None)
+    handle = kubernetes.launch("main")
+    name = submitted(kubernetes, handle)["name"]
+    calls = answers("spark-submit", "")
+    kubernetes.kill(handle)
+    assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --kill {name}"
+    answers("spark-submit", "Application not found.", 1)
+    kubernetes.kill(handle)
+    answers("spark-submit", "Connection refused", 1)
+    with pytest.raises(Unreachable, match=f"{name} cannot be ended .Connection refused"):
+        kubernetes.kill(handle)
+
+
+RUNNING = "Total number of applications:1\napplication_1700000000000_0007\tsluice main\thttp://h/application_1700000000000_0007"
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "alive"),
+    [(RUNNING, 0, True), ("Total number of applications:0", 0, False), ("Connection refused", 255, True)],
+)
+def test_an_application_lives_as_long_as_yarn_lists_its_tag(answers, says: str, code: int, alive: bool):
+    answers("spark-submit", "")
+    yarn = Yarn(None)
+    handle = yarn.launch("main")
+    tag = submitted(yarn, handle)["name"]
+    calls = answers("yarn", says, code)
+    assert yarn.is_alive(handle) is alive
+    assert calls.read_text().startswith(f"application -list -appTags {tag} -appStates ")
+    assert tag in yarn.log("main", handle)
+
+
+def test_an_application_is_ended_by_the_id_that_yarn_lists_for_its_tag(answers):
+    answers("spark-submit", "")
+    yarn = Yarn(None)
+    handle = yarn.launch("main")
+    submitted(yarn, handle)
+    calls = answers("yarn", RUNNING)
+    yarn.kill(handle)
+    assert calls.read_text().splitlines()[1:] == ["application -kill application_1700000000000_0007"]
+    answers("yarn", "Connection refused", 255)
+    with pytest.raises(Unreachable, match="cannot be ended .Connection refused"):
+        yarn.kill(handle)

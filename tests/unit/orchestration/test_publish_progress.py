@@ -1,0 +1,43 @@
+"""What the supervisor shows others each minute, and that nothing there keeps it from its work."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from include.monitoring import consumer_groups
+from include.orchestration import publish_progress
+from include.settings import settings
+from tests.support import lake
+from tests.support.lake import checkpoint, delta_offset
+
+SILVER, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
+
+
+@pytest.fixture(autouse=True)
+def begun(home: Path, own_settings, silent_port: int) -> None:
+    """Two flows have committed a batch; neither broker nor receiver answers."""
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
+    lake.rows(SILVER, time.time(), 5, flow=SILVER, generation=1, batch=4, source_to=delta_offset(1))
+    checkpoint(BRONZE, {"tracker-events": {"0": 1}})
+
+
+def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
+    publish_progress.show_all()
+    said = capsys.readouterr().out
+    assert f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
+    assert f"{SILVER}: lineage of batch 1/4" in said
+    [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
+    assert json.loads(event)["job"]["name"] == SILVER
+
+
+def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
+    settings.cache_clear()
+    publish_progress.show_all()
+    assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
+    (home / "lineage").rmdir()
+    (home / "lineage").write_text("somebody's file")
+    publish_progress.show_all()
+    assert "FileExistsError" in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""What the ledger says of materialized views, over a lake made by hand: their age, their sources, what they hold."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from include.catalog import Catalog
+from include.control.store import database
+from include.errors import Broken, Unbalanced, UsageError
+from include.ledger import inspection, provenance, verify
+from include.maintenance import table_state, vacuum_guard
+from include.maintenance.policy import Place, place_of_compaction
+from include.monitoring import freshness, graph, lag, lineage, row_outcomes, status
+from include.monitoring.lag_trend import Verdict
+from include.readers import refreshes
+from include.settings import settings
+from include.spec import Delta, Expect, Kafka, Replace, Table
+from tests.support import lake
+from tests.support.delta_log import commit, commit_info
+
+BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
+CLICKS = Table(name="silver.clicks", source=Delta("bronze.events"), comment="")
+BUYS = Table(name="silver.buys", source=Delta("bronze.events"), comment="")
+RULE = Expect("known", "number IS NOT NULL", otherwise="drop")
+JOINED = Table(
+    name="gold.joined",
+    source={"clicks": Delta("silver.clicks"), "buys": Delta("silver.buys")},
+    comment="both",
+    schema="number BIGINT",
+    transform="SELECT * FROM clicks JOIN buys USING (number)",
+    write=Replace(),
+    fresh_minutes=10,
+    expect=(RULE,),
+)
+ABOVE = Table(
+    name="gold.above", source=Delta("gold.joined"), comment="", schema="number BIGINT", write=Replace(), fresh_minutes=5
+)
+TABLES = Catalog({one.name: one for one in (BRONZE, CLICKS, BUYS, JOINED, ABOVE)})
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def silent_broker(home, own_settings, silent_port):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
+
+
+def refreshed(view: Table, at: float, run: str, rows: int, dropped: int = 0, empty: tuple = (), **read: int) -> int:
+    """One more version of the view, as a refresh writes it."""
+    tally = {"read": rows + dropped, "kept": rows, "quarantined": 0, "dropped": dropped, "broke": {"known": dropped}}
+    versions = {f"silver.{name}" if name != "joined" else "gold.joined": version for name, version in read.items()}
+    stamp = {"window": 1, "step": "refresh", "refresh": run, "read": versions, "run_reads": versions, "rows": tally}
+    stamp |= {"empty_sources": list(empty)} if empty else {}
+    path = settings().table_path(view.name)
+    version = len(list((path / "_delta_log").glob("*.json")))
+    gone = [{"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at * 1000), "dataChange": True}}]
+    return lake.write(view.name, at, *(gone if version else []), lake.data(f"{version}-0", rows, at), **stamp)
+
+
+def restored(table: Table, to: int) -> None:
+    path = settings().table_path(table.name)
+    info = commit_info(NOW, operation="RESTORE", operationParameters={"version": str(to)})
+    commit(path, len(list((path / "_delta_log").glob("*.json"))), info)
+
+
+@pytest.fixture
+def made() -> None:
+    """Two silver tables of two versions each; of one the view has read both, of the other the first."""
+    for table in (CLICKS, BUYS):
+        lake.rows(table.name, NOW - 900, 10)
+        lake.rows(table.name, NOW - 600, 5)
+    refreshed(JOINED, NOW - 800, "monday", 10, clicks=0, buys=0)
+    refreshed(JOINED, NOW - 500, "tuesday", 12, dropped=3, clicks=1, buys=0)
+    refreshed(ABOVE, NOW - 400, "tuesday", 12, joined=1)
+
+
+def test_a_view_is_no_flow_and_nobody_hosts_it():
+    assert list(TABLES.flows) == ["bronze.events", "silver.clicks", "silver.buys"]
+    assert [flow.flow for flow in TABLES.drivers()["main"]] == list(TABLES.flows)
+    assert list(TABLES.readers)[3:] == ["gold.joined.clicks", "gold.joined.buys", "gold.above"]
+    with pytest.raises(UsageError, match=r"'gold.joined' is a materialized view and has no flow: refresh it with"):
+        TABLES.flow("gold.joined")
+
+
+def test_the_views_below_a_table_are_those_made_of_it_by_whatever_way_in_graph_order():
+    assert [view.name for view in TABLES.views_below("bronze.events")] == ["gold.joined", "gold.above"]
+    assert [view.name for view in TABLES.views_below("gold.joined")] == ["gold.above"]
+    lonely = Catalog({one.name: one for one in (BRONZE, CLICKS)})
+    with pytest.raises(UsageError, match="no view reads 'bronze.events', nor what is made of it: name a view, or"):
+        lonely.views_below("bronze.events")
+
+
+def test_a_view_is_behind_each_of_its_sources_by_what_its_newest_refresh_has_not_read(made):
+    found = {one.flow: one for one in lag.look(TABLES.readers.values(), timeout_seconds=0.2).values()}
+    clicks, buys, above = (found[name] for name in ("gold.joined.clicks", "gold.joined.buys", "gold.above"))
+    assert (clicks.versions, clicks.is_up_to_date, clicks.seconds) == (0, True, 0)
+    assert (buys.versions, buys.is_up_to_date, buys.words) == (1, False, "1 versions")
+    assert buys.seconds == pytest.approx(time.time() - NOW + 600, abs=60)
+    assert above.is_up_to_date
+
+
+def test_a_run_that_reads_older_versions_than_the_view_holds_is_refused(made):
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 0})
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 1})
+    with pytest.raises(Broken, match="'monday' reads silver.clicks at version 0, and run 'tuesday' has made it of ver"):
+        refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 1})
+    # Behind a RESTORE it holds what the run before had made.
+    restored(JOINED, to=0)
+    refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 0})
+
+
+def test_a_run_that_reads_what_was_taken_back_since_is_refused(made):
+    restored(CLICKS, to=0)
+    refreshes.require_newest(JOINED.name, "sunday", {"silver.clicks": 2, "silver.buys": 0})
+    with pytest.raises(Broken, match="silver.clicks at version 1, which version 2 took back since: it went back to 0"):
+        refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
+    restored(CLICKS, to=1)
+    refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
+
+
+def test_a_view_of_a_table_that_was_made_anew_is_refreshed(made):
+    refreshed(JOINED, NOW - 300, "wednesday", 12, clicks=7, buys=0)
+    refreshes.require_newest(JOINED.name, "thursday", {"silver.clicks": 1, "silver.buys": 0})
+
+
+def test_a_deleted_row_makes_a_view_old_although_no_stream_would_read_it(made):
+    gone = {"remove": {"path": "1-0", "deletionTimestamp": int(NOW * 1000), "dataChange": True}}
+    lake.write(CLICKS.name, NOW - 60, gone)
+    found = lag.look(TABLES.readers.values(), timeout_seconds=0.2)["gold.joined.clicks"]
+    assert (found.versions, found.is_up_to_date) == (1, False)
+
+
+def test_a_view_that_was_never_refreshed_says_so_and_is_behind_by_all_there_is():
+    lake.rows(CLICKS.name, NOW - 600, 5)
+    found = lag.look([JOINED.readers[0]], timeout_seconds=0.2)["gold.joined.clicks"]
+    assert (found.words, found.versions, found.is_up_to_date) == ("nothing read yet", 1, False)
+
+
+def test_a_view_is_as_stale_as_the_oldest_commit_of_a_source_that_it_has_not_read(made):
+    found = lag.look(TABLES.readers.values(), timeout_seconds=0.2)
+    # As if all that feeds the tables had been read.
+    above = {name: replace(found["gold.above"], flow=name) for name in TABLES.flows}
+    fresh = freshness.look(TABLES, {**found, **above})
+    assert fresh["gold.joined"].seconds == pytest.approx(time.time() - NOW + 600, abs=60)
+    assert (fresh["gold.joined"].by, fresh["gold.joined"].is_kept) == ("gold.joined.buys", False)
+    # It has read all of the view above it, which lacks that commit.
+    assert (fresh["gold.above"].by, fresh["gold.above"].is_kept) == ("gold.joined.buys", False)
+
+
+def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
+    database.connect(settings().control_url)
+    found = {one.flow: one for one in status.look(TABLES, timeout_seconds=0.2)}
+    buys = found["gold.joined.buys"]
+    assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Verdict.RESTING)
+    assert found["gold.joined.clicks"].trend.verdict is Verdict.UP_TO_DATE
+    text = status.text(found.values())
+    assert "gold.above" in text
+    assert "gold.above:" not in text
+
+
+def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
+    edges = [one for one in graph.look(TABLES).edges if one.target in ("gold.joined", "gold.above")]
+    assert [(one.source, one.target, one.flow) for one in edges] == [
+        ("silver.clicks", "gold.joined", "gold.joined.clicks"),
+        ("silver.buys", "gold.joined", "gold.joined.buys"),
+        ("gold.joined", "gold.above", "gold.above"),
+    ]
+
+
+def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
+    found = inspection.inspect(JOINED, 10)
+    assert (found.states, found.others, found.faults, found.restarts) == ({}, {"refresh": 2}, [], {})
+    newest, before = map(inspection.line, found.newest)
+    assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
+    assert before.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
+    origin = provenance.of_version(TABLES, JOINED, 1)
+    assert list(provenance.lines(origin)) == [
+        "  version 1 of gold.joined is a refresh: 12 rows from silver.clicks version 1, silver.buys version 0, in run "
+        "'tuesday'"
+    ]
+
+
+def test_verify_holds_a_view_against_what_its_newest_refresh_counted(made):
+    verdict = verify.verify(JOINED)
+    assert (verdict.refreshes, verdict.notes) == (2, [])
+    lake.rows(JOINED.name, NOW, 1)
+    with pytest.raises(Unbalanced, match="gold.joined holds 13 rows, and its refresh, version 1, 12"):
+        verify.verify(JOINED)
+
+
+def test_a_refresh_that_does_not_account_for_its_rows_is_named():
+    refreshed(JOINED, NOW, "monday", 10, clicks=0, buys=0)
+    path = settings().table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
+    path.write_text(path.read_text().replace(r"\"read\": 10", r"\"read\": 11"))
+    with pytest.raises(Unbalanced, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
+        verify.verify(JOINED)
+
+
+def test_the_rules_of_a_view_are_counted_for_each_refresh(made):
+    found = row_outcomes.batches(JOINED, 10)
+    assert [(one.name, one.read, one.written, one.dropped) for one in found] == [
+        ("gold.joined in run 'tuesday'", 15, 12, 3),
+        ("gold.joined in run 'monday'", 10, 10, 0),
+    ]
+    [rule] = row_outcomes.rules(JOINED, found)
+    assert (rule.rows, rule.broke) == (25, 3)
+
+
+def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
+    assert lineage.tell(TABLES) == {
+        "gold.joined": "refresh, version 1",
+        "gold.above": "refresh, version 0",
+    }
+    assert lineage.tell(TABLES) == {}
+    lines = (settings().home / "lineage" / "events.ndjson").read_text().splitlines()
+    joined = json.loads(lines[0])
+    assert joined["job"]["name"] == "gold.joined"
+    assert joined["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+    read = [(one["name"], one["facets"]["version"]["datasetVersion"]) for one in joined["inputs"]]
+    assert read == [(str(settings().table_path(name)), v) for name, v in (("silver.clicks", "1"), ("silver.buys", "0"))]
+
+
+def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_reads(made):
+    engine = database.connect(settings().control_url)
+    [found] = table_state.look(engine, JOINED, TABLES)
+    assert found.held.name.startswith(vacuum_guard.PROMISE)
+    assert vacuum_guard.readers(TABLES, "silver.clicks") == {}
+    assert place_of_compaction(JOINED, "hdfs")[0] is Place.WINDOW
+
+
+def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
+    monday = refreshes.in_run(JOINED.name, "monday")
+    assert monday and monday.commit.version == 0
+    assert refreshes.in_run(JOINED.name, "wednesday") is None
+    newest = refreshes.newest(JOINED.name)
+    assert newest and newest.run == "tuesday"
+    assert refreshes.newest("gold.nothing") is None
+
+
+def notes() -> list[str]:
+    """What `status` says below its table."""
+    return status.text(status.look(TABLES, timeout_seconds=0.2)).splitlines()
+
+
+def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():
+    lake.rows(CLICKS.name, NOW - 900, 10)
+    next_time = "next by `airflow dags trigger refresh.gold.joined`"
+    assert f"gold.joined: never refreshed: silver.buys, which it reads, holds no rows yet; {next_time}" in notes()
+    assert refreshes.lacking([JOINED, ABOVE]) == {"gold.joined": "silver.buys", "gold.above": "gold.joined"}
+    lake.rows(BUYS.name, NOW - 900, 10)
+    assert f"gold.joined: never refreshed; {next_time}" in notes()
+    assert refreshes.lacking([JOINED, ABOVE]) == {}
+    daily = refreshes.comes(replace(JOINED, schedule="0 3 * * *"))
+    assert daily.startswith("it comes next by its schedule '0 3 * * *' (UTC), or by `airflow")
+
+
+def test_a_view_that_was_refreshed_before_its_source_held_rows_says_so_until_the_next(made):
+    assert not any("held no rows" in line for line in notes())
+    refreshed(JOINED, NOW - 300, "wednesday", 0, empty=("silver.buys",), clicks=1, buys=0)
+    assert any(line.startswith("gold.joined: last refreshed when silver.buys held no rows; next") for line in notes())
+    refreshed(JOINED, NOW - 200, "thursday", 12, clicks=1, buys=1)
+    assert not any("held no rows" in line for line in notes())
