@@ -22,7 +22,7 @@ CONF = {f"spark.sql.streaming.setting{number}": "a value of some length" for num
 # Runs the command line, then says its greatest memory in MB.
 MEASURED = """
 import resource, sys
-from include.ledger import __main__ as ledger
+from include.cli import ledger
 ledger.main()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
 """

@@ -36,7 +36,7 @@ import sys
 from benchmarks.status import tables
 from include import catalog
 from include.catalog import Catalog
-from include.ledger import __main__ as ledger
+from include.cli import ledger
 found = Catalog({table.name: table for table in tables(int(sys.argv.pop()))})
 catalog.load = lambda: found
 ledger.main()

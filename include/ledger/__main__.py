@@ -1,68 +1,7 @@
-"""Looks, without a JVM, at what was done to the tables and what is to be done, and keeps old versions for a reader:
+"""The commands of `include.cli`: python -m include.ledger."""
 
-python -m include.ledger status [--json]
-python -m include.ledger graph [--json]
-python -m include.ledger metrics [--port N]
-python -m include.ledger mirror
-python -m include.ledger lineage [--url URL]
-python -m include.ledger windows [TABLE] [--json]
-python -m include.ledger plan TABLE [--json]
-python -m include.ledger backfills [TABLE] [--limit N] [--json]
-python -m include.ledger rewind TABLE MOMENT [--json]
-python -m include.ledger rewinds [--limit N] [--json]
-python -m include.ledger expectations TABLE [--limit N] [--json]
-python -m include.ledger quarantine TABLE [--limit N] [--json]
-python -m include.ledger inspect TABLE [--flow FLOW] [--limit N] [--json]
-python -m include.ledger verify [TABLE ...] [--json]
-python -m include.ledger explain TABLE --version N | TABLE --file NAME | --topic T --partition P --offset O [--json]
-python -m include.ledger rebuild FLOW [--json]
-python -m include.ledger progress FLOW [--limit N] [--json]
-python -m include.ledger gather
-python -m include.ledger hold TABLE --version N --hours H --name WHO
-python -m include.ledger release-hold TABLE --name WHO
-"""
-
-import argparse
-import sys
-from importlib import import_module
-
+from include.cli.ledger import main
 from include.errors import report
-
-# Which module has a command. Only that one is loaded: all of them together take a second.
-COMMANDS = {
-    "status": "monitoring.status",
-    "graph": "monitoring.graph",
-    "inspect": "ledger.inspection",
-    "verify": "ledger.verify",
-    "explain": "ledger.explain",
-    "rebuild": "recovery.reset_preview",
-    "progress": "monitoring.progress_command",
-    "gather": "monitoring.progress_command",
-    "expectations": "monitoring.row_outcomes",
-    "quarantine": "ledger.quarantine",
-    "windows": "maintenance.calendar",
-    "plan": "maintenance.calendar",
-    "hold": "maintenance.calendar",
-    "release-hold": "maintenance.calendar",
-    "backfills": "recovery.backfills",
-    "rewind": "recovery.rewind_commands",
-    "rewinds": "recovery.rewind_commands",
-    "metrics": "monitoring.prometheus",
-    "mirror": "monitoring.consumer_groups",
-    "lineage": "monitoring.lineage_command",
-}
-
-
-def main() -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
-    commands = parser.add_subparsers(required=True)
-    asked = [COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS]
-    for module in dict.fromkeys(asked or COMMANDS.values()):
-        import_module(f"include.{module}").add(commands)
-    arguments = parser.parse_args()
-    arguments.run(arguments)
-
 
 if __name__ == "__main__":
     report(main)

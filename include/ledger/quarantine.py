@@ -3,18 +3,14 @@
 Only the newest files are read: for the counts one column of them, for the rows the few that hold these.
 """
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-from include import catalog
 from include.errors import Broken
 from include.readers.delta_log import LiveFile, Log
 from include.settings import settings
@@ -134,65 +130,3 @@ def _row(row: dict[str, Any], at: float) -> Row:
         source_to=json.loads(row.get("_source") or "null"),
         row={name: value for name, value in own.items() if name not in ORIGIN},
     )
-
-
-def add(commands: Any) -> None:
-    """The command `quarantine`. commands: what `add_subparsers` returned."""
-    found = commands.add_parser("quarantine", help="the newest rows of a table's quarantine, and why they are there")
-    found.add_argument("table")
-    found.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N rows (20)")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    table = catalog.load().owner(arguments.table)
-    is_stored = settings().is_stored(table.quarantine)
-    found = sample(table, arguments.limit) if is_stored else Sample([], 0, 0, {})
-    if arguments.json:
-        document = {"table": table.name, "quarantine": table.quarantine, **asdict(found)}
-        print(json.dumps(document, indent=2, default=_text))
-        return
-    if not found.rows and found.total in (0, None):
-        print(f"{table.quarantine} holds no rows" if table.has_quarantine else f"no rule of {table.name} quarantines")
-        return
-    print("\n".join(_lines(table, found)))
-
-
-def _lines(table: Table, found: Sample) -> Iterator[str]:
-    total = f"{found.counted:,} or more" if found.total is None else f"{found.total:,}"
-    yield f"{table.quarantine}: {total} rows; the newest {len(found.rows):,} of them are shown"
-    of = "" if found.counted == found.total else f" of the newest {found.counted:,}"
-    for rule, count in found.broke.items():
-        yield f"  {count:,} rows{of} are here by '{rule}'"
-    for row in found.rows:
-        at = datetime.fromtimestamp(row.at, UTC)
-        rules = ", ".join(f"'{rule}'" for rule in row.rules)
-        yield f"{row.flow} {row.generation}/{row.batch}  {at:%Y-%m-%d %H:%M:%S}Z  {rules}  {_origin(row)}"
-        if row.reason:
-            yield f"    {row.reason}"
-        yield from (f"    {error['field']}: {error['message']}" for error in row.errors)
-        yield "    " + ", ".join(f"{name}={_cell(value)}" for name, value in row.row.items())
-
-
-def _origin(row: Row) -> str:
-    """In one line; of a row that does not say, where its batch ended."""
-    if "topic" in row.origin:
-        return f"{row.origin['topic']}/{row.origin.get('partition')} offset {row.origin.get('offset')}"
-    if "_filename" in row.origin:
-        index = row.origin.get("_index")
-        return str(row.origin["_filename"]) + ("" if index is None else f" record {index}")
-    return f"its batch ended at {json.dumps(row.source_to)}"
-
-
-def _cell(value: Any) -> str:
-    text = "NULL" if value is None else value if isinstance(value, str) else json.dumps(value, default=_text)
-    text = " ".join(str(text).strip('"').split())
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
-
-
-def _text(value: Any) -> str:
-    """What JSON has no word for: bytes, times, decimals."""
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,11 +1,8 @@
 """python -m include.ledger verify [TABLE ...]: what was consumed against what was written, batch by batch."""
 
-import argparse
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from include import catalog
 from include.errors import Broken, Unbalanced
 from include.ledger import verify_quarantine
 from include.ledger.batch_files import Appends
@@ -189,32 +186,8 @@ def _total(account: Account, entries: list[Entry], others: list[Other]) -> Itera
         raise Unbalanced(f"{name} holds {total:,} rows, and its commits wrote {said:,}")
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("verify", help="what was consumed against what was written; fails at a difference")
-    found.add_argument("table", nargs="*", help="these only; without one, all that are stored")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    tables = catalog.load()
-    named = [tables.table(name) for name in arguments.table]
-    chosen = named or [one for one in tables.tables.values() if settings().is_stored(one.name)]
-    verdicts: list[Verdict] = []
-    try:
-        for table in chosen:
-            verdicts.append(verify(table))
-            if not arguments.json:
-                print("\n".join(lines(verdicts[-1])), flush=True)
-    except Unbalanced as difference:
-        if arguments.json:
-            print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": str(difference)}, indent=2))
-        raise
-    if arguments.json:
-        print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": None}, indent=2))
-
-
 def lines(verdict: Verdict) -> list[str]:
+    """For people: what was found, and below it what is worth a note."""
     counted = f", {verdict.ranges:,} ranges of Kafka counted record by record" if verdict.ranges else ""
     what = f"{verdict.refreshes:,} refreshes" if verdict.refreshes else f"{verdict.batches:,} batches"
     head = f"{verdict.table}: {what}, every row accounted for{counted}"

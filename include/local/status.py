@@ -3,11 +3,11 @@
 import psutil
 
 from include import catalog
+from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import attendance
 from include.errors import report
 from include.local.processes import Platform
-from include.monitoring import status
 from include.settings import settings
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     print(processes(platform))
     for words in filter(None, (attendance.absence(settings().control_url), *catalog.load().warnings.values())):
         print(f"\n{words}")
-    print(f"\n{status.summary()}")
+    print(f"\n{summary()}")
 
 
 def processes(platform: Platform) -> str:

@@ -16,6 +16,7 @@ import psutil
 from sqlalchemy import Engine
 
 from include import catalog
+from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import attendance, shutdown, supervision
 from include.errors import SetupError, UsageError, report
@@ -207,7 +208,7 @@ def _say(what: str) -> None:
 
 def _say_where(where: Settings, kit: Airflow) -> None:
     tables = catalog.load().tables
-    print(f"\n{status.summary()}\n" if tables else "")
+    print(f"\n{summary()}\n" if tables else "")
     for warning in catalog.load().warnings.values():
         print(f"{warning}\n")
     is_empty = not any(status.rows(table) for table in tables)

@@ -4,7 +4,6 @@ Structured Streaming commits no offsets to Kafka. A mirrored group has no member
 checkpoint alone, and the next mirroring puts right whatever somebody has set there.
 """
 
-import argparse
 from concurrent.futures import Future
 from typing import Any
 
@@ -67,17 +66,3 @@ def _refusal(future: Future[Any]) -> str | None:
     except KafkaException as error:
         errors = [error.args[0]]
     return f"the broker at {settings().kafka} took no offsets ({errors[0].str()}): see its log" if errors else None
-
-
-def add(commands: Any) -> None:
-    """The command `mirror`."""
-    parser = commands.add_parser("mirror", help="show Kafka's tools how far flows are, as groups sluice.<flow>")
-    parser.set_defaults(run=_run)
-
-
-def _run(_: argparse.Namespace) -> None:
-    told = mirror(catalog.load())
-    for flow, why_not in told.items():
-        print(f"{group(flow)}: {why_not or 'mirrored'}")
-    if not told:
-        print("nothing to mirror: no flow has read from Kafka yet")

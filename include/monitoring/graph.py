@@ -1,13 +1,10 @@
 """The medallion graph with the lag on its edges: topics and folders, tables, temporary steps."""
 
-import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from include import catalog
 from include.catalog import Catalog
 from include.monitoring import lag as lags
 from include.monitoring import status
@@ -123,19 +120,3 @@ def _line(node: Node, edge: Edge | None) -> str:
         behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words
         said.append(behind if edge.flow == edge.target else f"{edge.flow} {behind}")
     return f"{said[0]}  {', '.join(said[1:])}".rstrip()
-
-
-def add(commands: Any) -> None:
-    """The command `graph`."""
-    parser = commands.add_parser("graph", help="who reads whom, and how far behind")
-    parser.add_argument("--json", action="store_true", help="for programs: nodes and edges")
-    parser.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    found = look(catalog.load())
-    if not arguments.json:
-        print(found.text())
-        return
-    nodes, edges = [asdict(node) for node in found.nodes], [edge.as_json() for edge in found.edges]
-    print(json.dumps({"nodes": nodes, "edges": edges}, indent=2))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from include import catalog
 from include.errors import SluiceError
-from include.monitoring import consumer_groups, lineage_command
+from include.monitoring import consumer_groups, lineage_loader
 
 
 def show_all() -> None:
@@ -31,5 +31,5 @@ def _offsets() -> None:
 
 
 def _lineage() -> None:
-    for flow, batch in lineage_command.tell(catalog.load()).items():
+    for flow, batch in lineage_loader.tell(catalog.load()).items():
         print(f"{flow}: lineage of batch {batch}")

@@ -1,11 +1,9 @@
 """python -m include.ledger rebuild FLOW: what `reset checkpoint` would do now. Nothing is written."""
 
-import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from include import catalog
 from include.errors import Unreachable
 from include.ledger import faults
 from include.readers import batches, resume_position
@@ -92,15 +90,3 @@ def _warnings(flow: Table, own: list[Entry], last: Entry | None) -> list[str]:
     if last is None and isinstance(flow.source, Delta | Files):
         found.append(f"everything that {flow.source} holds would be read")
     return found
-
-
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("rebuild", help="what `reset checkpoint` would do now; nothing is written")
-    found.add_argument("flow")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    found = plan(catalog.load().flow(arguments.flow))
-    print(json.dumps(asdict(found), indent=2) if arguments.json else "\n".join(found.lines()))

@@ -7,7 +7,8 @@ from dataclasses import asdict
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.ledger.inspection import inspect, line
+from include.cli.inspect import line
+from include.ledger.inspection import inspect
 from include.readers import offset_log
 from include.readers.batches import Account, Entry
 from include.settings import settings

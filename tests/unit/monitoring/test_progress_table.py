@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from include.cli import ledger as commands
 from include.errors import Unreachable, UsageError
-from include.ledger import __main__
 from include.monitoring import progress_journal, progress_rows, progress_table
 from include.monitoring.progress_journal import Journal
 from include.monitoring.progress_table import gather as gather_once
@@ -396,7 +396,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ledger", *arguments])
-        __main__.main()
+        commands.main()
         return capsys.readouterr().out
 
     return run

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.cli.status import text as status_text
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.observed_flow import Failure
@@ -71,7 +72,7 @@ def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch
     # The broker is away, but what is unread in bronze is older than promised anyway.
     assert (found.freshness.is_kept, found.freshness.by) == (False, SILVER.flow)
     assert (look()[BRONZE.flow].wanted, look()[BRONZE.flow].state) == ("stopped", "STOPPED")
-    lines = status.text(look().values()).splitlines()
+    lines = status_text(look().values()).splitlines()
     assert lines[0].split() == ["flow", "state", "behind", "by", "oldest", "unread", "promise", "trend"]
     assert lines[1].split("  ")[0] == "bronze.events"
     assert "1 versions, 2,000 rows, 0.0 MB" in lines[2]
@@ -86,14 +87,14 @@ def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begi
     note = "silver.readings: its driver is busy, so that its batches begin every 8.5 s"
     for seconds, is_told in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
         orders.show_signs(engine, [SILVER.flow], {SILVER.flow: seconds})
-        assert (note in status.text(look().values()).splitlines()) == is_told
+        assert (note in status_text(look().values()).splitlines()) == is_told
     assert look()[SILVER.flow].as_json()["longer_interval_seconds"] is None
 
 
 def test_a_flow_that_failed_says_why(engine):
     orders.begin(engine, [SILVER.flow], by_hand=True)
     orders.fail(engine, [SILVER.flow], Failure("silver.readings: the disk is full: make room", "X", True))
-    lines = status.text(look().values()).splitlines()
+    lines = status_text(look().values()).splitlines()
     assert any(line.startswith("silver.readings: BROKEN: ") and "the disk is full" in line for line in lines)
 
 
@@ -112,7 +113,7 @@ def test_without_a_control_database_the_lags_are_told_all_the_same(monkeypatch, 
     found = look()
     assert (found[SILVER.flow].wanted, found[SILVER.flow].state) == (None, None)
     assert found[SILVER.flow].lag.rows == 7
-    assert "SLUICE_CONTROL_URL is sqlite:" in status.text(found.values())
+    assert "SLUICE_CONTROL_URL is sqlite:" in status_text(found.values())
 
 
 def test_the_command_prints_every_flow_for_people_and_for_programs(home):

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
+from include.cli.inspect import line
+from include.cli.status import text as status_text
 from include.control.store import database
 from include.errors import Broken, Unbalanced, UsageError
 from include.ledger import inspection, provenance, verify
@@ -154,7 +156,7 @@ def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
     buys = found["gold.joined.buys"]
     assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Verdict.RESTING)
     assert found["gold.joined.clicks"].trend.verdict is Verdict.UP_TO_DATE
-    text = status.text(found.values())
+    text = status_text(found.values())
     assert "gold.above" in text
     assert "gold.above:" not in text
 
@@ -171,7 +173,7 @@ def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
 def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
     found = inspection.inspect(JOINED, 10)
     assert (found.states, found.others, found.faults, found.restarts) == ({}, {"refresh": 2}, [], {})
-    newest, before = map(inspection.line, found.newest)
+    newest, before = map(line, found.newest)
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
     assert before.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
     origin = provenance.of_version(TABLES, JOINED, 1)
@@ -240,7 +242,7 @@ def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
 
 def notes() -> list[str]:
     """What `status` says below its table."""
-    return status.text(status.look(TABLES, timeout_seconds=0.2)).splitlines()
+    return status_text(status.look(TABLES, timeout_seconds=0.2)).splitlines()
 
 
 def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():

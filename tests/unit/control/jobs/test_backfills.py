@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Engine, select
 
+from include.cli import backfills as command
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.jobs import backfills, stale_tables
@@ -15,7 +16,6 @@ from include.control.jobs.backfills import Follower
 from include.control.store import database
 from include.control.store.schema import resets
 from include.readers import resume_position
-from include.recovery import backfills as told
 from include.settings import settings
 from include.spec import Delta
 from include.validation.slices import Slice
@@ -131,7 +131,7 @@ def said(home, capsys) -> Callable[..., str]:
 
     def run(**options) -> str:
         arguments = {"table": None, "limit": 50, "json": False, **options}
-        told._run(type("Arguments", (), arguments))
+        command._run(type("Arguments", (), arguments))
         return capsys.readouterr().out
 
     return run

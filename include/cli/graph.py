@@ -1,0 +1,25 @@
+"""The command `graph`: who reads whom, and how far behind."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from include import catalog
+from include.monitoring.graph import look
+
+
+def add(commands: Any) -> None:
+    """The command `graph`."""
+    parser = commands.add_parser("graph", help="who reads whom, and how far behind")
+    parser.add_argument("--json", action="store_true", help="for programs: nodes and edges")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    found = look(catalog.load())
+    if not arguments.json:
+        print(found.text())
+        return
+    nodes, edges = [asdict(node) for node in found.nodes], [edge.as_json() for edge in found.edges]
+    print(json.dumps({"nodes": nodes, "edges": edges}, indent=2))
