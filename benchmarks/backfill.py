@@ -20,11 +20,11 @@ from benchmarks.quality import FIVE, NONE, events
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.control.jobs import backfills
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.batch import batch, deduplicate, quality, table_rows
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.jobs import backfill
 from include.engine.jobs.window import Worker
@@ -46,7 +46,7 @@ def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
     create_table.create(rows.sparkSession, table)
     rows = rows.sparkSession.newSession().read.format("delta").load(str(settings().table_path("bronze.events")))
     begun = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
-    batch.write(rows, 0, Life(table, begun, epoch=1))
+    batch.write(rows, 0, FlowContext(table, begun, epoch=1))
 
 
 def ours(own: Worker, table: Table) -> None:
@@ -56,9 +56,9 @@ def ours(own: Worker, table: Table) -> None:
 def plain(spark: SparkSession, table: Table) -> None:
     rows = spark.read.format("delta").load(str(settings().table_path("bronze.events")))
     inside, others = RANGE.condition("time"), RANGE.others("time")
-    rows = table_rows.shaped(rows, table).filter(inside)
+    rows = table_rows.apply_transform(rows, table).filter(inside)
     if table.expect:
-        judged = quality.judged(rows, table.expect, table).persist()
+        judged = quality.with_violations(rows, table.expect, table).persist()
         replace_range(judged.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)
         rows = judged.filter(quality.ends_as("warn", table.expect)).drop(quality.RULES)
     assert isinstance(table.write, Append)
@@ -108,7 +108,7 @@ def main() -> None:
         end = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 1, "index": -1, "isStartingVersion": False}
         (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(end)}")
         engine = database.connect(settings().control_url)
-        keeper = Keeper(engine, Holder.here("backfill", driver.jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(engine, Holder.here("backfill", driver.jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         own = Worker(engine, keeper, Host(spark, engine, keeper, "backfill"), spark, tables, lambda reason: os.abort())
         for table in (SIMPLE, JUDGED):

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine.batch import batch
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import create_table
 from include.errors import report
@@ -62,7 +62,7 @@ def batch_cpu(spark: SparkSession, rows: int, rounds: int) -> list[float]:
         (checkpoint / "offsets" / str(number)).write_text(text)
         begun = Checkpoint(checkpoint, 1, committed=number - 1, written=number - 1, last_commit=None, source={})
         before = cpu_seconds()
-        batch.write(new, number, Life(table, begun, epoch=1, rows_before=NEW_ROWS))
+        batch.write(new, number, FlowContext(table, begun, epoch=1, rows_before=NEW_ROWS))
         spent.append(cpu_seconds() - before)
     return spent[1:]
 

@@ -46,7 +46,7 @@ from sqlalchemy import event
 from benchmarks.hundreds import tables
 from include import catalog
 from include.catalog import Catalog
-from include.control import database
+from include.control.store import database
 from include.orchestration.publish_progress import show_all
 from include.orchestration.reconcile import reconcile_all
 from include.settings import settings

@@ -27,7 +27,7 @@ from include import catalog
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.jobs import backfill_queue, backfills
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs.job_runner import JobRunner
@@ -53,7 +53,7 @@ def feed(ends: threading.Event) -> None:
 def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
     """A supervised driver with the flows of both tables."""
     jvm = driver.jvm_pid()
-    keeper = Keeper(engine, Holder.here(NAME, jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
+    keeper = LeaseRenewer(engine, Holder.here(NAME, jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
     keeper.take([lease.of_driver(NAME)])
     keeper.start()
     orders.begin(engine, [MADE_AGAIN.name, BELOW.name], by_hand=False)
@@ -117,7 +117,7 @@ def main() -> None:
                 took[name].append(ways[name](engine))
                 print(f"  {name}: {took[name][-1]:.1f} s", flush=True)
         ends.set()
-        commands.obey(engine, Command(Action.STOP, tuple(CATALOG.tables), "a benchmark", "it is over"))
+        commands.execute(engine, Command(Action.STOP, tuple(CATALOG.tables), "a benchmark", "it is over"))
         hosted.join(60)
         say(took)
 

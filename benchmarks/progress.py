@@ -18,7 +18,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.stream import driver
@@ -50,7 +50,7 @@ class Busy:
 
     def __init__(self, spark: SparkSession) -> None:
         self.engine = engine = database.connect(settings().control_url)
-        self.keeper = Keeper(
+        self.keeper = LeaseRenewer(
             engine, Holder.here("main", driver.jvm_pid()), settings().lease_seconds, lambda why: os.abort()
         )
         self.keeper.take([BUSY.flow])
@@ -65,7 +65,7 @@ class Busy:
         self.wait_for(0)
 
     def end(self) -> None:
-        commands.obey(self.engine, Command(Action.STOP, (BUSY.flow,), "benchmark", "it is over"))
+        commands.execute(self.engine, Command(Action.STOP, (BUSY.flow,), "benchmark", "it is over"))
         self.hosted.join()
         self.keeper.stop()
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine.batch import batch, table_rows
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import create_table
 from include.errors import report
@@ -64,7 +64,7 @@ def batch_cpu(table: Table, rows: DataFrame, number: int, checkpoint: Path) -> f
     create_table.create(rows.sparkSession, named)
     # Not the first of its life, which looks for what an earlier try has left.
     begun = Checkpoint(checkpoint, 1, committed=-2, written=-2, last_commit=None, source={})
-    life = Life(named, begun, epoch=1, rows_before=rows.count())
+    life = FlowContext(named, begun, epoch=1, rows_before=rows.count())
     gc.collect()
     before = cpu_seconds()
     batch.write(rows, 0, life)
@@ -89,7 +89,7 @@ def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -
 
 
 def extraction(rows: DataFrame) -> None:
-    plan = table_rows.shaped(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
+    plan = table_rows.apply_transform(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
     print(f"typed extraction of five fields: {len(re.findall('from_json', plan))} from_json in the executed plan")
 
 

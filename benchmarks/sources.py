@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.stream import driver
@@ -39,7 +39,7 @@ def seconds_a_file(spark: SparkSession, name: str, count: int) -> float:
         (folder / f"{number}.csv").write_text(f"date,amount,description\n{ROWS}")
     jvm = driver.jvm_pid()
     engine = database.connect(settings().control_url)
-    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
+    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
     keeper.take([f"bronze.{name}"])
     keeper.start()
     try:

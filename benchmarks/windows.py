@@ -30,7 +30,7 @@ from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
 from include import catalog
 from include.control import lease, orders
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.stream import driver
@@ -64,7 +64,7 @@ def pauses(spark: SparkSession, count: int) -> None:
     append(rows(100, 0))
     engine = database.connect(settings().control_url)
     jvm = driver.jvm_pid()
-    keeper = Keeper(engine, Holder.here("main", jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
+    keeper = LeaseRenewer(engine, Holder.here("main", jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
     keeper.take([lease.of_driver("main")])
     keeper.start()
     orders.begin(engine, [WATCHED.name, OTHER.name], by_hand=False)

@@ -65,7 +65,7 @@ def control():
     def obey(params, dag_run, ti) -> list[str]:
         asked = oncall.command(params, dag_run.triggering_user_name)
         approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
-        said = oncall.obey(database.connect(settings().control_url), asked, *approved)
+        said = oncall.run_command(database.connect(settings().control_url), asked, *approved)
         print("\n".join(said))
         return said
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from include import catalog
 from include.ledger.inspection import Inspection, at, inspect
 from include.readers import offset_ranges
-from include.readers.batches import Entry, Other
+from include.readers.batches import BatchRecord, Other
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,7 +41,7 @@ def _lines(found: Inspection) -> Iterable[str]:
     yield from map(line, found.newest)
 
 
-def line(one: Entry | Other) -> str:
+def line(one: BatchRecord | Other) -> str:
     """A batch, or a commit that is none, in one line."""
     if isinstance(one, Other):
         gone = (", replaced" if one.kind == "refresh" else ", undone") if one.is_undone else ""

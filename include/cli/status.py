@@ -12,11 +12,11 @@ from include.cli import text_columns
 from include.control.supervision import attendance
 from include.monitoring import lag as lags
 from include.monitoring.lag import Lag
-from include.monitoring.status import IN_WINDOWS, VIEW, Standing, look, rows, stored
+from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, look, rows, stored
 from include.settings import settings
 
 
-def text(found: Iterable[Standing]) -> str:
+def text(found: Iterable[FlowStatus]) -> str:
     """For people: one line a flow, and below it what is wrong."""
     lines = [("flow", "state", "behind by", "oldest unread", "promise", "trend")]
     notes = []
@@ -37,7 +37,7 @@ def _behind(lag: Lag) -> str:
     return f"{lag.words}, {'over ' if lag.is_more else ''}{lag.rows:,} rows, {(lag.bytes or 0) / 1e6:,.1f} MB"
 
 
-def _notes(one: Standing) -> list[str]:
+def _notes(one: FlowStatus) -> list[str]:
     notes = list(one.stale)
     if one.alarm:
         notes.append(f"{one.flow}: {one.alarm}")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from include import catalog
 from include.errors import Unbalanced
-from include.ledger.verify import Verdict, lines, verify
+from include.ledger.verify import Verification, lines, verify
 from include.settings import settings
 
 
@@ -21,7 +21,7 @@ def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
     named = [tables.table(name) for name in arguments.table]
     chosen = named or [one for one in tables.tables.values() if settings().is_stored(one.name)]
-    verdicts: list[Verdict] = []
+    verdicts: list[Verification] = []
     try:
         for table in chosen:
             verdicts.append(verify(table))

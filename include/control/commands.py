@@ -61,7 +61,7 @@ class Command:
     job: str | None = None
 
 
-def obey(engine: Engine, command: Command) -> list[str]:
+def execute(engine: Engine, command: Command) -> list[str]:
     """Note what is asked for, for drivers and supervisor to follow; a sentence for each target. Raises Unreachable."""
     with database.transaction(engine) as connection:
         results = carry_out(connection, command)
@@ -128,7 +128,7 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
         case Action.START:
             # Also where it is wanted already: it may be waiting for its next start.
             want(connection, flow, "running", command.reason)
-            forgive(connection, flow)
+            clear_failure(connection, flow)
             return "is started"
         case Action.CATCH_UP if state == "running":
             return "nothing done, it runs and catches up by itself"
@@ -138,7 +138,7 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
             return "nothing done, it is stopped: action catch up reads what has come since"
         case Action.DRAIN | Action.CATCH_UP:
             want(connection, flow, "draining", command.reason)
-            forgive(connection, flow)
+            clear_failure(connection, flow)
             return "reads what its source holds now, then stops"
         case Action.RELEASE if state != "stopped":
             return "nothing done, it runs: action stop first"
@@ -183,7 +183,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    forgive(connection, flow)
+    clear_failure(connection, flow)
     return "restarts after the batch in hand"
 
 
@@ -200,7 +200,7 @@ def _restart_driver(connection: Connection, command: Command) -> str:
         ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))
     for flow in command.flows:
-        forgive(connection, flow)
+        clear_failure(connection, flow)
     return "ends after the batches in hand, and is started again"
 
 
@@ -215,7 +215,7 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
     more = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
     connection.execute(more)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    forgive(connection, flow)
+    clear_failure(connection, flow)
     return "begins a new generation of its checkpoint at its next start"
 
 
@@ -226,7 +226,7 @@ def want(connection: Connection, flow: str, state: str, reason: str) -> None:
     connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
 
 
-def forgive(connection: Connection, flow: str) -> None:
+def clear_failure(connection: Connection, flow: str) -> None:
     """Forget how the flow failed, so that it starts at once; should it fail again, that is news."""
     values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
     incidents.end(connection, flow)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from include.control.observed_flow import Seen
+from include.control.observed_flow import ObservedFlow
 from include.control.remedies import remedy
 
 # From the intent to start a driver until it must be known by what: then the supervisor died in between.
@@ -63,7 +63,7 @@ class Decision:
         return self.state in SICK
 
 
-def decide(seen: Seen) -> Decision:
+def decide(seen: ObservedFlow) -> Decision:
     """Restarts come at once after a healthy spell, then ever more slowly (twice the wait each time), but never end."""
     if seen.restart_seconds_ago is not None and seen.is_driver_alive:
         return _restarting(seen, seen.restart_seconds_ago)
@@ -85,7 +85,7 @@ def decide(seen: Seen) -> Decision:
     return _gone(seen)
 
 
-def _restarting(seen: Seen, asked_seconds_ago: float) -> Decision:
+def _restarting(seen: ObservedFlow, asked_seconds_ago: float) -> Decision:
     is_late = asked_seconds_ago > FORCE_SECONDS
     if seen.wanted == "stopped":
         return replace(_stopped(seen), kill=is_late)
@@ -97,7 +97,7 @@ def _restarting(seen: Seen, asked_seconds_ago: float) -> Decision:
     return Decision(State.STARTING, f"{asked} {ends}", kill=is_late)
 
 
-def _stopped(seen: Seen) -> Decision:
+def _stopped(seen: ObservedFlow) -> Decision:
     if seen.is_held and _hangs(seen):
         reason = f"asked to stop, and without a sign of progress for {_silent_seconds(seen):.0f} s"
         return Decision(State.STUCK, reason, UNSTICK)
@@ -110,11 +110,11 @@ def _stopped(seen: Seen) -> Decision:
     return Decision(State.STOPPED, reason, "action start")
 
 
-def _silent_seconds(seen: Seen) -> float:
+def _silent_seconds(seen: ObservedFlow) -> float:
     return seen.sign_seconds_ago if seen.sign_seconds_ago is not None else seen.intended_seconds_ago or 0
 
 
-def _hangs(seen: Seen) -> bool:
+def _hangs(seen: ObservedFlow) -> bool:
     """Whether a flow that is held has shown no sign of life for too long."""
     if seen.sign_seconds_ago is None:
         return _start_seconds(seen) > SLOW_START_SECONDS
@@ -125,12 +125,12 @@ def _hangs(seen: Seen) -> bool:
     return seen.sign_seconds_ago - unseen_seconds > STUCK_SECONDS
 
 
-def _start_seconds(seen: Seen) -> float:
+def _start_seconds(seen: ObservedFlow) -> float:
     """Since it began to start, or since another flow did that its driver starts before it."""
     return min(_silent_seconds(seen), seen.newest_start.seconds_ago) if seen.newest_start else _silent_seconds(seen)
 
 
-def _at_work(seen: Seen) -> Decision:
+def _at_work(seen: ObservedFlow) -> Decision:
     if _hangs(seen):
         why = f" ({seen.waits_for})" if seen.waits_for else ""
         reason = f"alive, and without a sign of progress for {_silent_seconds(seen):.0f} s{why}"
@@ -144,7 +144,7 @@ def _at_work(seen: Seen) -> Decision:
     )
 
 
-def _outcome(seen: Seen) -> Decision | None:
+def _outcome(seen: ObservedFlow) -> Decision | None:
     """What is wrong with a flow that works; the first is the most urgent."""
     if seen.expires:
         words = ". ".join(filter(None, (seen.expires, seen.backlog)))
@@ -159,7 +159,7 @@ def _outcome(seen: Seen) -> Decision | None:
     return None
 
 
-def _coming_up(seen: Seen) -> Decision:
+def _coming_up(seen: ObservedFlow) -> Decision:
     ago, start = _silent_seconds(seen), seen.newest_start
     reason = f"{'started' if seen.sign_seconds_ago is None else 'last at work'} {ago:.0f} s ago"
     if _start_seconds(seen) >= SLOW_START_SECONDS:
@@ -172,7 +172,7 @@ def _coming_up(seen: Seen) -> Decision:
     return Decision(State.STARTING, reason)
 
 
-def _down(seen: Seen) -> Decision:
+def _down(seen: ObservedFlow) -> Decision:
     is_first = seen.intended_seconds_ago is None or _never_ran(seen)
     if seen.failure is None and (seen.ended_with_platform or is_first):
         return Decision(State.STOPPED, "stopped with the platform", "make up")
@@ -180,7 +180,7 @@ def _down(seen: Seen) -> Decision:
     return Decision(State.BACKING_OFF, f"{_ended(seen)} (`make up` starts it again)", "make up")
 
 
-def _gone(seen: Seen) -> Decision:
+def _gone(seen: ObservedFlow) -> Decision:
     if seen.intended_seconds_ago is None or _never_ran(seen):
         return Decision(State.STARTING, "it does not run", start=True)
     ended = _ended(seen)
@@ -192,11 +192,11 @@ def _gone(seen: Seen) -> Decision:
     return Decision(State.BACKING_OFF, f"starting again: {ended}", "none, it is started now", start=True)
 
 
-def _never_ran(seen: Seen) -> bool:
+def _never_ran(seen: ObservedFlow) -> bool:
     return seen.attempts == 0 and seen.failure is None and seen.sign_seconds_ago is None
 
 
-def _ended(seen: Seen) -> str:
+def _ended(seen: ObservedFlow) -> str:
     return seen.failure.sentence if seen.failure else "its driver ended without a word: read its log"
 
 

@@ -45,4 +45,4 @@ def _start_again(connection: Connection, tables: Catalog, changed: set[str]) -> 
     ]
     orders.lock(connection, mended)
     for flow in mended:
-        commands.forgive(connection, flow)
+        commands.clear_failure(connection, flow)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from include.control import lease, lock, orders
 from include.control.jobs import windows
 from include.control.lease import Lease
-from include.control.lock import Entry, Obstacle
+from include.control.lock import LockRequest, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
 from include.control.store import database
@@ -24,7 +24,7 @@ GATE_SECONDS = 0.25
 T = TypeVar("T")
 
 
-class Keeper:
+class LeaseRenewer:
     """Holds the leases of a driver's flows, and renews them every third of the TTL from `start` to `stop`.
 
     The deadline is counted on a clock that runs on through suspension, from before the lease was asked for, so it
@@ -94,7 +94,7 @@ class Keeper:
         with suppress(Unreachable):
             self.give_back(list(self._held))
 
-    def enter(self, entry: Entry, patience: Callable[[], bool], since: Order | None = None) -> bool:
+    def enter(self, entry: LockRequest, patience: Callable[[], bool], since: Order | None = None) -> bool:
         """The one gate before a table is written: True once the lock is held, False where the writer is to stop.
 
         patience: asked before every look; False ends the wait. since: what was wanted of the flow when it started; once
@@ -167,7 +167,7 @@ class Keeper:
 
 
 def _look(
-    connection: Connection, entry: Entry, since: Order | None, came: tuple[float, Obstacle] | None
+    connection: Connection, entry: LockRequest, since: Order | None, came: tuple[float, Obstacle] | None
 ) -> tuple[Order | None, Obstacle | None, float]:
     """What is wanted of the flow, who is in its way, and the time. came: since when it waits, and for whom."""
     now = database.now(connection)

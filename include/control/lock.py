@@ -17,7 +17,7 @@ SHARED, ALONE, WANTS = "shared", "alone", "wants"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LockRequest:
     """A wish to write `table`, by the holder of the lease `name`. alone: nobody else may write it meanwhile."""
 
     name: str
@@ -39,7 +39,7 @@ class Obstacle:
     is_gone: bool
 
 
-def enter(connection: Connection, entry: Entry) -> Obstacle | None:
+def enter(connection: Connection, entry: LockRequest) -> Obstacle | None:
     """Take the lock and return None, or say who is in the way; then a wish to be alone is announced.
 
     The caller holds the lease, and asks again until its turn has come.
@@ -75,7 +75,7 @@ def remove(engine: Engine, gone: Obstacle) -> None:
         connection.execute(update(leases).where(same).values(expires_at=0.0))
 
 
-def _obstacle(connection: Connection, entry: Entry, since: float, now: float) -> Obstacle | None:
+def _obstacle(connection: Connection, entry: LockRequest, since: float, now: float) -> Obstacle | None:
     others = (leases.c.writes == entry.table) & (leases.c.flow != entry.name) & (leases.c.expires_at > 0)
     for row in connection.execute(select(leases).where(others).order_by(leases.c.wanted_at)):
         if _is_in_the_way(connection, row, entry, since):
@@ -85,7 +85,7 @@ def _obstacle(connection: Connection, entry: Entry, since: float, now: float) ->
     return None
 
 
-def _is_in_the_way(connection: Connection, other: Row[Any], entry: Entry, since: float) -> bool:
+def _is_in_the_way(connection: Connection, other: Row[Any], entry: LockRequest, since: float) -> bool:
     if other.mode == SHARED:
         return entry.alone
     if other.flow == of_window(entry.table) and other.mode == ALONE:

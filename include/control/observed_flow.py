@@ -22,7 +22,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedFlow:
     """One flow, as the control database, the checkpoint and the broker show it.
 
     wanted: running, draining or stopped; wanted_why: in whose words.

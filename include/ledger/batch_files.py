@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from include.errors import Broken
-from include.readers.batches import Entry
+from include.readers.batches import BatchRecord
 from include.readers.delta_backlog import snapshot
 from include.readers.delta_log import Log
 from include.readers.offset_ranges import place
@@ -37,7 +37,7 @@ class Appends:
         self.log = log
         self.source = source
 
-    def of(self, entry: Entry) -> list[Read]:
+    def of(self, entry: BatchRecord) -> list[Read]:
         """The files of a batch, in the order in which Delta hands them out. Raises Broken, also for a change feed."""
         if self.source.changes:
             raise Broken(f"{entry.name} reads changes of {self.source.table}, whose rows its log does not count")

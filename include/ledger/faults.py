@@ -6,7 +6,7 @@ from itertools import groupby
 
 from include.errors import Broken
 from include.readers import active_commits, batches, checkpoint, offset_log
-from include.readers.batches import Account, Entry, Generation, Other
+from include.readers.batches import BatchHistory, BatchRecord, Generation, Other
 
 # Of a checkpoint that keeps more than Spark's hundred, the newest files are opened.
 OPENED = 200
@@ -25,7 +25,7 @@ class Fault:
     sentence: str
 
 
-def of_table(account: Account, entries: Iterable[Entry | Other]) -> list[Fault]:
+def of_table(account: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
     """By all of its commits. entries: those of the account."""
     found = list(entries)
     name, log = account.table.name, account.log
@@ -47,10 +47,10 @@ def of_table(account: Account, entries: Iterable[Entry | Other]) -> list[Fault]:
     return faults
 
 
-def of_checkpoints(account: Account, entries: Iterable[Entry | Other]) -> list[Fault]:
+def of_checkpoints(account: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
     """Of every generation that still has a directory, and of those that should. entries: those of the account."""
     faults = []
-    held = [one for one in entries if isinstance(one, Entry) and one.version is not None]
+    held = [one for one in entries if isinstance(one, BatchRecord) and one.version is not None]
     for flow in dict.fromkeys([*(flow.flow for flow in account.table.flows), *(one.flow for one in held)]):
         generations = account.generations(flow)
         newest = max((one.generation for one in held if one.flow == flow), default=0)
@@ -74,7 +74,7 @@ def of_checkpoints(account: Account, entries: Iterable[Entry | Other]) -> list[F
     return faults
 
 
-def _of_other(account: Account, one: Other, found: list[Entry | Other]) -> Iterator[Fault]:
+def _of_other(account: BatchHistory, one: Other, found: list[BatchRecord | Other]) -> Iterator[Fault]:
     name, what = account.table.name, f"version {one.version} ({one.operation})"
     if one.is_undone or one.kind not in ("foreign", "declaration"):
         return
@@ -124,13 +124,13 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
                 yield Fault("checkpoint damaged", f"{flow}: {error}")
 
 
-def _is(entry: Entry | Other, state: str) -> bool:
-    return isinstance(entry, Entry) and entry.state == state
+def _is(entry: BatchRecord | Other, state: str) -> bool:
+    return isinstance(entry, BatchRecord) and entry.state == state
 
 
-def _said(found: Iterable[Entry | Other]) -> list[str]:
+def _said(found: Iterable[BatchRecord | Other]) -> list[str]:
     """Batches in words, by flow and generation."""
-    entries = sorted(((one.flow, one.generation), one.batch) for one in found if isinstance(one, Entry))
+    entries = sorted(((one.flow, one.generation), one.batch) for one in found if isinstance(one, BatchRecord))
     groups = groupby(entries, key=lambda one: one[0])
     return [f"{flow} {number}/{spans({batch for _, batch in group})}" for (flow, number), group in groups]
 

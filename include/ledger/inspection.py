@@ -9,7 +9,7 @@ from include.errors import Broken
 from include.ledger import faults
 from include.ledger.faults import Fault
 from include.readers import offset_log
-from include.readers.batches import HELD, Account, Entry, Other
+from include.readers.batches import HELD, BatchHistory, BatchRecord, Other
 from include.readers.offset_log import Restart
 from include.spec import Table
 
@@ -32,30 +32,30 @@ class Inspection:
     bytes: int
     restarts: dict[str, Restart | None]
     faults: list[Fault]
-    newest: list[Entry | Other]
+    newest: list[BatchRecord | Other]
 
 
 def inspect(table: Table, limit: int, flow: str | None = None) -> Inspection:
     """flow: look for the newest batches of this one only. Raises Unreachable where it is not stored, and Broken."""
-    account = Account(table)
+    account = BatchHistory(table)
     entries = list(account.entries())
-    held = [one for one in entries if isinstance(one, Entry) and one.state in HELD]
-    shown = (one for one in entries if flow is None or (isinstance(one, Entry) and one.flow == flow))
+    held = [one for one in entries if isinstance(one, BatchRecord) and one.state in HELD]
+    shown = (one for one in entries if flow is None or (isinstance(one, BatchRecord) and one.flow == flow))
     return Inspection(
         table=table.name,
         versions=(account.log.versions[0], account.log.newest),
-        states=dict(Counter(one.state for one in entries if isinstance(one, Entry))),
+        states=dict(Counter(one.state for one in entries if isinstance(one, BatchRecord))),
         others=dict(Counter(one.kind for one in entries if isinstance(one, Other))),
         rows=sum(one.rows or 0 for one in held),
         files=sum(one.files or 0 for one in held),
         bytes=sum(one.bytes or 0 for one in held),
         restarts={one.flow: _restart(account, one.flow) for one in table.flows if flow in (None, one.flow)},
         faults=[*faults.of_table(account, entries), *faults.of_checkpoints(account, entries)],
-        newest=[account.detailed(one) if isinstance(one, Entry) else one for one in islice(shown, limit)],
+        newest=[account.detailed(one) if isinstance(one, BatchRecord) else one for one in islice(shown, limit)],
     )
 
 
-def _restart(account: Account, flow: str) -> Restart | None:
+def _restart(account: BatchHistory, flow: str) -> Restart | None:
     generations = account.generations(flow)
     if not generations:
         return None

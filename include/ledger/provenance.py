@@ -8,7 +8,7 @@ from include.catalog import Catalog
 from include.errors import Broken, UsageError
 from include.ledger.batch_files import Appends, Read
 from include.readers import checkpoint, landing_folder, offset_ranges
-from include.readers.batches import Account, Entry, Other
+from include.readers.batches import BatchHistory, BatchRecord, Other
 from include.readers.delta_log import Log
 from include.readers.offset_ranges import Range
 from include.settings import settings
@@ -24,7 +24,7 @@ class Origin:
     """
 
     table: str
-    entries: list[Entry]
+    entries: list[BatchRecord]
     reads: list[Read] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Origin:
 
 def of_version(tables: Catalog, table: Table, version: int) -> Origin:
     """What the commit of this version brought. Raises UsageError where it is not in the log or is no batch's."""
-    account = Account(table)
+    account = BatchHistory(table)
     if version not in account.log.versions:
         held = f"{account.log.versions[0]} to {account.log.newest}"
         raise UsageError(f"--version is {version}, and the log of {table.name} holds {held}: name one of these")
@@ -46,7 +46,7 @@ def of_version(tables: Catalog, table: Table, version: int) -> Origin:
     return _origin(tables, table, [account.detailed(found)])
 
 
-def _origin(tables: Catalog, table: Table, entries: list[Entry]) -> Origin:
+def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     if not entries:
         return Origin(table.name, [], note="no batch of it is told by its log any more")
     flow = next((one for one in table.flows if one.flow == entries[-1].flow), None)
@@ -60,7 +60,7 @@ def _origin(tables: Catalog, table: Table, entries: list[Entry]) -> Origin:
     return _of_delta(tables, table, entries, flow.source)
 
 
-def _of_files(table: Table, entries: list[Entry]) -> Origin:
+def _of_files(table: Table, entries: list[BatchRecord]) -> Origin:
     names: list[str] = []
     try:
         for one in entries:
@@ -71,7 +71,7 @@ def _of_files(table: Table, entries: list[Entry]) -> Origin:
     return Origin(table.name, entries, files=names)
 
 
-def _of_delta(tables: Catalog, table: Table, entries: list[Entry], source: Delta) -> Origin:
+def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source: Delta) -> Origin:
     above = tables.table(source.table)
     log = Log(settings().table_path(source.table))
     reads: list[Read] = []
@@ -84,7 +84,7 @@ def _of_delta(tables: Catalog, table: Table, entries: list[Entry], source: Delta
     # A snapshot's files hold rows of every version up to it.
     is_whole = any(one.is_of_snapshot for one in reads)
     named = None if is_whole or note else {one.version for one in reads}
-    upstream = Account(above)
+    upstream = BatchHistory(above)
     chosen = [
         upstream.detailed(one)
         for one in upstream.batches()
@@ -93,7 +93,7 @@ def _of_delta(tables: Catalog, table: Table, entries: list[Entry], source: Delta
     return Origin(table.name, entries, reads, above=_origin(tables, above, chosen[::-1]), note=note)
 
 
-def _versions(entries: list[Entry]) -> tuple[int, int]:
+def _versions(entries: list[BatchRecord]) -> tuple[int, int]:
     """The versions of the source that batches reach over, the first and the last."""
     begins = [0 if one.source_from is None else first_version(one.source_from) for one in entries]
     return min(begins), max(checkpoint.read_version(one.source_to) for one in entries)

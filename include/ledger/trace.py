@@ -11,7 +11,7 @@ from include.errors import Unreachable, UsageError
 from include.ledger import provenance
 from include.ledger.verify_offsets import columns
 from include.readers import checkpoint, landing_folder, offset_ranges, stored_rows
-from include.readers.batches import HELD, PLANNED, Account, Entry
+from include.readers.batches import HELD, PLANNED, BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -69,19 +69,19 @@ def of_file(tables: Catalog, table: Table, name: str) -> Stop:
     return _stop(tables, table, chosen, {FILE: name}, f"file '{name}'")
 
 
-def _told(table: Table, flows: list[str]) -> list[Entry]:
+def _told(table: Table, flows: list[str]) -> list[BatchRecord]:
     """All batches of these flows, with their offsets."""
-    account = Account(table)
+    account = BatchHistory(table)
     found = (one for one in account.batches() if one.flow in flows)
     return [one if one.version is not None else account.detailed(one) for one in found]
 
 
-def _spans(one: Entry, topic: str, partition: int, offset: int) -> bool:
+def _spans(one: BatchRecord, topic: str, partition: int, offset: int) -> bool:
     ranges = offset_ranges.of_kafka(one.source_from, one.source_to)
     return any((r.topic, r.partition) == (topic, partition) and r.first <= offset < r.after for r in ranges)
 
 
-def _stop(tables: Catalog, table: Table, entries: list[Entry], sought: dict[str, Any], what: str) -> Stop:
+def _stop(tables: Catalog, table: Table, entries: list[BatchRecord], sought: dict[str, Any], what: str) -> Stop:
     """entries: its batches that may have brought it."""
     held = [one for one in entries if one.state in HELD]
     versions = tuple(sorted(one.version for one in held if one.version is not None))
@@ -115,7 +115,7 @@ def _readers(
     yield _stop(tables, reader, chosen, sought, f"what versions {versions} of {table.name} brought")
 
 
-def _reaches(one: Entry, version: int) -> bool:
+def _reaches(one: BatchRecord, version: int) -> bool:
     """Whether a batch read something of a version of its source."""
     if one.source_to is None:
         return False
@@ -152,12 +152,12 @@ def _filter(wanted: dict[str, Any]) -> Any:
     return condition
 
 
-def _batches(held: list[Entry]) -> str:
+def _batches(held: list[BatchRecord]) -> str:
     said = [f"batch {one.name}, version {one.version}" for one in held[:3]]
     return "; ".join(said) + (f" and {len(held) - 3:,} more" if len(held) > 3 else "")
 
 
-def _why_none(held: list[Entry]) -> str:
+def _why_none(held: list[BatchRecord]) -> str:
     """Where neither table nor quarantine has a row of it."""
     tallies = [one.tally for one in held if one.tally]
     if not tallies:

@@ -8,7 +8,7 @@ from include.ledger import verify_quarantine
 from include.ledger.batch_files import Appends
 from include.ledger.verify_offsets import PLACE, Arrived, check, columns, unaccounted, why_missing
 from include.readers import batches, offset_ranges, refreshes
-from include.readers.batches import HELD, Account, Entry, Other
+from include.readers.batches import HELD, BatchHistory, BatchRecord, Other
 from include.readers.delta_log import Log
 from include.readers.resume_position import behind_replacements
 from include.settings import settings
@@ -16,7 +16,7 @@ from include.spec import Append, Delta, Files, Kafka, Table
 
 
 @dataclass
-class Verdict:
+class Verification:
     """One table without a difference. ranges: how many of a partition were counted, row by row. refreshes: of a view.
 
     notes: what is right although numbers differ, and what could not be looked at, and why.
@@ -29,17 +29,17 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
 
 
-def verify(table: Table) -> Verdict:
+def verify(table: Table) -> Verification:
     """Raises Unbalanced at the first difference, Unreachable and Broken."""
     if table.is_view:
-        return Verdict(
+        return Verification(
             table.name, refreshes=len(list(refreshes.of_view(table.name))), notes=refreshes.verify(table.name)
         )
-    account = Account(table)
+    account = BatchHistory(table)
     newest_first = list(account.entries())
-    entries = [one for one in reversed(newest_first) if isinstance(one, Entry)]
+    entries = [one for one in reversed(newest_first) if isinstance(one, BatchRecord)]
     others = [one for one in newest_first if isinstance(one, Other)]
-    verdict = Verdict(table.name, sum(one.state in HELD for one in entries))
+    verdict = Verification(table.name, sum(one.state in HELD for one in entries))
     for one in entries:
         if one.state in (batches.MISSING, batches.DOUBLED):
             how = "has no commit in the table's log" if one.state == batches.MISSING else "was committed twice"
@@ -65,7 +65,7 @@ def verify(table: Table) -> Verdict:
     return verdict
 
 
-def _order(account: Account, own: list[Entry]) -> Iterator[str]:
+def _order(account: BatchHistory, own: list[BatchRecord]) -> Iterator[str]:
     """That each batch begins where the one before ended, and that a restart goes on where the last one did."""
     for one, following in zip(own, own[1:], strict=False):
         is_files = isinstance(one.source_to, dict) and "logOffset" in one.source_to
@@ -91,7 +91,7 @@ def _order(account: Account, own: list[Entry]) -> Iterator[str]:
             )
 
 
-def _is_behind_a_replacement(one: Entry, following: Entry) -> bool:
+def _is_behind_a_replacement(one: BatchRecord, following: BatchRecord) -> bool:
     said = one.source or {}
     if "table" not in said or one.source != following.source or following.source_from is None:
         return False
@@ -101,7 +101,7 @@ def _is_behind_a_replacement(one: Entry, following: Entry) -> bool:
     return offset_ranges.difference(begun, following.source_from) is None
 
 
-def _tally(table: Table, entry: Entry) -> None:
+def _tally(table: Table, entry: BatchRecord) -> None:
     tally = entry.tally
     if tally is None:
         return
@@ -114,7 +114,7 @@ def _tally(table: Table, entry: Entry) -> None:
         raise Unbalanced(f"{entry.name} kept {tally['kept']:,} rows, and version {entry.version} wrote {written:,}")
 
 
-def _source_rows(flow: Table, source: Delta, own: list[Entry]) -> Iterator[str]:
+def _source_rows(flow: Table, source: Delta, own: list[BatchRecord]) -> Iterator[str]:
     """That the files it was handed hold as many rows as it read."""
     appends = Appends(Log(settings().table_path(source.table)), source)
     # What is no more in the log of the source, or is changes, is told once.
@@ -140,7 +140,7 @@ def _source_rows(flow: Table, source: Delta, own: list[Entry]) -> Iterator[str]:
         yield f"{flow.flow}: in {shaped:,} batches its transform makes more or fewer rows than it is given"
 
 
-def _records(account: Account, held: list[Entry], others: list[Other], verdict: Verdict) -> None:
+def _records(account: BatchHistory, held: list[BatchRecord], others: list[Other], verdict: Verification) -> None:
     """That each range that was read is in the table, each record once."""
     table = account.table
     if not set(PLACE) <= columns(table.name) or any(one.transform for one in table.flows):
@@ -164,7 +164,7 @@ def _records(account: Account, held: list[Entry], others: list[Other], verdict: 
             raise Unbalanced(difference)
 
 
-def _total(account: Account, entries: list[Entry], others: list[Other]) -> Iterator[str]:
+def _total(account: BatchHistory, entries: list[BatchRecord], others: list[Other]) -> Iterator[str]:
     """That the table holds as many rows as were written into it."""
     log, name = account.log, account.table.name
     strangers = [one for one in others if one.kind == "foreign" and not one.is_undone]
@@ -186,7 +186,7 @@ def _total(account: Account, entries: list[Entry], others: list[Other]) -> Itera
         raise Unbalanced(f"{name} holds {total:,} rows, and its commits wrote {said:,}")
 
 
-def lines(verdict: Verdict) -> list[str]:
+def lines(verdict: Verification) -> list[str]:
     """For people: what was found, and below it what is worth a note."""
     counted = f", {verdict.ranges:,} ranges of Kafka counted record by record" if verdict.ranges else ""
     what = f"{verdict.refreshes:,} refreshes" if verdict.refreshes else f"{verdict.batches:,} batches"

@@ -8,13 +8,13 @@ from include.control.store import database
 from include.control.store.schema import losses
 from include.errors import Unbalanced
 from include.readers import active_commits, offset_log, stored_rows
-from include.readers.batches import BACKFILL, HELD, UNDONE, Account, Entry
+from include.readers.batches import BACKFILL, HELD, UNDONE, BatchHistory, BatchRecord
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Table
 
 
-def rows(table: Table, entries: list[Entry]) -> list[str]:
+def rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     """Notes on the quarantine, whose rows of each batch are those that its commit counts. Raises Unbalanced."""
     stored = stored_rows.dataset(table.quarantine)
     held = stored.to_table(columns=["_flow", "_generation", "_batch"])
@@ -80,13 +80,13 @@ def files(table: Table) -> None:
             raise Unbalanced(f"{table.name}: {most - distinct:,} rows of file '{one['_filename']}' are missing")
 
 
-def beginning(account: Account, entry: Entry) -> Any:
+def beginning(account: BatchHistory, entry: BatchRecord) -> Any:
     """Where the first batch of a Kafka flow began."""
     generation = account.generations(entry.flow).get(entry.generation)
     return offset_log.begins(generation.path) if generation else None
 
 
-def accepted(entry: Entry) -> str:
+def accepted(entry: BatchRecord) -> str:
     """What was given up when the generation of this batch began, in words; empty for nothing. Raises Unreachable."""
     own = (losses.c.flow == entry.flow) & (losses.c.generation == entry.generation)
     with database.reading(database.connect(settings().control_url)) as connection:

@@ -9,7 +9,7 @@ from include.control.store import database
 from include.control.store.schema import drivers, runs
 
 
-def forgive(engine: Engine) -> None:
+def clear_failures(engine: Engine) -> None:
     """Who calls `make up` wants the streams now, not after a back-off."""
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(attempts=0, intended_at=None, failure=None, needs_person=False))

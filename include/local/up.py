@@ -73,7 +73,7 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
     if not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), kit.variables)
-    supervision.show_pulse(database.connect(where.control_url), attendance.STARTER)
+    supervision.heartbeat(database.connect(where.control_url), attendance.STARTER)
     _say("control database ready")
     kit.end_migration(migration)
     kit.start(airflow.API)
@@ -92,13 +92,13 @@ def _start(where: Settings, platform: Platform, kit: Airflow, broker: Broker) ->
 def _wait_for_streams(where: Settings, platform: Platform, kit: Airflow) -> None:
     engine = database.connect(where.control_url)
     shutdown.end(engine)
-    streams.forgive(engine)
+    streams.clear_failures(engine)
     before = streams.launched(engine)
 
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
         platform.require([BROKER, *_feeds(), *started])
-        supervision.show_pulse(engine, attendance.STARTER)
+        supervision.heartbeat(engine, attendance.STARTER)
         _require_streams(engine, platform, before)
 
     kit.wait(ANSWER_SECONDS, check)

@@ -69,7 +69,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MaintenancePlan:
     """The steps in their order, the ones not worth it too."""
 
     steps: tuple[Step, ...]
@@ -83,7 +83,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Selection:
     """A way to compact: Delta rewrites the first `files` of the candidates, in bins of at most `bin_bytes`."""
 
     files: int
@@ -104,9 +104,9 @@ class End:
     total: int
 
 
-def plan(facts: Facts, wants: Maintenance) -> Plan:
+def plan(facts: Facts, wants: Maintenance) -> MaintenancePlan:
     """What to do in the next window: merge, optimize, vacuum, clean the log."""
-    return Plan((_merge(facts), _optimize(facts, wants), _vacuum(facts, wants), _clean_log(facts)))
+    return MaintenancePlan((_merge(facts), _optimize(facts, wants), _vacuum(facts, wants), _clean_log(facts)))
 
 
 def _merge(facts: Facts) -> Step:
@@ -148,7 +148,7 @@ def _why_not(sizes: Sequence[int], bound: int) -> str:
     return f"they wait for more, as {_size(sum(sizes))} make no whole file"
 
 
-def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Cut | None:
+def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Selection | None:
     """The most files that fill whole bins, and the tail behind them where it has grown long or waited; else None.
 
     full: the bytes that go into a file of the target size.
@@ -173,14 +173,14 @@ def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Cut
     return max(filter(None, cuts), key=lambda cut: cut.files, default=None)
 
 
-def _prefix(sizes: Sequence[int], most: int, bound: int, may_end: Callable[[End], bool]) -> Cut | None:
+def _prefix(sizes: Sequence[int], most: int, bound: int, may_end: Callable[[End], bool]) -> Selection | None:
     """The longest prefix that Delta can be told to take, of at most `bound` bytes, whose end will do."""
     best = None
     for files, end in enumerate(bins(sizes, most), start=1):
         # Delta leaves a bin of one file alone, and its threshold cannot part files of one size.
         can_end = end.held > end.size and (files == len(sizes) or sizes[files] > end.size)
         if can_end and end.total <= bound and may_end(end):
-            best = Cut(files, most, end.bin)
+            best = Selection(files, most, end.bin)
     return best
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from include.maintenance import plan as planning
-from include.maintenance.plan import DAY_SECONDS, MANY_FILES, MB, OPTIMIZE, Facts, Plan, Step
+from include.maintenance.plan import DAY_SECONDS, MANY_FILES, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.readers.delta_log import LiveFile
 from include.spec import Maintenance, Table
 
@@ -13,7 +13,7 @@ from include.spec import Maintenance, Table
 CUBE_FILES = 4
 
 
-def plan(facts: Facts, table: Table) -> Plan:
+def plan(facts: Facts, table: Table) -> MaintenancePlan:
     """As `ledger.plan`, with an OPTIMIZE that suits the table's layout."""
     usual = planning.plan(facts, table.maintain)
     if table.cluster_by:
@@ -22,7 +22,7 @@ def plan(facts: Facts, table: Table) -> Plan:
         step = _compact_partitions(facts, table.maintain)
     else:
         return usual
-    return Plan(tuple(step if one.kind == OPTIMIZE else one for one in usual.steps))
+    return MaintenancePlan(tuple(step if one.kind == OPTIMIZE else one for one in usual.steps))
 
 
 def _cluster(facts: Facts, wants: Maintenance) -> Step:

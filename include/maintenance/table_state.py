@@ -12,7 +12,7 @@ from include.control.jobs.windows import Shape
 from include.control.store import database
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
-from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, Plan, Step
+from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.policy import Place
 from include.maintenance.vacuum_guard import Consumer
 from include.readers import checkpoint
@@ -34,7 +34,7 @@ class Survey:
 
     name: str
     log: Log
-    plan: Plan
+    plan: MaintenancePlan
     compaction: Step
     retention_seconds: float
     held: Consumer
@@ -114,11 +114,11 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now: float) 
     )
 
 
-def _without_compaction(plan: Plan, reason: str) -> Plan:
+def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:
     """Of the windows, where somebody else compacts."""
     compaction = plan.step(OPTIMIZE)
     elsewhere = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
-    return Plan(tuple(elsewhere if step is compaction else step for step in plan.steps))
+    return MaintenancePlan(tuple(elsewhere if step is compaction else step for step in plan.steps))
 
 
 def shape(log: Log, good_bytes: float) -> Shape:

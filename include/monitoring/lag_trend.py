@@ -27,7 +27,7 @@ JUST_NOW_SECONDS = 60
 NOISE_SHARE = 0.01
 
 
-class Verdict(StrEnum):
+class Direction(StrEnum):
     UP_TO_DATE = "up to date"
     KEEPING_UP = "keeping up"
     CATCHING_UP = "catching up"
@@ -46,7 +46,7 @@ class Trend:
     caught_up_in_seconds: at this pace; None where it never will be.
     """
 
-    verdict: Verdict
+    verdict: Direction
     unit: str = ""
     seconds: float | None = None
     arrived: int | None = None
@@ -65,32 +65,32 @@ class Trend:
 def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
     """Of a flow and its lag, by the same look at the sources. Its verdict is UNKNOWN where nobody can tell."""
     if lag.is_up_to_date:
-        return Trend(Verdict.UP_TO_DATE)
+        return Trend(Direction.UP_TO_DATE)
     if lag.unknown is not None or lag.seconds is None:
-        return Trend(Verdict.UNKNOWN)
+        return Trend(Direction.UNKNOWN)
     if flow.merges_in_windows:
-        return Trend(Verdict.WAITING)
+        return Trend(Direction.WAITING)
     if flow.is_view or flow.schedule:
-        return Trend(Verdict.RESTING)
+        return Trend(Direction.RESTING)
     if lag.seconds < max(JUST_NOW_SECONDS, 2 * flow.interval_seconds):
-        return Trend(Verdict.KEEPING_UP)
+        return Trend(Direction.KEEPING_UP)
     try:
         moved = _moved(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
         moved = None
-    return Trend(Verdict.UNKNOWN) if moved is None else judge(*moved, sources.now - sources.since)
+    return Trend(Direction.UNKNOWN) if moved is None else judge(*moved, sources.now - sources.since)
 
 
 def judge(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:
     """waiting: what is unread now."""
     gained = read - arrived
     if not arrived and not read:
-        verdict = Verdict.STANDING_STILL
+        verdict = Direction.STANDING_STILL
     elif abs(gained) <= NOISE_SHARE * arrived:
-        verdict = Verdict.KEEPING_DISTANCE
+        verdict = Direction.KEEPING_DISTANCE
     else:
-        verdict = Verdict.CATCHING_UP if gained > 0 else Verdict.FALLING_BEHIND
-    soon = waiting * seconds / gained if verdict is Verdict.CATCHING_UP else None
+        verdict = Direction.CATCHING_UP if gained > 0 else Direction.FALLING_BEHIND
+    soon = waiting * seconds / gained if verdict is Direction.CATCHING_UP else None
     return Trend(verdict, unit, seconds, arrived, read, soon)
 
 

@@ -8,9 +8,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.catalog import Catalog
 from include.monitoring import status
-from include.monitoring.lag_trend import Verdict
+from include.monitoring.lag_trend import Direction
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS
-from include.monitoring.status import Standing
+from include.monitoring.status import FlowStatus
 
 WORKS = ("HEALTHY", "LAGGING", "REJECTING", "NOT FRESH", "WAITING")
 FLOW, TABLE = ("flow",), ("table",)
@@ -31,7 +31,7 @@ class Collector:
         yield from _flows(found)
         yield from self._tables(found)
 
-    def _tables(self, found: list[Standing]) -> Iterator[Metric]:
+    def _tables(self, found: list[FlowStatus]) -> Iterator[Metric]:
         fresh = {one.freshness.table: one.freshness for one in found}
         ages = {name: one.seconds for name, one in fresh.items()}
         promises = {name: one.promised_seconds for name, one in fresh.items()}
@@ -43,7 +43,7 @@ class Collector:
         yield _gauge("sluice_quarantine_rows", "rows in its quarantine", TABLE, kept)
 
 
-def _flows(found: list[Standing]) -> Iterator[Metric]:
+def _flows(found: list[FlowStatus]) -> Iterator[Metric]:
     def gauge(name: str, help: str, values: dict[str, float | None]) -> Metric:
         return _gauge(f"sluice_flow_{name}", help, FLOW, values)
 
@@ -64,7 +64,7 @@ def _flows(found: list[Standing]) -> Iterator[Metric]:
     yield gauge("caught_up_in_seconds", "until nothing is unread, while it catches up", soon)
 
 
-def _offsets(found: list[Standing]) -> Metric:
+def _offsets(found: list[FlowStatus]) -> Metric:
     family = GaugeMetricFamily(
         "sluice_flow_lag_offsets", "unread offsets of a partition", labels=("flow", "topic", "partition")
     )
@@ -75,10 +75,10 @@ def _offsets(found: list[Standing]) -> Metric:
     return family
 
 
-def _verdicts(found: list[Standing]) -> Metric:
+def _verdicts(found: list[FlowStatus]) -> Metric:
     family = GaugeMetricFamily("sluice_flow_trend", "1 for the verdict that holds", labels=("flow", "verdict"))
     for one in found:
-        for verdict in Verdict:
+        for verdict in Direction:
             family.add_metric((one.flow, verdict), float(one.trend.verdict is verdict))
     return family
 

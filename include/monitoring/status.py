@@ -31,7 +31,7 @@ LONGER = 1.5
 
 
 @dataclass(frozen=True)
-class Standing:
+class FlowStatus:
     """One flow, or a view and one of its sources. wanted: running, draining or stopped; state: as
     `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
     view, has a state of its own.
@@ -63,7 +63,7 @@ class Standing:
         return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh}
 
 
-def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Standing]:
+def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
     """Every flow and view, in graph order. timeout_seconds: for which a broker may keep this waiting."""
     flows = list(tables.readers.values())
     sources = Sources(flows, timeout_seconds)
@@ -73,7 +73,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Stan
     stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
     older_rows, longer = outdated_rows.by_table(tables), _longer_intervals(flows)
     return [
-        Standing(
+        FlowStatus(
             flow.flow,
             flow.name,
             *seen[flow.flow],

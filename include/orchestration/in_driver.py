@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.control.jobs import backfill_queue, window_queue
-from include.control.jobs.backfill_queue import Standing
+from include.control.jobs.backfill_queue import BackfillStatus
 from include.control.store import database
 from include.errors import Unreachable
 from include.maintenance import table_state
@@ -153,9 +153,9 @@ class Wait(BaseTrigger):
                 yield TriggerEvent({"number": self.number, "is_done": now.is_done, "why": why})
                 return
 
-    def _look(self) -> Standing:
+    def _look(self) -> BackfillStatus:
         try:
             return STANDING[self.kind](database.connect(settings().control_url), self.number)
         except Unreachable as error:
             # The driver ends, too, where that lasts.
-            return Standing(str(error), is_in_hand=True)
+            return BackfillStatus(str(error), is_in_hand=True)

@@ -125,14 +125,16 @@ def _release(flow: str, source: object, asked: Command) -> str:
     )
 
 
-def obey(engine: Engine, asked: Command, approved: int | list[str] | None, answer: dict[str, Any] | None) -> list[str]:
+def run_command(
+    engine: Engine, asked: Command, approved: int | list[str] | None, answer: dict[str, Any] | None
+) -> list[str]:
     """Carry it out, and say what happened to each target. approved: `state_of` it when that was asked. answer: of
     whoever was asked to approve it.
 
     Raises AirflowSkipException, so that nothing follows, where it is not carried out.
     """
     if asked.action not in DESTRUCTIVE:
-        return commands.obey(engine, asked)
+        return commands.execute(engine, asked)
     found = verdict(answer, asked.who)
     if not found.is_approved:
         _refuse(engine, asked, f"nothing done, {found.said}")
@@ -143,7 +145,7 @@ def obey(engine: Engine, asked: Command, approved: int | list[str] | None, answe
     if generation(flow) != approved:
         begun = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
         _refuse(engine, asked, f"nothing done, {begun}")
-    return commands.obey(engine, Command(asked.action, asked.flows, who, asked.reason))
+    return commands.execute(engine, Command(asked.action, asked.flows, who, asked.reason))
 
 
 def _give_up(engine: Engine, asked: Command, approved: int | list[str] | None, who: str) -> str:

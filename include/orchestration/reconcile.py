@@ -9,7 +9,7 @@ from include.control.decide import State
 from include.control.definitions import INVALID_DEFINITION
 from include.control.store import database
 from include.control.supervision import shutdown, supervision
-from include.control.supervision.supervision import Outlook
+from include.control.supervision.supervision import SourceHealth
 from include.monitoring import progress_table
 from include.orchestration import cron, notify, source_health
 from include.orchestration.launchers import launch
@@ -47,7 +47,7 @@ def reconcile_all() -> list[dict[str, str]]:
         except Exception as error:
             print(f"driver '{driver}': {error}")
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     notify.tell_all(engine)
     _gather()
     return sick
@@ -82,11 +82,11 @@ def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]
     ]
 
 
-def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, Outlook]) -> list[dict[str, str]]:
+def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, SourceHealth]) -> list[dict[str, str]]:
     """The alarms of tables that no supervised flow writes, such as views."""
     supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
     others = tables.tables.keys() - supervised
-    broken = {table: words for table in others if (words := outlooks.get(table, Outlook()).not_fresh)}
+    broken = {table: words for table in others if (words := outlooks.get(table, SourceHealth()).not_fresh)}
     with database.transaction(engine) as connection:
         sick = {table: (State.NOT_FRESH, words, "") for table, words in broken.items()}
         incidents.settle(connection, sick, others - sick.keys())
@@ -105,7 +105,7 @@ def _settle(
     place: Launcher,
     driver: str,
     flows: list[Table],
-    outlooks: dict[str, Outlook],
+    outlooks: dict[str, SourceHealth],
     handle: str | None,
     dead: str | None,
 ) -> list[dict[str, str]]:

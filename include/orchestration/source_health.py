@@ -12,7 +12,7 @@ from include.control import incidents
 from include.control.decide import State
 from include.control.store import database
 from include.control.supervision import lag_history
-from include.control.supervision.supervision import Outlook
+from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
 from include.monitoring import freshness, lag, rejected_rows
 from include.monitoring.lag import Lag
@@ -24,7 +24,7 @@ ALARM_SHARE = 0.5
 ALARM_SECONDS = 86_400
 
 
-def look(engine: Engine, tables: Catalog) -> dict[str, Outlook]:
+def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     """By flow, and by table where one without a flow of its own breaks its promise.
 
     Writes down how far each flow is behind. Raises Unreachable for the control database only.
@@ -41,7 +41,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, Outlook]:
     with database.reading(engine) as connection:
         now, known = database.now(connection), incidents.of_state(connection, State.REJECTING)
     outlooks = {
-        flow: Outlook(
+        flow: SourceHealth(
             _waits(found.get(flow)),
             _grows(growing.get(flow)),
             _expires(found.get(flow)),
@@ -50,7 +50,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, Outlook]:
         )
         for flow, table in tables.flows.items()
     }
-    return outlooks | {table: Outlook(not_fresh=words) for table, words in broken.items()}
+    return outlooks | {table: SourceHealth(not_fresh=words) for table, words in broken.items()}
 
 
 def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:

@@ -19,7 +19,7 @@ SIMPLE = "SimpleAuthManager"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Answer:
     """by: who said so. said: in words."""
 
     is_approved: bool
@@ -27,18 +27,18 @@ class Verdict:
     said: str
 
 
-def verdict(answer: dict[str, Any] | None, asked_by: str | None) -> Verdict:
+def verdict(answer: dict[str, Any] | None, asked_by: str | None) -> Answer:
     """What came of `approval`. answer: of whoever was asked. asked_by: who may not approve it where others can."""
     # No answer: somebody marked the question as a success instead of answering it.
     user = answer and answer["responded_by_user"]
     if not answer or not user:
-        return Verdict(False, "", "nobody approved it")
+        return Answer(False, "", "nobody approved it")
     by = str(user["name"])
     if answer["chosen_options"] != [APPROVE]:
-        return Verdict(False, by, f"rejected by {by}")
+        return Answer(False, by, f"rejected by {by}")
     if by == asked_by and _needs_four_eyes():
-        return Verdict(False, by, f"{by} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)")
-    return Verdict(True, by, f"approved by {by}")
+        return Answer(False, by, f"{by} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)")
+    return Answer(True, by, f"approved by {by}")
 
 
 def _needs_four_eyes() -> bool:

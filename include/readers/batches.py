@@ -31,12 +31,12 @@ BACKFILL = "backfill"
 
 
 @dataclass(frozen=True)
-class Entry:
+class BatchRecord:
     """One batch. Times: seconds since 1970. rows, files, bytes: added to the table, by Delta's own count.
 
     source: which topics, table or folder; source_from and source_to: its place there, as in Spark's checkpoint.
     tally: where its rows went, as the engine counted them; None where it does not judge rows.
-    planned_at, and the offsets of a batch without a commit, are only filled in by `Account.detailed`.
+    planned_at, and the offsets of a batch without a commit, are only filled in by `BatchHistory.detailed`.
     """
 
     flow: str
@@ -101,7 +101,7 @@ class Generation:
         return max(self.committed, default=-1)
 
 
-class Account:
+class BatchHistory:
     """A stored table and its flows as they were listed when this was made. Raises Unreachable where it is not stored.
 
     Its methods raise Broken for a log that cannot be read.
@@ -112,7 +112,7 @@ class Account:
         self.log = Log(settings().table_path(table.name))
         self.generations = lru_cache(_generations)
 
-    def entries(self) -> Iterator[Entry | Other]:
+    def entries(self) -> Iterator[BatchRecord | Other]:
         """Newest first, each commit read when it is asked for. Batches without one stand where theirs would be."""
         newer: dict[str, tuple[int, int]] = {}
         is_overwritten = False
@@ -133,11 +133,11 @@ class Account:
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer]):
             yield from self._between(flow, None, newer.get(flow))
 
-    def batches(self, flow: str | None = None) -> Iterator[Entry]:
+    def batches(self, flow: str | None = None) -> Iterator[BatchRecord]:
         """Those of `entries` that are batches, of this flow where one is named."""
-        return (one for one in self.entries() if isinstance(one, Entry) and flow in (None, one.flow))
+        return (one for one in self.entries() if isinstance(one, BatchRecord) and flow in (None, one.flow))
 
-    def detailed(self, entry: Entry) -> Entry:
+    def detailed(self, entry: BatchRecord) -> BatchRecord:
         """With what its checkpoint still says of it."""
         generation = self.generations(entry.flow).get(entry.generation)
         if generation is None or entry.batch not in generation.planned:
@@ -153,7 +153,7 @@ class Account:
             # `faults` names it.
             return entry
 
-    def _entry(self, commit: Commit, is_undone: bool) -> Entry:
+    def _entry(self, commit: Commit, is_undone: bool) -> BatchRecord:
         said = commit.metadata
         flow, number, batch = str(said["flow"]), int(said["generation"]), int(said["batch"])
         generation = self.generations(flow).get(number)
@@ -165,12 +165,14 @@ class Account:
             state = EMPTY if commit.rows == 0 else COMMITTED
         else:
             state = WRITTEN if batch in generation.planned else HISTORY
-        return Entry(
+        return BatchRecord(
             *(flow, number, batch, state, commit.version, commit.timestamp, commit.rows, commit.files, commit.bytes),
             *(said.get("source"), said.get("source_from"), said.get("source_to"), said.get("rows")),
         )
 
-    def _between(self, flow: str, older: tuple[int, int] | None, newer: tuple[int, int] | None) -> Iterator[Entry]:
+    def _between(
+        self, flow: str, older: tuple[int, int] | None, newer: tuple[int, int] | None
+    ) -> Iterator[BatchRecord]:
         """The batches that have no commit between two that have one; None: before the first, after the last."""
         if older and newer and (older[0], older[1] + 1) == newer:
             return
@@ -191,9 +193,9 @@ class Account:
                 if batch < first or (newer and place >= newer) or (older and place <= older):
                     continue
                 if generation is None or generation.is_done(batch) or (newer and number == newer[0]):
-                    yield Entry(flow, number, batch, gone)
+                    yield BatchRecord(flow, number, batch, gone)
                 else:
-                    yield Entry(flow, number, batch, PLANNED if number == max(generations) else ABANDONED)
+                    yield BatchRecord(flow, number, batch, PLANNED if number == max(generations) else ABANDONED)
 
 
 def kind(commit: Commit) -> str:

@@ -20,7 +20,7 @@ RUN, EMPTY = "refresh", "empty_sources"
 class Refresh:
     """The commit of one. read: by table, the version that was read. run_reads: the same of all views of its run.
 
-    tally: what became of the rows that were computed, as `include.engine.batch.quality.Tally`.
+    tally: what became of the rows that were computed, as `include.engine.batch.quality.RowCounts`.
     empty: the tables that held no rows when they were read.
     """
 

@@ -23,7 +23,7 @@ class Lowered:
 
 
 @dataclass
-class Cut:
+class ConsistentVersions:
     """versions: by table. why: for those that go back further than the moment asks, what makes them."""
 
     versions: dict[str, int]
@@ -32,13 +32,13 @@ class Cut:
 
 def at(
     moment: float, lines: Mapping[str, Timeline], tables: Mapping[str, Table], together: Sequence[Mapping[str, int]]
-) -> Cut:
+) -> ConsistentVersions:
     """The newest cut at this moment, in seconds since 1970, or before it.
 
     tables: those of `lines`, each after the ones it reads. together: versions, by table, that are all undone or all
     kept. Raises UsageError where there is none.
     """
-    cut = Cut({}, {})
+    cut = ConsistentVersions({}, {})
     for name, line in lines.items():
         version = line.newest_at(moment)
         if version is None:

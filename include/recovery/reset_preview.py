@@ -7,7 +7,7 @@ from typing import Any
 from include.errors import Unreachable
 from include.ledger import faults
 from include.readers import batches, resume_position
-from include.readers.batches import Account, Entry
+from include.readers.batches import BatchHistory, BatchRecord
 from include.readers.checkpoint import newest_generation
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -49,7 +49,7 @@ def plan(flow: Table) -> Rebuild:
     """By the same rule as a start of the flow. Raises Broken where that would refuse it, and Unreachable where the
     table is not stored.
     """
-    account = Account(flow)
+    account = BatchHistory(flow)
     own = list(account.batches(flow.flow))
     warnings = [fault.sentence for fault in faults.of_checkpoints(account, own)]
     stamp = resume_position.last_stamp(flow)
@@ -74,7 +74,7 @@ def plan(flow: Table) -> Rebuild:
     )
 
 
-def _warnings(flow: Table, own: list[Entry], last: Entry | None) -> list[str]:
+def _warnings(flow: Table, own: list[BatchRecord], last: BatchRecord | None) -> list[str]:
     """What the rule does not look at. last: the batch behind which it goes on."""
     found = []
     if last and last.state == batches.UNDONE:

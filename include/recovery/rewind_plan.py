@@ -20,7 +20,7 @@ from include.readers.checkpoint import newest_generation
 from include.readers.delta_log import Commit, Log
 from include.readers.timeline import Timeline
 from include.recovery import consistent_versions, replayable
-from include.recovery.consistent_versions import Cut
+from include.recovery.consistent_versions import ConsistentVersions
 from include.settings import settings
 from include.spec import Delta, Table
 from include.validation import slices
@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewindPlan:
     """steps: by table, in graph order; none where nothing is to be undone. refusals: none where it can be done."""
 
     table: str
@@ -66,7 +66,7 @@ class Plan:
         return said + [f"REFUSED: {refusal}" for refusal in self.refusals]
 
 
-def plan(engine: Engine, table: Table, tables: Catalog, to: str, own: int | None = None) -> Plan:
+def plan(engine: Engine, table: Table, tables: Catalog, to: str, own: int | None = None) -> RewindPlan:
     """to: a moment of ISO 8601; one without a time zone is UTC. own: the number of the rewind that is planned anew.
 
     Raises UsageError where the table cannot go back so far, Broken for a damaged log, and Unreachable.
@@ -86,16 +86,16 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, own: int | None
     steps = {name: _step(one, lines, found) for name, one in chosen.items()}
     touched = {name for name, step in steps.items() if step.is_undone}
     if not touched:
-        return Plan(table.name, moment, {}, [])
+        return RewindPlan(table.name, moment, {}, [])
     with database.transaction(engine) as connection:
         refusals = rewinds.obstacles(connection, steps, own)
     for name, step in steps.items():
         if step.is_undone or reads(chosen[name], touched):
             refusals += _obstacles(chosen[name], lines[name], step.part, touched)
-    return Plan(table.name, moment, steps, [one.name for one in below if one.is_view], refusals)
+    return RewindPlan(table.name, moment, steps, [one.name for one in below if one.is_view], refusals)
 
 
-def _step(table: Table, lines: dict[str, Timeline], found: Cut) -> Step:
+def _step(table: Table, lines: dict[str, Timeline], found: ConsistentVersions) -> Step:
     line, version = lines[table.name], found.versions[table.name]
     undone = [commit for commit in line.after(version) if line.changes(commit.version)]
     quarantine = _quarantine(table, line, version) if settings().is_stored(table.quarantine) else None

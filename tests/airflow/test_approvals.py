@@ -55,7 +55,7 @@ ONE, TWO = "ada:admin", "ada:admin,grace:op"
 def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, may):
     users(named, **variables)
     assert tasks.verdict(answer("ada"), "ada").is_approved is may
-    assert tasks.verdict(answer("grace"), "ada") == tasks.Verdict(True, "grace", "approved by grace")
+    assert tasks.verdict(answer("grace"), "ada") == tasks.Answer(True, "grace", "approved by grace")
     assert tasks.verdict(answer("ada", tasks.REJECT), "ada").said == "rejected by ada"
     assert tasks.verdict(None, "ada").said == "nobody approved it"
 
@@ -100,11 +100,11 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
     state = oncall.state_of(asked)
     for refused in (None, answer("ada"), answer("grace", tasks.REJECT)):
         with pytest.raises(AirflowSkipException, match=f"{job}: nothing done"):
-            oncall.obey(engine, asked, state, refused)
+            oncall.run_command(engine, asked, state, refused)
     with pytest.raises(AirflowSkipException, match="has come further"):
-        oncall.obey(engine, asked, ["another thing"], answer("grace"))
+        oncall.run_command(engine, asked, ["another thing"], answer("grace"))
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "stopped"
-    assert oncall.obey(engine, asked, state, answer("grace")) == [
+    assert oncall.run_command(engine, asked, state, answer("grace")) == [
         f"{job}: nothing was put back; {SILVER} is running again"
     ]
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "running"

@@ -114,7 +114,7 @@ def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(ans
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     asked = oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada")
     with pytest.raises(AirflowSkipException, match=sentence):
-        oncall.obey(engine, asked, approved, answer)
+        oncall.run_command(engine, asked, approved, answer)
     assert lines_of(engine, resets) == []
     assert sentence in lines_of(engine, audits)[-1].result
 
@@ -123,11 +123,11 @@ def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     asked = oncall.command(form(flow=FLOW, action="release"), "ada")
     with pytest.raises(AirflowSkipException, match="nobody approved it"):
-        oncall.obey(engine, asked, oncall.generation(FLOW), None)
+        oncall.run_command(engine, asked, oncall.generation(FLOW), None)
     assert lines_of(engine, releases) == []
     approval = {"chosen_options": [tasks.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
-    oncall.obey(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
-    assert oncall.obey(engine, asked, oncall.generation(FLOW), approval) == [
+    oncall.run_command(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
+    assert oncall.run_command(engine, asked, oncall.generation(FLOW), approval) == [
         f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"
     ]
     (released,) = lines_of(engine, releases)
@@ -199,7 +199,7 @@ def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     with database.transaction(engine) as connection:
         incidents.begin(connection, BRONZE, "STUCK", "why")
     asked = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
-    [said] = oncall.obey(engine, asked, None, None)
+    [said] = oncall.run_command(engine, asked, None, None)
     with database.transaction(engine) as connection:
         ends_at = acknowledgements.current(connection)[BRONZE].ends_at
         assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600

@@ -33,9 +33,9 @@ def airflow(*arguments: str) -> str:
 def supervise(dags):
     """The DAG, with nothing to start."""
     engine, flows = database.connect(settings().control_url), tuple(catalog.load().flows)
-    commands.obey(engine, Command(Action.STOP, flows, "a test", "only the supervisor is at work"))
+    commands.execute(engine, Command(Action.STOP, flows, "a test", "only the supervisor is at work"))
     yield dags["supervise"]
-    commands.obey(engine, Command(Action.START, flows, "a test", "it is over"))
+    commands.execute(engine, Command(Action.START, flows, "a test", "it is over"))
 
 
 @pytest.fixture

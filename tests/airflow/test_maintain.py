@@ -17,7 +17,7 @@ from include import catalog
 from include.control import lease
 from include.control.jobs import window_queue, windows
 from include.control.jobs.windows import Shape
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import incidents
@@ -75,7 +75,7 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
     scatter(path)
     at_home(where)
     engine = database.connect(where.control_url)
-    keeper = Keeper(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
+    keeper = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
 
     def do_it() -> None:
         wait_until(lambda: window_queue.take(engine, 1), 120)

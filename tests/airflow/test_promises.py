@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import acknowledgements, incidents
 from include.control.store import database
-from include.control.supervision.supervision import Outlook
+from include.control.supervision.supervision import SourceHealth
 from include.orchestration import reconcile, source_health
 from include.spec import Delta, Files, Replace, Table
 from tests.support import lake
@@ -35,7 +35,7 @@ def engine(tmp_path: Path) -> Engine:
     return database.connect(f"sqlite:///{tmp_path / 'control.db'}")
 
 
-def settle(engine: Engine, outlooks: dict[str, Outlook]) -> list[str]:
+def settle(engine: Engine, outlooks: dict[str, SourceHealth]) -> list[str]:
     """The reasons for which a task is red."""
     return [sick["reason"] for sick in reconcile._settle_promises(engine, TABLES, outlooks)]
 
@@ -50,7 +50,7 @@ def test_a_view_that_has_not_shown_the_rows_of_an_hour_ago_breaks_a_promise_of_h
 
 
 def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
-    reasons = settle(engine, {VIEW.name: Outlook(not_fresh="12 min old")})
+    reasons = settle(engine, {VIEW.name: SourceHealth(not_fresh="12 min old")})
     assert reasons == ["NOT FRESH: 12 min old. Next: docs/runbooks/not-fresh.md"]
     assert [incident.state for incident in incidents.untold(engine)] == ["NOT FRESH"]
     assert settle(engine, {}) == []
@@ -58,7 +58,7 @@ def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
 
 
 def test_the_alarm_of_a_view_that_is_acknowledged_is_no_red_task(engine):
-    broken = {VIEW.name: Outlook(not_fresh="12 min old")}
+    broken = {VIEW.name: SourceHealth(not_fresh="12 min old")}
     settle(engine, broken)
     with database.transaction(engine) as connection:
         assert acknowledgements.acknowledge(connection, VIEW.name, "ada", "known", hours=1)

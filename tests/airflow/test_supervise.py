@@ -65,9 +65,9 @@ def supervise(dags, broker, monkeypatch):
         monkeypatch.setenv(name, value)
     create_topic(broker, TOPIC, 3)
     engine, aside = database.connect(settings().control_url), tuple(catalog.load().flows.keys() - FLOWS)
-    commands.obey(engine, Command(Action.STOP, aside, "a test", "one driver is enough here"))
+    commands.execute(engine, Command(Action.STOP, aside, "a test", "one driver is enough here"))
     yield dags["supervise"]
-    commands.obey(engine, Command(Action.START, aside, "a test", "it is over"))
+    commands.execute(engine, Command(Action.START, aside, "a test", "it is over"))
     for pid in drivers():
         os.kill(pid, signal.SIGKILL)
 
@@ -117,12 +117,12 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
 def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
     engine, sick = database.connect(settings().control_url), "silver.tracker_readings"
     others = tuple(FLOWS - {sick})
-    commands.obey(engine, Command(Action.STOP, others, "a test", "only one is to be sick"))
+    commands.execute(engine, Command(Action.STOP, others, "a test", "only one is to be sick"))
     orders.fail(engine, [sick], Failure(f"{sick}: its checkpoint is gone", "CHECKPOINT_LOST", needs_person=True))
     try:
         run = supervise.test()
     finally:
-        commands.obey(engine, Command(Action.START, tuple(FLOWS), "a test", "it is over"))
+        commands.execute(engine, Command(Action.START, tuple(FLOWS), "a test", "it is over"))
     assert run.state == "failed"
     red = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
     assert red == {sick}

@@ -89,7 +89,7 @@ def test_what_the_receiver_refuses_is_all_that_is_sent_again(monkeypatch):
 
 def work_last(engine: Engine, seconds_ago: float) -> None:
     """As if the supervisor had been at work so long ago."""
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     with database.transaction(engine) as connection:
         connection.execute(pulses.update().values(at=pulses.c.at - seconds_ago))
 
@@ -110,7 +110,7 @@ def test_a_paused_supervisor_is_one_message_and_its_return_another(engine, pause
     assert message["runbook"] == "docs/runbooks/supervisor.md"
 
     def is_over() -> bool:
-        supervision.show_pulse(engine)
+        supervision.heartbeat(engine)
         return len(receiver.messages) > 1
 
     wait_until(is_over, 60, log)
@@ -175,7 +175,7 @@ def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_a
     assert watchdog.look()
     shutdown.end(engine)
     watchdog.well_at -= 10_000
-    supervision.show_pulse(engine, attendance.STARTER)
+    supervision.heartbeat(engine, attendance.STARTER)
     assert attendance.look(engine).is_starting
     assert watchdog.look()
     assert stored(engine) == []

@@ -12,7 +12,7 @@ from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Command
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
@@ -44,7 +44,7 @@ def engine():
 @pytest.fixture
 def ask(engine) -> Callable[..., str]:
     """What the on-call engineer asks for: `ask(Action.STOP, table)`."""
-    return lambda action, table: commands.obey(engine, Command(action, (table.flow,), "test", "a fault test"))[0]
+    return lambda action, table: commands.execute(engine, Command(action, (table.flow,), "test", "a fault test"))[0]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def maintain(spark, engine) -> Callable[..., windows.Window]:
     def work(table: Table, *others: Table) -> windows.Window:
         tables = Catalog({one.name: one for one in (table, *others)})
         number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
-        keeper = Keeper(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
         keeper.take(window.leases(table))
         keeper.start()
         try:

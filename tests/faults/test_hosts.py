@@ -170,7 +170,7 @@ def test_a_driver_that_is_to_be_restarted_ends_after_the_batches_in_hand(chain, 
     with driver(fast(chain.bronze), fast(chain.silver)) as running:
         wait_for_rows(chain.silver, 3)
         command = Command(Action.RESTART, tuple(running.tables), "test", "a fault test", driver=running.name)
-        commands.obey(engine, command)
+        commands.execute(engine, command)
         running.thread.join(LONG)
         assert not running.thread.is_alive()
         assert running.error is None

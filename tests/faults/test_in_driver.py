@@ -13,7 +13,7 @@ from include.control import commands, lease
 from include.control.commands import Action, Command
 from include.control.jobs import backfill_queue, backfills, stale_tables
 from include.control.jobs.backfills import Backfill
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.engine.jobs import backfill
 from include.engine.jobs import backfill_rows as engine_slices
@@ -40,7 +40,7 @@ def ask(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int 
     return backfill_queue.ask(engine, table.name, range_, "a test", driver)
 
 
-def outcome(engine: Engine, number: int) -> backfill_queue.Standing:
+def outcome(engine: Engine, number: int) -> backfill_queue.BackfillStatus:
     """Once it is done, or came to nothing."""
 
     def is_over() -> bool:
@@ -65,9 +65,9 @@ def silver(name, append) -> Table:
 
 
 @pytest.fixture
-def stranger(engine) -> Iterator[Keeper]:
+def stranger(engine) -> Iterator[LeaseRenewer]:
     """Somebody else who holds leases."""
-    keeper = Keeper(engine, Holder.here("stranger", jvm_pid()), 60, lambda reason: os.abort())
+    keeper = LeaseRenewer(engine, Holder.here("stranger", jvm_pid()), 60, lambda reason: os.abort())
     keeper.start()
     yield keeper
     keeper.stop()
@@ -122,7 +122,7 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
         wait_until(lambda: flow._looks > looks + 5, 60)
         assert Log(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
-        commands.obey(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
+        commands.execute(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
         wait_until(lambda: running.query(silver) is None, 60)
         running.thread.join(3)
         assert running.thread.is_alive(), "the driver has ended in the middle"
@@ -171,13 +171,13 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
         stranger.take([lease.of_window(silver.name)])
         number = ask(engine, silver, running.name, 1, 3)
         wait_until(lambda: backfills.find(engine, number).phase == backfills.WAITING, 60)
-        commands.obey(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
+        commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert running.error is None
     assert not backfill_queue.standing(engine, number).is_in_hand
     stranger.give_back([lease.of_window(silver.name)])
-    commands.obey(engine, Command(Action.START, (silver.flow,), "test", "a test"))
+    commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
         assert outcome(engine, number).is_done
         assert successor.error is None

@@ -20,7 +20,7 @@ from include.catalog import Catalog
 from include.control import commands, holds
 from include.control.commands import Action
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import pauses, runs
@@ -234,7 +234,9 @@ class Story:
     def maintain(self, table: Table) -> str:
         """A window, as `jobs/maintain.py` does it."""
         number = windows.plan(self.engine, table.name, "a test", "a test", is_worth_it=True)
-        keeper = Keeper(self.engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(
+            self.engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
+        )
         try:
             keeper.take(window.leases(table))
         except LeaseHeld as error:

@@ -7,7 +7,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.control.supervision import lag_history
-from include.control.supervision.supervision import Outlook
+from include.control.supervision.supervision import SourceHealth
 from include.monitoring import rejected_rows, source_snapshot
 from include.orchestration import source_health
 from include.settings import settings
@@ -33,7 +33,7 @@ def test_a_flow_falls_behind_when_its_backlog_grows_and_does_not_come_back(behin
 def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, topic, run_once, engine):
     topic.create(retention_ms="3600000").send(1, 2)
     run_once(chain.bronze)
-    assert source_health.look(engine, Catalog({chain.bronze.name: chain.bronze})) == {chain.bronze.name: Outlook()}
+    assert source_health.look(engine, Catalog({chain.bronze.name: chain.bronze})) == {chain.bronze.name: SourceHealth()}
     topic.send(3)
     assert source_health.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires is None
     topic.configure(retention_ms="1000")
@@ -52,7 +52,7 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
     monkeypatch.setattr(source_snapshot, "settings", lambda: away)
     seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
-    assert seen[chain.silver.name] == Outlook()
+    assert seen[chain.silver.name] == SourceHealth()
 
 
 def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_others(chain, topic, run_once, engine):
@@ -61,7 +61,7 @@ def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_
     [newest] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
     newest.write_bytes(b"")
     seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
-    assert set(seen.values()) == {Outlook()}
+    assert set(seen.values()) == {SourceHealth()}
 
 
 def test_rows_of_a_flow_that_all_repeat_stored_ones_are_an_alarm(chain, topic, run_once):

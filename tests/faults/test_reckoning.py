@@ -15,7 +15,7 @@ from include.errors import FlowFailed
 from include.ledger import provenance
 from include.ledger.verify import verify
 from include.readers import kafka_broker
-from include.readers.batches import HELD, Account
+from include.readers.batches import HELD, BatchHistory
 from include.readers.offset_ranges import of_kafka
 from include.settings import settings
 from include.spec import Table
@@ -63,7 +63,7 @@ def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
     tables = Catalog({table.name: table for table in chain.all})
     for table in (chain.bronze, chain.silver):
         scanned = brought(table)
-        told = [one for one in Account(table).batches() if one.state in HELD]
+        told = [one for one in BatchHistory(table).batches() if one.state in HELD]
         assert {one.version for one in told} >= {version for version, rows in scanned.items() if rows}
         for one in told:
             assert one.version is not None
@@ -132,5 +132,5 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     assert "(cleanup.policy compact) hold no record: compaction or transactions" in " ".join(verdict.notes)
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
-    [held] = Account(chain.bronze).batches()
+    [held] = BatchHistory(chain.bronze).batches()
     assert held.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.servers, topic.name)[0]

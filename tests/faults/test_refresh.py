@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.engine.jobs import refresh as refreshing
 from include.engine.jobs import window
@@ -39,7 +39,7 @@ def refresh(spark, engine) -> Callable[..., None]:
     """Refreshes views in this process, as `jobs/refresh.py` does: `refresh("monday", view)`."""
 
     def run(name: str, *chosen: Table) -> None:
-        keeper = Keeper(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         try:
             tables = Catalog({view.name: view for view in chosen})
@@ -320,7 +320,7 @@ def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_lef
 def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, refresh, engine):
     view, _ = views(name)
     grow(8)
-    other = Keeper(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
+    other = LeaseRenewer(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
     other.take(window.leases(view))
     other.start()
     try:

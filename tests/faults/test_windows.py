@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException
 from include.catalog import Catalog
 from include.control import lease
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.batch import batch
@@ -81,8 +81,8 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
 
     run_once(chain.bronze)
     monkeypatch.setattr(batch, "write", slow)
-    window = Entry(lease.of_window(silver.name), silver.name, alone=True)
-    keeper = Keeper(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
+    window = LockRequest(lease.of_window(silver.name), silver.name, alone=True)
+    keeper = LeaseRenewer(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
     with driver(silver) as running:
         assert begun.wait(60)
         keeper.take([window.name])
@@ -129,8 +129,8 @@ def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine,
     chain.topic.create().send(1)
     run_once(chain.bronze)
     owned = replace(chain.bronze, owner="team-x")
-    window = Entry(lease.of_window(owned.name), owned.name, alone=True)
-    keeper = Keeper(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
+    window = LockRequest(lease.of_window(owned.name), owned.name, alone=True)
+    keeper = LeaseRenewer(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
     keeper.take([window.name])
     keeper.start()
     assert keeper.enter(window, lambda: True)
@@ -409,8 +409,8 @@ def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a
 @contextmanager
 def window_of(pipeline: Pipeline, table: str) -> Iterator[None]:
     """The table to oneself, by the control database of a pipeline."""
-    keeper = Keeper(pipeline.control, Holder.here("a test", os.getpid()), 10, lambda reason: os.abort())
-    entry = Entry(lease.of_window(table), table, alone=True)
+    keeper = LeaseRenewer(pipeline.control, Holder.here("a test", os.getpid()), 10, lambda reason: os.abort())
+    entry = LockRequest(lease.of_window(table), table, alone=True)
     keeper.take([entry.name])
     keeper.start()
     try:

@@ -99,11 +99,11 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
             patched.setattr(maintain, "compact", last)
             number = ask(engine, silver, running.name)
             wait_until(lambda: windows.find(engine, number).state == "open", 60)
-            commands.obey(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
+            commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
             running.thread.join(60)
             assert not running.thread.is_alive()
             assert running.error is None
-    commands.obey(engine, Command(Action.START, (silver.flow,), "test", "a test"))
+    commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
         wait_until(lambda: windows.find(engine, number).state == "done", 60)
         assert successor.error is None

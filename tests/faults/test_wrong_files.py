@@ -127,7 +127,7 @@ class Project:
             lease.holders(connection)["driver main"].fence()
         # After a healthy spell it starts at once by itself; nobody waits for three minutes here.
         flows = ("bronze.events", WRONG, GOOD)
-        commands.obey(self.control, Command(Action.START, flows, "a test", "it was healthy"))
+        commands.execute(self.control, Command(Action.START, flows, "a test", "it was healthy"))
 
     def numbers(self, table: str) -> list[int]:
         with suppress(TableNotFoundError):

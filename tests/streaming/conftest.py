@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs import replay as engine_replay
@@ -44,7 +44,7 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
 
     def run(*tables: Table) -> None:
         engine = database.connect(settings().control_url)
-        keeper = Keeper(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
+        keeper = LeaseRenewer(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
         keeper.take([table.flow for table in tables])
         keeper.start()
         try:
@@ -68,7 +68,7 @@ def replay(spark: SparkSession) -> Callable[..., windows.Window]:
 
     def work(table: Table, *rules: str) -> windows.Window:
         number = windows.plan(engine, table.name, "a test", "replay quarantine", is_worth_it=True)
-        keeper = Keeper(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
         keeper.take(window.leases(table))
         keeper.start()
         try:

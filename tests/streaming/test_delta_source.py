@@ -16,7 +16,7 @@ from include.ledger import verify
 from include.ledger.batch_files import Appends
 from include.maintenance import table_state
 from include.readers import checkpoint
-from include.readers.batches import Account
+from include.readers.batches import BatchHistory
 from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
@@ -48,7 +48,7 @@ def offsets(table: str) -> list[tuple[int, int, bool]]:
 def account(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
     """What the ledger says: of each batch its number, its rows, and the files it read by version, index and rows."""
     appends = Appends(Log(settings().table_path(table.source.table)), table.source)
-    found = list(Account(table).batches())[::-1]
+    found = list(BatchHistory(table).batches())[::-1]
     assert {one.state for one in found} == {"committed"}
     return [(one.batch, one.rows, [(f.version, f.index, f.rows) for f in appends.of(one)]) for one in found]
 
@@ -252,7 +252,7 @@ def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source
     run_once(table)
     source("UPDATE {t} SET n = 11")
     engine = database.connect(settings().control_url)
-    commands.obey(engine, Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test"))
+    commands.execute(engine, Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test"))
     run_once(table)
     assert sorted(row["_change_type"] for row in rows_of(table.name)) == [
         "insert",

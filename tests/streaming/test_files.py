@@ -300,7 +300,7 @@ def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fail
     if not is_log_left:
         shutil.rmtree(settings().checkpoints(table.name) / "1")
     landing.drop("new.parquet", as_parquet(a=[4]))
-    commands.obey(
+    commands.execute(
         database.connect(settings().control_url), Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test")
     )
     run_once(table)

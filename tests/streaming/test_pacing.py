@@ -76,7 +76,7 @@ def batches(table: Table) -> int:
 
 
 def ask(driver: Driver, action: Action, table: Table) -> None:
-    commands.obey(database.connect(settings().control_url), Command(action, (table.flow,), "test", "a test"))
+    commands.execute(database.connect(settings().control_url), Command(action, (table.flow,), "test", "a test"))
 
 
 def test_each_hop_begins_when_the_one_above_has_committed(name, driver, raw):

@@ -302,7 +302,7 @@ def test_a_flow_that_a_person_had_stopped_stays_stopped(silver, gold, bring, run
     moment = moment_of(gold)
     bring(2)
     run_once(silver, gold)
-    commands.obey(house.engine, Command(Action.STOP, (gold.flow,), "a person", "a reason"))
+    commands.execute(house.engine, Command(Action.STOP, (gold.flow,), "a person", "a reason"))
     house.run(silver, moment)
     of = orders.read(house.engine, "", [silver.flow, gold.flow]).of
     assert (of[silver.flow].state, of[gold.flow].state) == ("running", "stopped")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from include.catalog import Catalog
 from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs import backfill
@@ -46,7 +46,7 @@ class Backfills:
         """begin, end: in seconds of 1970. Returns what was done, the tables below it included, newest first."""
         texts = [None if one is None else datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
         asked = backfills.begin(self.engine, table.name, slices.of(table, *texts, as_a_whole=as_a_whole), "a test")
-        keeper = Keeper(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         try:
             host = Host(self.spark, self.engine, keeper, "backfill")

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import batch
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import create_table
 from include.engine.tables.commit import txn_app_id
@@ -27,7 +27,7 @@ class Batches:
     schema: str
     number: int = -1
     generation: int = 1
-    life: Life | None = None
+    life: FlowContext | None = None
     last_commit: tuple[int, int] | None = field(default=None, init=False)
 
     def write(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
@@ -45,14 +45,14 @@ class Batches:
         self.last_commit = (self.generation, self.number)
         return row_outcomes.batches(table, 1)[0]
 
-    def begin_life(self, table: Table) -> Life:
+    def begin_life(self, table: Table) -> FlowContext:
         found = DeltaTable(str(settings().table_path(table.name))).transaction_version(
             txn_app_id(table.name, self.generation)
         )
         before = -1 if self.generation == 1 else 0
         written = before if found is None else found
         begun = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})
-        return Life(table, begun, epoch=1)
+        return FlowContext(table, begun, epoch=1)
 
     def begin_generation(self) -> None:
         """As `reset checkpoint` does: batch 0 stands for what was written before."""

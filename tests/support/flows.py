@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs.job_runner import JobRunner
@@ -157,7 +157,7 @@ class Driver:
     def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
         self.name, self.tables = name, {table.flow: table for table in tables}
         self.engine = database.connect(settings().control_url)
-        self.keeper = Keeper(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
+        self.keeper = LeaseRenewer(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
         self.host = Host(spark, self.engine, self.keeper, name)
         self.beside = JobRunner(spark, self.engine, name)
         self.is_supervised = is_supervised
@@ -186,7 +186,7 @@ class Driver:
         return running and running.query
 
     def end(self) -> None:
-        commands.obey(self.engine, Command(Action.STOP, tuple(self.tables), "test", "the test is over"))
+        commands.execute(self.engine, Command(Action.STOP, tuple(self.tables), "test", "the test is over"))
         self.thread.join(300)
         self.keeper.stop()
         assert not self.thread.is_alive()

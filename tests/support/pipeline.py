@@ -223,7 +223,7 @@ def _command_line(process: psutil.Process) -> str:
 def only_trackers(control: Engine) -> None:
     """Stop the other examples before they start: they would only take the processors."""
     others = tuple(flow.flow for flow in catalog.load().flows.values() if flow.name not in TABLES)
-    commands.obey(control, Command(Action.STOP, others, "a test", "the trackers are enough"))
+    commands.execute(control, Command(Action.STOP, others, "a test", "the trackers are enough"))
 
 
 def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:

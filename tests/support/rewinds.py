@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from include.catalog import Catalog
 from include.control.jobs import rewinds
 from include.control.jobs.rewinds import Rewind
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs import rewind
@@ -19,7 +19,7 @@ from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.readers.delta_log import Log
 from include.recovery import rewind_plan
-from include.recovery.rewind_plan import Plan
+from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Table
 
@@ -31,7 +31,7 @@ class Rewinds:
         self.spark, self.tables = spark, Catalog({table.name: table for table in tables})
         self.engine = database.connect(settings().control_url)
 
-    def plan(self, table: Table, moment: str) -> Plan:
+    def plan(self, table: Table, moment: str) -> RewindPlan:
         return rewind_plan.plan(self.engine, table, self.tables, moment)
 
     def run(self, table: Table, moment: str) -> Rewind | None:
@@ -51,7 +51,7 @@ class Rewinds:
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        keeper = Keeper(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
+        keeper = LeaseRenewer(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
         keeper.start()
         try:
             host = Host(self.spark, self.engine, keeper, "rewind")

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.engine.batch import data_skipping
-from include.engine.batch.table_rows import shaped
+from include.engine.batch.table_rows import apply_transform
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
 SILVER = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"
@@ -25,7 +25,7 @@ def gold(spark: SparkSession):
     def aggregate(*rows: tuple) -> dict[tuple, tuple]:
         by = TABLE.write.recompute
         readings = spark.createDataFrame(list(rows), SILVER).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
-        made = shaped(readings, TABLE)
+        made = apply_transform(readings, TABLE)
         assert made.columns == [
             "model",
             "minute",

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
 from include.engine.batch import schema_registry
-from include.engine.batch.quality import judged
-from include.engine.batch.table_rows import shaped
+from include.engine.batch.quality import with_violations
+from include.engine.batch.table_rows import apply_transform
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
@@ -75,7 +75,7 @@ def typed(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
     ]
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA_WITH_IDS)
     frame = frame.withColumn("schema_id", schema_registry.schema_id(frame["value"]))
-    return judged(shaped(frame, TABLE), TABLE.expect)
+    return with_violations(apply_transform(frame, TABLE), TABLE.expect)
 
 
 def collected(rows: DataFrame) -> list:

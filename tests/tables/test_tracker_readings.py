@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine.batch.quality import judged
-from include.engine.batch.table_rows import shaped
+from include.engine.batch.quality import with_violations
+from include.engine.batch.table_rows import apply_transform
 from include.spec import KAFKA_SCHEMA
 
 TABLE = catalog.load().tables["silver.tracker_readings"]
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[bytes | None, tuple]] = {
 def typed(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
     rows = [(None, value, None, "tracker-events", 0, place, None, 0) for place, value in enumerate(payloads)]
     schema = ", ".join(f"{field.split()[0]} {field.split()[1]}" for field in PLAIN_KAFKA)
-    return judged(shaped(spark.createDataFrame(rows, schema), TABLE), TABLE.expect)
+    return with_violations(apply_transform(spark.createDataFrame(rows, schema), TABLE), TABLE.expect)
 
 
 PLAIN_KAFKA = (

@@ -128,7 +128,7 @@ def test_a_zone_can_be_imported_where_what_it_must_not_know_is_missing(zone: str
         (("*",), "import psutil"),
         (("*",), "from sqlalchemy import select"),
         (("pyspark",), "from pyspark.sql import functions"),
-        (("include.engine",), "from include.engine import prune"),
+        (("include.engine",), "from include.engine import session"),
         (("include.engine",), "from include import engine"),
         (("jobs",), "import jobs.stream"),
     ],

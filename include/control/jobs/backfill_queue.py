@@ -21,7 +21,7 @@ TRIES = 2
 
 
 @dataclass(frozen=True)
-class Standing:
+class BackfillStatus:
     """How far a backfill has come that a driver was asked for. said: in words. is_done: with all tables below it.
 
     is_in_hand: somebody does it, or the driver does another one first. failure: why it came to nothing.
@@ -103,7 +103,7 @@ def fail(engine: Engine, root: int, failure: str) -> None:
             connection.execute(update(rows).where(left).values(failure=failure))
 
 
-def standing(engine: Engine, root: int) -> Standing:
+def standing(engine: Engine, root: int) -> BackfillStatus:
     """For whoever waits for it. Raises Unreachable."""
     # In this order: a driver first ends its work, then says so.
     with database.reading(engine) as connection:
@@ -114,12 +114,12 @@ def standing(engine: Engine, root: int) -> Standing:
     if not left:
         is_given_up = backfills.find(engine, root).phase == backfills.GIVEN_UP
         said = "it was given up" if is_given_up else "it is done"
-        return Standing(said, is_done=not is_given_up, failure=said if is_given_up else None)
+        return BackfillStatus(said, is_done=not is_given_up, failure=said if is_given_up else None)
     now = max(left, key=lambda one: one.phase_at)
     if backfills.of_job(root) in alive:
-        return Standing(f"{now.table}: {now.phase}: {now.said}", is_in_hand=True)
+        return BackfillStatus(f"{now.table}: {now.phase}: {now.said}", is_in_hand=True)
     if asked is None:
-        return Standing("no driver is asked for it", failure=now.failure)
+        return BackfillStatus("no driver is asked for it", failure=now.failure)
     if asked.driver in busy:
-        return Standing(f"driver '{asked.driver}' does another one first", is_in_hand=True)
-    return Standing(f"driver '{asked.driver}' is asked to do it")
+        return BackfillStatus(f"driver '{asked.driver}' does another one first", is_in_hand=True)
+    return BackfillStatus(f"driver '{asked.driver}' is asked to do it")

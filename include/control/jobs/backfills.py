@@ -148,7 +148,7 @@ def stop_readers(engine: Engine, one: Backfill, flows: Collection[str]) -> None:
 def fail(engine: Engine, one: Backfill, failure: str) -> None:
     """It has failed before it replaced anything: what was wanted of its readers is wanted again."""
     with database.transaction(engine) as connection:
-        paused_flows.let_go(connection, f"backfill {one.number}", one.who)
+        paused_flows.resume(connection, f"backfill {one.number}", one.who)
         _set(connection, one.number, failure=failure)
 
 
@@ -168,7 +168,7 @@ def finish(
     """
     before, after = rows
     with database.transaction(engine) as connection:
-        for flow in paused_flows.let_go(connection, f"backfill {one.number}", one.who):
+        for flow in paused_flows.resume(connection, f"backfill {one.number}", one.who):
             if table_of(flow) == one.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}

@@ -46,7 +46,7 @@ def rewind(connection: Connection, one: Rewind, said: str, left: Halfway) -> Non
 
 def backfill(connection: Connection, one: Backfill, said: str) -> None:
     """One that has replaced nothing: its table stays as it is, and STALE where it was to follow another."""
-    paused_flows.let_go(connection, f"backfill {one.number}", one.who)
+    paused_flows.resume(connection, f"backfill {one.number}", one.who)
     now = database.now(connection)
     values = {"phase": jobs.GIVEN_UP, "said": said, "failure": None, "phase_at": now, "ended_at": now}
     connection.execute(update(backfills).where(backfills.c.number == one.number).values(values))

@@ -32,7 +32,7 @@ def stop(connection: Connection, job: str, flows: Iterable[str], who: str, why: 
     held_flows.keep(connection, job, found)
 
 
-def let_go(connection: Connection, job: str, who: str) -> list[str]:
+def resume(connection: Connection, job: str, who: str) -> list[str]:
     """Want of each flow what is remembered, unless another job has it stopped as well; returns their names.
 
     Each begins another turn: how it failed while it was held still, whenever that is told, counts no more.
@@ -45,7 +45,7 @@ def let_go(connection: Connection, job: str, who: str) -> list[str]:
             commands.record(connection, who, "start", flow, why, "stays stopped: another job is not done with it")
             continue
         commands.want(connection, flow, state, reason)
-        commands.forgive(connection, flow)
+        commands.clear_failure(connection, flow)
         connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
         commands.record(connection, who, "start", flow, why, f"is {state} again")
     held_flows.keep(connection, job, None)

@@ -214,7 +214,7 @@ def undo(connection: Connection, one: Rewind, tables: Iterable[str]) -> None:
 
 def end(connection: Connection, one: Rewind, phase: str, said: str, failure: str | None = None) -> None:
     """Its flows go on as they are wanted."""
-    paused_flows.let_go(connection, of_job(one.number), one.who)
+    paused_flows.resume(connection, of_job(one.number), one.who)
     now = database.now(connection)
     _set(connection, one.number, phase=phase, said=said, failure=failure, phase_at=now, ended_at=now)
     commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")

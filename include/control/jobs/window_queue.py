@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, delete, select
 
 from include.control import lease
 from include.control.jobs import windows
-from include.control.jobs.backfill_queue import Standing
+from include.control.jobs.backfill_queue import BackfillStatus
 from include.control.store import database
 from include.control.store.schema import window_requests
 
@@ -42,7 +42,7 @@ def _enter(connection: Connection, number: int, driver: str) -> None:
     connection.execute(database.insert(connection, window_requests).values(values).on_conflict_do_nothing())
 
 
-def standing(engine: Engine, number: int) -> Standing:
+def standing(engine: Engine, number: int) -> BackfillStatus:
     """For whoever waits for it; done is also what failed, which its line in the calendar tells. Raises Unreachable."""
     with database.reading(engine) as connection:
         same = window_requests.c.number == number
@@ -51,14 +51,14 @@ def standing(engine: Engine, number: int) -> Standing:
             lives = lease.of_driver(asked.driver) in lease.alive(connection)
             waited_seconds = database.now(connection) - asked.asked_at
             said = f"driver '{asked.driver}' is asked to do it"
-            return Standing(said, is_in_hand=lives and waited_seconds < PATIENCE_SECONDS)
+            return BackfillStatus(said, is_in_hand=lives and waited_seconds < PATIENCE_SECONDS)
     window = windows.find(engine, number)
     if window is None:
-        return Standing("it was never planned", failure=f"nobody planned window {number}")
+        return BackfillStatus("it was never planned", failure=f"nobody planned window {number}")
     if window.state in ("asked", "open"):
-        return Standing(f"{window.table}: {window.step or window.state}", is_in_hand=True)
+        return BackfillStatus(f"{window.table}: {window.step or window.state}", is_in_hand=True)
     if window.state == "planned":
-        return Standing("a driver is about to open it")
+        return BackfillStatus("a driver is about to open it")
     if window.state == "failed" and window.closed_at is None:
-        return Standing("its driver died", failure=window.why)
-    return Standing(f"it is {window.state}", is_done=True)
+        return BackfillStatus("its driver died", failure=window.why)
+    return BackfillStatus(f"it is {window.state}", is_done=True)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import lease
-from include.control.lock import Entry
+from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases, pauses, windows
@@ -101,7 +101,7 @@ def end(engine: Engine, number: int, state: str, why: str) -> None:
         _set(connection, number, state=state, why=why, closed_at=database.now(connection))
 
 
-def record_pause(connection: Connection, entry: Entry, epoch: int, began_at: float, ended_at: float) -> None:
+def record_pause(connection: Connection, entry: LockRequest, epoch: int, began_at: float, ended_at: float) -> None:
     """A flow stood at the gate of its table until it was let through."""
     values = {"flow": entry.name, "target": entry.table, "epoch": epoch, "began_at": began_at, "ended_at": ended_at}
     connection.execute(insert(pauses).values(values))

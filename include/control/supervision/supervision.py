@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, select, update
 from include.control import acknowledgements, driver_rows, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
 from include.control.jobs import windows
-from include.control.observed_flow import Failure, Seen, Start
+from include.control.observed_flow import Failure, ObservedFlow, Start
 from include.control.process import Holder, Process
 from include.control.store import clock, database
 from include.control.store.schema import desired, drivers, pulses, runs
@@ -22,7 +22,7 @@ NAME = "supervise"
 
 
 @dataclass(frozen=True)
-class Outlook:
+class SourceHealth:
     """A flow's source and rows, in words. waits_for: what of the source is away. backlog: how the flow falls behind.
     expires: what is about to be deleted unread. rejects: how its rows end elsewhere than in the table. not_fresh: how
     the table's promise is broken.
@@ -74,7 +74,11 @@ def handles(engine: Engine) -> dict[str, str]:
 
 
 def settle(
-    engine: Engine, driver: str, flows: list[str], dead: str | None = None, outlooks: dict[str, Outlook] | None = None
+    engine: Engine,
+    driver: str,
+    flows: list[str],
+    dead: str | None = None,
+    outlooks: dict[str, SourceHealth] | None = None,
 ) -> Settlement:
     """Decide about a driver's flows. Where it is to be started, that intent is committed before this returns.
 
@@ -123,7 +127,7 @@ def record_launch(engine: Engine, driver: str, handle: str, launch_since: float)
         connection.execute(update(drivers).where(same).values(handle=handle))
 
 
-def show_pulse(engine: Engine, name: str = NAME) -> None:
+def heartbeat(engine: Engine, name: str = NAME) -> None:
     """Tell the watchdog that this part is at work."""
     with database.transaction(engine) as connection:
         values = {"name": name, "at": database.now(connection)}
@@ -166,7 +170,9 @@ def _has_ended_here(handle: str) -> bool:
     return launched is not None and launched.is_here and not launched.is_alive
 
 
-def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: dict[str, Outlook]) -> dict[str, Seen]:
+def _look(
+    connection: Connection, flows: list[str], driver: _Driver, outlooks: dict[str, SourceHealth]
+) -> dict[str, ObservedFlow]:
     rows, now = orders.find(connection, flows), database.now(connection)
     begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
     newest = max(begun, key=lambda row: row.intended_at, default=None)
@@ -175,7 +181,7 @@ def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: d
     wish_of = {wish.flow: wish for wish in wishes}
     window_of = windows.open_of(connection, {table_of(flow) for flow in flows})
     # What is known from outside goes before a window of the table.
-    outlook_of = {flow: outlooks.get(flow, Outlook()) for flow in flows}
+    outlook_of = {flow: outlooks.get(flow, SourceHealth()) for flow in flows}
     waits = {flow: outlook.waits_for or window_of.get(table_of(flow)) for flow, outlook in outlook_of.items()}
     return {
         flow: _seen(rows[flow], wish_of.get(flow), driver, start, replace(outlook, waits_for=waits[flow]), now)
@@ -183,8 +189,10 @@ def _look(connection: Connection, flows: list[str], driver: _Driver, outlooks: d
     }
 
 
-def _seen(run: Any, wish: Row[Any] | None, driver: _Driver, start: Start | None, outlook: Outlook, now: float) -> Seen:
-    return Seen(
+def _seen(
+    run: Any, wish: Row[Any] | None, driver: _Driver, start: Start | None, outlook: SourceHealth, now: float
+) -> ObservedFlow:
+    return ObservedFlow(
         wanted=wish.state if wish else "running",
         wanted_why=wish.reason if wish else "",
         is_held=run.flow in driver.held,
@@ -216,7 +224,7 @@ def _intend(connection: Connection, decisions: Mapping[str, Decision], is_new_dr
         connection.execute(update(runs).where(runs.c.flow.in_(starting)).values(values))
 
 
-def _remember(connection: Connection, seen: Mapping[str, Seen], decisions: Mapping[str, Decision]) -> None:
+def _remember(connection: Connection, seen: Mapping[str, ObservedFlow], decisions: Mapping[str, Decision]) -> None:
     lasting = {flow for flow, decision in decisions.items() if _lasts(seen[flow], decision)}
     if retried := [flow for flow in lasting if seen[flow].attempts]:
         connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
@@ -225,7 +233,7 @@ def _remember(connection: Connection, seen: Mapping[str, Seen], decisions: Mappi
     incidents.settle(connection, sick, (lasting | stopped) - sick.keys())
 
 
-def _lasts(seen: Seen, decision: Decision) -> bool:
+def _lasts(seen: ObservedFlow, decision: Decision) -> bool:
     """Whether it has been well for so long that earlier failures count no more."""
     works = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
     return works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS

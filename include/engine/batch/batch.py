@@ -8,13 +8,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine.batch import data_skipping, deduplicate, prepare, quality, table_rows, tuning, watermark
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
 from include.engine.tables import commit
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.readers import checkpoint as ledger
 from include.readers import offset_ranges
 from include.settings import settings
@@ -22,7 +22,7 @@ from include.spec import Append, Files, Rule, Table, Upsert
 
 
 @dataclass
-class Life:
+class FlowContext:
     """One flow in one process: its table, its checkpoint and the lease it writes under.
 
     rows_before: how many rows the batch before had, by which the next one is tuned; 0: nobody knows.
@@ -39,11 +39,11 @@ class Life:
     fast_path: FastPath | None = None
     is_prepared: bool = False
 
-    def stamp(self, batch: int) -> Stamp:
+    def stamp(self, batch: int) -> CommitMetadata:
         source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
         source_to = ledger.end_offset(self.checkpoint.path, batch)
         here = self.checkpoint
-        return Stamp(self.table.flow, here.generation, batch, self.epoch, here.source, source_from, source_to)
+        return CommitMetadata(self.table.flow, here.generation, batch, self.epoch, here.source, source_from, source_to)
 
     def may_have_been_tried(self, batch: int) -> bool:
         """Only the first batch of a life may have been begun by the life before."""
@@ -56,7 +56,7 @@ class Life:
         return (self.checkpoint.last_commit or (0, 0)) if self.may_have_been_tried(batch) else None
 
 
-def write(rows: DataFrame, batch: int, life: Life) -> None:
+def write(rows: DataFrame, batch: int, life: FlowContext) -> None:
     """Write one batch of a flow. Called again with the same batch, it leaves the tables as after the first time."""
     if batch <= life.checkpoint.written:
         # It has happened. Another rule or transform than at that time must not touch the quarantine any more.
@@ -64,7 +64,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     table, stamp, may_be_replay = life.table, life.stamp(batch), life.may_have_been_tried(batch)
     if not life.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
         nothing = rows.sparkSession.createDataFrame([], StructType.fromDDL(table.schema))
-        commit.commit(nothing, table, replace(stamp, rows=asdict(Tally.of([], table.expect))))
+        commit.commit(nothing, table, replace(stamp, rows=asdict(RowCounts.of([], table.expect))))
         return
     if table.watermark and life.newest is None:
         life.newest = watermark.newest(rows.sparkSession, table)
@@ -85,7 +85,7 @@ def write(rows: DataFrame, batch: int, life: Life) -> None:
     _write(rows, life, stamp, may_be_replay)
 
 
-def _write(rows: DataFrame, life: Life, stamp: Stamp, may_be_replay: bool) -> None:
+def _write(rows: DataFrame, life: FlowContext, stamp: CommitMetadata, may_be_replay: bool) -> None:
     """By Spark's own writers, which take batches of any size into tables of any kind."""
     table = life.table
     is_raw = prepare.is_raw(table)
@@ -104,10 +104,16 @@ def _write(rows: DataFrame, life: Life, stamp: Stamp, may_be_replay: bool) -> No
         life.rows_before = _append_judged(rows, life, table.write, stamp, may_be_replay)
 
 
-def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp, may_be_replay: bool) -> int:
+def _append_judged(
+    rows: DataFrame, life: FlowContext, write: Append, stamp: CommitMetadata, may_be_replay: bool
+) -> int:
     table = life.table
     rules = watermark.rules_of(table, life.newest)
-    judged = watermark.judged(rows, table, life.newest) if life.is_prepared else prepare.judged(rows, table, rules)
+    judged = (
+        watermark.with_lateness(rows, table, life.newest)
+        if life.is_prepared
+        else prepare.with_violations(rows, table, rules)
+    )
     judged = judged.persist()
     try:
         tally, starts, newest = _counted(judged, rules, table, write)
@@ -134,7 +140,7 @@ def _append_judged(rows: DataFrame, life: Life, write: Append, stamp: Stamp, may
 
 def _counted(
     judged: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append
-) -> tuple[Tally, set[int], int | None]:
+) -> tuple[RowCounts, set[int], int | None]:
     """How many rows go where; of those that are kept, the minutes they lie in, and the newest time."""
     moment = deduplicate.moment(table, write)
     starts = F.unix_seconds(data_skipping.bucket(moment, "minute")) if moment else F.lit(None).cast("bigint")
@@ -146,13 +152,13 @@ def _counted(
         .select(F.col(quality.RULES) if rules else F.array().alias(quality.RULES), "rows", "starts", "newest")
         .collect()
     )
-    tally = Tally.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
+    tally = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
     kept = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
     times = [group["newest"] for group in kept if group["newest"] is not None]
     return tally, {start for group in kept for start in group["starts"]}, max(times, default=None)
 
 
-def _recompute(rows: DataFrame, life: Life, write: Upsert, stamp: Stamp) -> int:
+def _recompute(rows: DataFrame, life: FlowContext, write: Upsert, stamp: CommitMetadata) -> int:
     table, by, version = life.table, write.recompute, ledger.read_version(stamp.source_to)
     if by is None:
         commit.commit(table_rows.recomputed(rows.sparkSession, table, write, version), table, stamp)

@@ -39,7 +39,7 @@ OF_ONE_RELATION = {"Filter", "Generate", "Project", "SubqueryAlias", "View"}
 CONSTANT = {"LocalRelation", "OneRowRelation"}
 
 
-class Plan:
+class AnalysedPlan:
     """The plan of `rows`, which were made of `sources`."""
 
     def __init__(self, rows: DataFrame, *sources: DataFrame) -> None:

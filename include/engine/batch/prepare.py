@@ -7,7 +7,7 @@ from Python. Only where each row is looked at by itself: a step that needs other
 from pyspark.sql import DataFrame
 
 from include.engine.batch import quality, table_rows
-from include.engine.batch.determinism import Plan
+from include.engine.batch.determinism import AnalysedPlan
 from include.engine.files.schema_evolution import OWN
 from include.rules import Expect, Rule
 from include.spec import CHANGE_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upsert, ddl
@@ -25,21 +25,21 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
             made = starts(rows, table, table.write.recompute) if table.write.recompute else None
         else:
             is_simple = all(isinstance(rule, Expect) for rule in table.expect)
-            made = judged(rows, table, table.expect) if is_simple else None
-        return made if made is not None and Plan(made, rows).can_stream else None
+            made = with_violations(rows, table, table.expect) if is_simple else None
+        return made if made is not None and AnalysedPlan(made, rows).can_stream else None
     except Exception:
         # The transform is somebody else's code, which may ask for what no stream has. A batch will say what is wrong.
         return None
 
 
-def judged(rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> DataFrame:
+def with_violations(rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> DataFrame:
     """Rows of its source as rows of the table, and which of the rules each breaks."""
-    return quality.judged(table_rows.shaped(table_rows.stepped(rows, table), table), rules, table)
+    return quality.with_violations(table_rows.apply_transform(table_rows.apply_steps(rows, table), table), rules, table)
 
 
 def starts(rows: DataFrame, table: Table, by: Bucket) -> DataFrame:
     """The bucket in which each row of its source lies."""
-    return table_rows.starts(table_rows.stepped(rows, table), by)
+    return table_rows.starts(table_rows.apply_steps(rows, table), by)
 
 
 def is_raw(table: Table) -> bool:

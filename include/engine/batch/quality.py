@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.engine.batch import read
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.errors import Broken, Unreachable
 from include.rules import ACTIONS, Expect, References, Rule, Unique
 from include.settings import settings
@@ -21,7 +21,7 @@ ANSI = "spark.sql.ansi.enabled"
 
 
 @dataclass(frozen=True)
-class Tally:
+class RowCounts:
     """How many rows of a batch went where. broke: by rule. Every row read is kept, quarantined or dropped.
 
     Of the kept ones, the table leaves out those that repeat a row it holds; how many it wrote, its commit says.
@@ -34,7 +34,7 @@ class Tally:
     broke: dict[str, int]
 
     @classmethod
-    def of(cls, groups: Iterable[tuple[Iterable[str], int]], rules: tuple[Rule, ...]) -> "Tally":
+    def of(cls, groups: Iterable[tuple[Iterable[str], int]], rules: tuple[Rule, ...]) -> "RowCounts":
         """groups: names of rules, and how many rows break just these."""
         groups = [(frozenset(names), count) for names, count in groups]
         ends = dict.fromkeys(ACTIONS, 0)
@@ -49,7 +49,7 @@ class Tally:
         return " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
 
 
-def require_none_fails(tally: Tally, rules: tuple[Rule, ...], stamp: Stamp) -> None:
+def require_none_fails(tally: RowCounts, rules: tuple[Rule, ...], stamp: CommitMetadata) -> None:
     """Raises Broken where rows of the batch break a rule that no row may break."""
     if counts := tally.failing(rules):
         raise Broken(
@@ -78,7 +78,7 @@ def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
     return F.arrays_overlap(RULES, F.array(*names)) if names else F.lit(False)
 
 
-def judged(
+def with_violations(
     rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str | None = "true"
 ) -> DataFrame:
     """`rows` plus `_rules`, the names of the rules each row breaks. A rule that comes out NULL is broken.

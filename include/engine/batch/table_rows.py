@@ -13,7 +13,7 @@ from include.spec import Avro, Bucket, Delta, Table, Upsert
 ROWS_PER_FILE = 100_000
 
 
-def shaped(rows: DataFrame, table: Table) -> DataFrame:
+def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
     """Source rows as rows of the table, by its `parse` and `transform`, in the order of its schema."""
     schema = StructType.fromDDL(table.schema)
     if table.parse:
@@ -25,10 +25,10 @@ def shaped(rows: DataFrame, table: Table) -> DataFrame:
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
 
 
-def stepped(rows: DataFrame, table: Table) -> DataFrame:
+def apply_steps(rows: DataFrame, table: Table) -> DataFrame:
     """Rows of a stored source as rows of the last temporary step before the table."""
     for step in table.steps:
-        rows = shaped(rows, step)
+        rows = apply_transform(rows, step)
     return rows
 
 
@@ -51,10 +51,10 @@ def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, c
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:
     """Rows of an aggregate, made of these rows of its source."""
-    source = stepped(source, table)
+    source = apply_steps(source, table)
     if by := write.recompute:
         source = source.filter(condition).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
-    return shaped(source, table)
+    return apply_transform(source, table)
 
 
 def in_few_files(rows: DataFrame, count: int) -> DataFrame:

@@ -47,7 +47,7 @@ def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
     return (*table.expect, rule(table.watermark, newest)) if table.watermark else table.expect
 
 
-def judged(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:
+def with_lateness(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:
     """Rows that were judged by all rules but that of late ones, judged by this one as well. newest: as above."""
     if table.watermark is None:
         return rows

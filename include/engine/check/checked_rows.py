@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from include.catalog import Catalog
 from include.engine.batch import quality
-from include.engine.batch.determinism import Plan
-from include.engine.batch.table_rows import shaped
+from include.engine.batch.determinism import AnalysedPlan
+from include.engine.batch.table_rows import apply_transform
 from include.engine.batch.transform import SOURCE, transformed
 from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
@@ -28,7 +28,7 @@ def shaped_as_declared(source: DataFrame, table: Table) -> DataFrame:
         return made
 
     try:
-        return shaped(source, replace(table, transform=transform))
+        return apply_transform(source, replace(table, transform=transform))
     except (PySparkException, Py4JJavaError) as error:
         raise mistake(table, sentence(error, "its parse" if table.parse else "its schema")) from error
 
@@ -126,7 +126,7 @@ def _are_right(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], ru
         conditions = rows.select(*[F.expr(rule.condition).alias(f"_{n}") for n, rule in enumerate(rules)])
         if any(field.dataType.simpleString() != "boolean" for field in conditions.schema):
             return False
-        return _of_plan(table, quality.judged(rows, rules), sources, "", "") is None
+        return _of_plan(table, quality.with_violations(rows, rules), sources, "", "") is None
     except PySparkException:
         return False
 
@@ -137,7 +137,7 @@ def _of_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rule
         kind = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
         if kind != "BOOLEAN":
             return f"{what} is {kind} and not a condition: compare it with something"
-        judged = quality.judged(rows, (rule,))
+        judged = quality.with_violations(rows, (rule,))
     except PySparkException as error:
         return sentence(error, what, "mend its condition")
     return _of_plan(table, judged, sources, what, "let it speak of one row") if sources else None
@@ -145,7 +145,7 @@ def _of_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rule
 
 def _of_plan(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], what: str, instead: str) -> str | None:
     """What would not come out the same from the same rows, or would from other batches of them."""
-    plan = Plan(rows, *sources)
+    plan = AnalysedPlan(rows, *sources)
     if plan.runs_python:
         return f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
     if plan.clock or not plan.is_deterministic:

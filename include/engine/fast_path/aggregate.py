@@ -18,7 +18,7 @@ from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.ledger.batch_files import Read
 from include.readers import checkpoint, stored_rows
 from include.settings import settings
@@ -52,7 +52,7 @@ class Aggregator:
         """Whether the rows that a batch recomputes can be told from its source's files alone."""
         return isinstance(table.source, Delta) and not table.source.changes and not table.steps
 
-    def write(self, spark: SparkSession, files: tuple[Read, ...], stamp: Stamp) -> None:
+    def write(self, spark: SparkSession, files: tuple[Read, ...], stamp: CommitMetadata) -> None:
         """Recompute the buckets in which rows of these files lie, or all. Raises Refused where the table is not for
         this.
         """
@@ -135,7 +135,7 @@ class Aggregator:
         transaction: Transaction,
         rows: pa.Table,
         candidates: list[tuple[str, int]],
-        stamp: Stamp,
+        stamp: CommitMetadata,
     ) -> None:
         """Put these rows in the place of those with the same keys. candidates: files that may hold such, with sizes."""
         keys, schema = self._write.keys, transaction.layout.schema

@@ -13,14 +13,14 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from include.engine.batch import deduplicate, quality, watermark
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.readers import stored_rows
 from include.settings import settings
 from include.spec import Append, Table
@@ -39,7 +39,7 @@ class Appender:
         moment = deduplicate.moment(table, write)
         self._known = KnownKeys(table.name, write, moment) if write.unique and moment else None
 
-    def append(self, parts: Iterable[pa.Table], stamp: Stamp) -> int:
+    def append(self, parts: Iterable[pa.Table], stamp: CommitMetadata) -> int:
         """All rows of these parts, as they came. Returns how many; none where the table held the batch already.
 
         Raises Refused where the table is not for this path; so do the others.
@@ -52,8 +52,8 @@ class Appender:
         return file.rows if file else 0
 
     def append_judged(
-        self, rows: pa.Table, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None
-    ) -> tuple[Tally, int | None] | None:
+        self, rows: pa.Table, stamp: CommitMetadata, newest: int | None, left_before: tuple[int, int] | None
+    ) -> tuple[RowCounts, int | None] | None:
         """The good ones of these rows, each once, into the table, and the broken ones into its quarantine.
 
         rows: with the names of the rules that each breaks, but for that of late rows. newest: what late rows are late
@@ -64,7 +64,7 @@ class Appender:
         self.has_put_aside = False
         rules = watermark.rules_of(self._table, newest)
         groups = self._with_late([tuple(names) for names in rows.column(quality.RULES).to_pylist()], rows, newest)
-        tally = Tally.of(Counter(groups).items(), rules)
+        tally = RowCounts.of(Counter(groups).items(), rules)
         quality.require_none_fails(tally, rules, stamp)
         transaction = self._target.begin()
         if transaction.last_batch(stamp.txn_app_id) >= stamp.batch:
@@ -138,7 +138,7 @@ class Appender:
             return None
         return data_file.write(chain([first], filled), self._target.path, transaction.layout)
 
-    def _put_aside(self, rows: pa.Table, stamp: Stamp, left_before: tuple[int, int] | None) -> None:
+    def _put_aside(self, rows: pa.Table, stamp: CommitMetadata, left_before: tuple[int, int] | None) -> None:
         name = self._table.quarantine
         if left_before and settings().is_stored(name) and _is_left(name, stamp.flow, left_before):
             raise Refused("an earlier try has left rows in its quarantine")
@@ -153,7 +153,7 @@ class Appender:
         self.has_put_aside = True
         transaction.append([file.added()], json.dumps(asdict(stamp)), None, file.rows, reads=False)
 
-    def _commit(self, transaction: Transaction, file: DataFile | None, stamp: Stamp, reads: bool) -> None:
+    def _commit(self, transaction: Transaction, file: DataFile | None, stamp: CommitMetadata, reads: bool) -> None:
         adds, rows = ([file.added()], file.rows) if file else ([], 0)
         transaction.append(adds, json.dumps(asdict(stamp)), (stamp.txn_app_id, stamp.batch), rows, reads)
 

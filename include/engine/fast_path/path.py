@@ -19,7 +19,7 @@ from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.settings import settings
 from include.spec import Append, Kafka, Replace, Table, Upsert
 
@@ -79,7 +79,12 @@ class FastPath:
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
     def write(
-        self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
+        self,
+        rows: DataFrame,
+        stamp: CommitMetadata,
+        newest: int | None,
+        left_before: tuple[int, int] | None,
+        is_prepared: bool,
     ) -> Written:
         """Write one batch. newest, left_before: as `Appender.append_judged` has them. Raises Refused."""
         try:
@@ -88,7 +93,7 @@ class FastPath:
             # Spark may be able to read what these cannot, or say better what is wrong.
             raise Refused(f"{type(error).__name__}: {error}") from error
 
-    def append(self, rows: DataFrame, stamp: Stamp) -> None:
+    def append(self, rows: DataFrame, stamp: CommitMetadata) -> None:
         """Write a small batch whose rows were made beside the stream, as they are. Raises Refused."""
         assert self._appender
         try:
@@ -98,7 +103,12 @@ class FastPath:
             raise Refused(f"{type(error).__name__}: {error}") from error
 
     def _write(
-        self, rows: DataFrame, stamp: Stamp, newest: int | None, left_before: tuple[int, int] | None, is_prepared: bool
+        self,
+        rows: DataFrame,
+        stamp: CommitMetadata,
+        newest: int | None,
+        left_before: tuple[int, int] | None,
+        is_prepared: bool,
     ) -> Written:
         read = self._source.between(stamp.source_from, stamp.source_to)
         stamp = replace(stamp, fast_path=True)
@@ -116,7 +126,7 @@ class FastPath:
         if prepare.is_raw(self._table):
             return Written(self._appender.append([self._fetched(rows)], stamp), newest)
         if not is_prepared:
-            rows = prepare.judged(rows, self._table, watermark.rules_of(self._table, newest))
+            rows = prepare.with_violations(rows, self._table, watermark.rules_of(self._table, newest))
         done = self._appender.append_judged(self._fetched(rows), stamp, newest, left_before)
         return Written(read.rows, newest) if done is None else Written(done[0].read, done[1])
 

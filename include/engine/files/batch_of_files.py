@@ -25,7 +25,7 @@ from include.engine.files import file_headers, file_records
 from include.engine.files.file_headers import UNREADABLE, VANISHED, Head
 from include.engine.files.schema_evolution import Columns, Found, settle
 from include.engine.tables import commit, create_table
-from include.engine.tables.commit import Stamp
+from include.engine.tables.commit import CommitMetadata
 from include.readers import landing_folder, stored_rows
 from include.readers.landing_folder import Landed, Taken
 from include.settings import settings
@@ -57,7 +57,7 @@ def write(
     spark: SparkSession,
     table: Table,
     here: Checkpoint,
-    stamp: Stamp,
+    stamp: CommitMetadata,
     may_be_replay: bool,
     fast_path: FastPath | None,
 ) -> int:
@@ -94,7 +94,7 @@ def write(
             may_be_replay = True
 
 
-def _commit(rows: DataFrame, size: int, table: Table, stamp: Stamp, fast_path: FastPath | None) -> None:
+def _commit(rows: DataFrame, size: int, table: Table, stamp: CommitMetadata, fast_path: FastPath | None) -> None:
     """size: of the files, in bytes."""
     if fast_path and size <= MOST_SMALL_BYTES:
         try:

@@ -85,7 +85,7 @@ def _do(own: Worker, one: Backfill) -> None:
     if one.range != Slice():
         _make_again(own, table, one)
         return
-    with own.taking([shadow_table.lease(table)], patience_seconds=0):
+    with own.acquired_leases([shadow_table.lease(table)], patience_seconds=0):
         unseeded_generations.forget(table)
         _make_again(own, table, one)
 
@@ -137,7 +137,7 @@ def _note(own: Worker, table: Table, one: Backfill, error: SluiceError) -> None:
 def _in_window(own: Worker, one: Backfill, table: Table, work: Callable[[Window], None]) -> None:
     number = windows.plan(own.engine, table.name, one.who, f"backfill {one.number} {one.range}", is_worth_it=True)
     names = window.leases(table)
-    with own.taking(names, table.maintain.longest_minutes * 60):
+    with own.acquired_leases(names, table.maintain.longest_minutes * 60):
         own.window(table, number).run(own.halt, work)
 
 
@@ -168,7 +168,7 @@ def _swap(opened: Window, own: Worker, one: Backfill) -> None:
     stamp = opened.begin(BACKFILL, table.name)
     flows = [flow.flow for flow in table.flows]
     backfills.stop_readers(own.engine, one, flows)
-    with own.taking([flow for flow in flows if not own.keeper.holds(flow)], DRAIN_SECONDS):
+    with own.acquired_leases([flow for flow in flows if not own.keeper.holds(flow)], DRAIN_SECONDS):
         _drain(own, table, one)
         shadow_table.read_on(own, table)
         backfills.say(
@@ -218,7 +218,7 @@ def _drain(own: Worker, table: Table, one: Backfill) -> None:
     backfills.stop_readers(own.engine, one, [flow.flow for flow in flows])
     # One whose file declares what it cannot go on from waits for a full refresh of its own, from the beginning.
     for flow in [flow for flow in flows if shadow_table.can_go_on(own.spark, flow)]:
-        with own.taking([flow.flow], DRAIN_SECONDS):
+        with own.acquired_leases([flow.flow], DRAIN_SECONDS):
             # Mostly it has, and what it is behind costs it no start.
             if _unread_files(flow, table) != 0:
                 own.host.run_once([flow])

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from include.control.jobs.backfills import Backfill
 from include.engine.batch import deduplicate, quality, read, table_rows
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.engine.jobs import replay
 from include.engine.tables import commit
 from include.errors import Broken
@@ -82,7 +82,7 @@ def replace_appends(
     with ExitStack() as kept:
         found = _with_newer(spark, table, one, made, now)
         kept.callback(found.unpersist)
-        rows = quality.judged(found, table.expect, table, others)
+        rows = quality.with_violations(found, table.expect, table, others)
         if not all(isinstance(rule, Expect) for rule in table.expect):
             rows = rows.persist()
             kept.callback(rows.unpersist)
@@ -173,14 +173,14 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 
 def _shaped(rows: DataFrame, flow: Table, one: Backfill) -> DataFrame:
     """Rows of the range, as `Made` has them."""
-    rows = table_rows.shaped(table_rows.stepped(rows, flow), flow).filter(_condition(flow, one))
+    rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(_condition(flow, one))
     return rows.withColumn("_flow", F.lit(flow.flow)) if flow.expect else rows
 
 
-def _tally(judged: DataFrame, table: Table) -> Tally:
+def _tally(judged: DataFrame, table: Table) -> RowCounts:
     """How many rows go where. Raises Broken where one breaks a rule that fails."""
     groups = judged.groupBy(quality.RULES).count().collect()
-    tally = Tally.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
+    tally = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
     if counts := tally.failing(table.expect):
         raise Broken(
             f"{table.name}: rows of the range break {counts}, and nothing of it was replaced: mend the rule or the "

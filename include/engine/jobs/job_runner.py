@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.orders import Orders
 from include.control.process import Holder
 from include.engine import failure
@@ -44,7 +44,7 @@ class JobRunner:
         self._name = name
         self._jvm = driver.jvm_pid()
         self._thread: threading.Thread | None = None
-        self._keeper: Keeper | None = None
+        self._keeper: LeaseRenewer | None = None
         # Why it ends before it is done.
         self._ends: str | None = None
 
@@ -101,7 +101,7 @@ class JobRunner:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
         # Another name than the driver's: the locks of its flows tell holders apart.
         holder = Holder.here(f"{self._name}, {name}", self._jvm)
-        keeper = Keeper(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))
+        keeper = LeaseRenewer(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))
         host = Host(spark, self._engine, keeper, name)
         self._keeper = keeper
         keeper.start()

@@ -17,7 +17,7 @@ from include.catalog import Catalog
 from include.control.jobs import stale_tables, windows
 from include.control.store import database
 from include.engine.batch import quality
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, joined, transformed
 from include.engine.jobs import window
 from include.engine.jobs.window import Window, Worker
@@ -110,10 +110,10 @@ def _refresh(opened: Window, run: Run) -> None:
     read = {table: run.version(table) for table in _sources(view).values()}
     refreshes.require_newest(view.name, run.name, read)
     frames = {name: _rows(opened.spark, table, read[table]) for name, table in _sources(view).items()}
-    judged = quality.judged(computed(frames, view), view.expect).persist()
+    judged = quality.with_violations(computed(frames, view), view.expect).persist()
     try:
         groups = judged.groupBy(quality.RULES).count().collect()
-        tally = Tally.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
+        tally = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
         _require_none_fails(view, tally, run)
         rows = judged.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
         stamp = opened.begin(STEP, view.name)
@@ -154,7 +154,7 @@ def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", version).load(str(settings().table_path(table)))
 
 
-def _require_none_fails(view: Table, tally: Tally, run: Run) -> None:
+def _require_none_fails(view: Table, tally: RowCounts, run: Run) -> None:
     if counts := tally.failing(view.expect):
         raise Broken(
             f"{view.name}: run '{run.name}' breaks {counts}, and the view is left as it was: mend the rule or the "

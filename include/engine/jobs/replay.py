@@ -34,7 +34,7 @@ BROKEN_NOW, BROKEN_THEN, IS_GOOD = "_broken_now", "_broken_then", "_is_good"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayOutcome:
     """What a replay makes of a quarantine. bad: rows that still break each rule. left: those it did not look at."""
 
     good: int
@@ -136,7 +136,9 @@ def _judged(spark: SparkSession, table: Table, rules: list[str]) -> DataFrame:
     _require_known(stored, table, rules)
     is_chosen = F.coalesce(_is_chosen(table, rules) & has_happened(table), F.lit(False))
     renamed = stored.filter(is_chosen).withColumnRenamed(quality.RULES, BROKEN_THEN)
-    chosen = quality.judged(renamed, table.expect, table).withColumn(IS_GOOD, quality.ends_as("warn", table.expect))
+    chosen = quality.with_violations(renamed, table.expect, table).withColumn(
+        IS_GOOD, quality.ends_as("warn", table.expect)
+    )
     chosen = chosen.withColumnsRenamed({quality.RULES: BROKEN_NOW, BROKEN_THEN: quality.RULES})
     rest = stored.filter(~is_chosen)
     return chosen.unionByName(rest.withColumns({BROKEN_NOW: F.lit(None), IS_GOOD: F.lit(None)}))
@@ -174,7 +176,7 @@ def _require_known(stored: DataFrame, table: Table, rules: list[str]) -> None:
             raise UsageError(f"no row of {table.quarantine} broke '{rule}': {suggest(rule, known)}")
 
 
-def _verdict(judged: DataFrame) -> Verdict:
+def _verdict(judged: DataFrame) -> ReplayOutcome:
     groups = judged.groupBy(BROKEN_NOW, IS_GOOD).count().collect()
     total = sum(group["count"] for group in groups)
     good = sum(group["count"] for group in groups if group[IS_GOOD])
@@ -183,7 +185,7 @@ def _verdict(judged: DataFrame) -> Verdict:
         if group[IS_GOOD] is False:
             broke.update(dict.fromkeys(group[BROKEN_NOW], group["count"]))
     bad = sum(group["count"] for group in groups if group[IS_GOOD] is False)
-    return Verdict(good, bad, total - good - bad, dict(broke))
+    return ReplayOutcome(good, bad, total - good - bad, dict(broke))
 
 
 def _stored(spark: SparkSession, name: str) -> DataFrame:

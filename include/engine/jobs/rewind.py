@@ -27,7 +27,7 @@ from include.ledger import verify
 from include.readers.active_commits import REWIND
 from include.readers.delta_log import Log
 from include.recovery import rewind_plan, rewind_state
-from include.recovery.rewind_plan import Plan
+from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Table
 from include.validation.slices import Slice
@@ -54,7 +54,7 @@ def run(
         resume(asked.number, tables, approved_by or who)
 
 
-def require_possible(found: Plan) -> None:
+def require_possible(found: RewindPlan) -> None:
     """Raises UsageError where the plan is refused."""
     if found.refusals:
         raise UsageError(f"{found.table} is not put back to {found.moment.isoformat()}: {'; '.join(found.refusals)}")
@@ -113,7 +113,7 @@ def _do(own: Worker, asked: Rewind) -> None:
     tables = [own.tables.table(name) for name in asked.cut]
     rewinds.stop(own.engine, asked)
     longest_seconds = max(table.maintain.longest_minutes for table in tables) * 60
-    with own.taking(asked.flows, longest_seconds):
+    with own.acquired_leases(asked.flows, longest_seconds):
         if asked.phase in (rewinds.PLANNED, rewinds.STOPPING):
             asked = _planned_anew(own, asked)
         for table in tables:
@@ -151,7 +151,7 @@ def _in_window(own: Worker, asked: Rewind, table: Table) -> None:
     ):
         return
     number = windows.plan(own.engine, table.name, asked.who, f"rewind {asked.number} to {asked.moment}", True)
-    with own.taking([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
+    with own.acquired_leases([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
         own.window(table, number).run(own.halt, partial(_restore, asked=asked))
 
 

@@ -18,7 +18,7 @@ from include.engine.checkpoints import generation
 from include.engine.jobs import backfill_rows, shadow_table
 from include.engine.jobs.window import Worker
 from include.engine.tables import commit, create_table
-from include.engine.tables.commit import Stamp, txn_app_id
+from include.engine.tables.commit import CommitMetadata, txn_app_id
 from include.errors import FlowFailed
 from include.readers import checkpoint as ledger
 from include.readers import landing_folder, offset_log, resume_position
@@ -93,7 +93,9 @@ def _begin(own: Worker, flow: Table, beside: Table) -> dict[str, Any]:
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
     generation.begin(home, number, identity, Beginning(to, (number, SEED), files=held), own.spark)
     newest = (resume_position.last_stamp(beside) or {}).get("newest")
-    stamp = Stamp(flow.flow, number, SEED, own.keeper.epoch(flow.flow), owner["source"], begins, to, newest=newest)
+    stamp = CommitMetadata(
+        flow.flow, number, SEED, own.keeper.epoch(flow.flow), owner["source"], begins, to, newest=newest
+    )
     return asdict(stamp)
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import lease
 from include.control.jobs import rewinds, windows
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from include.engine import failure
@@ -80,7 +80,7 @@ class Worker:
     """A process that may open windows: its session, and who keeps its leases and runs flows for it."""
 
     engine: Engine
-    keeper: Keeper
+    keeper: LeaseRenewer
     host: Host
     spark: SparkSession
     tables: Catalog
@@ -91,7 +91,7 @@ class Worker:
         return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
 
     @contextmanager
-    def taking(self, names: list[str], patience_seconds: float) -> Iterator[None]:
+    def acquired_leases(self, names: list[str], patience_seconds: float) -> Iterator[None]:
         """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
         deadline = time.monotonic() + patience_seconds
         while True:
@@ -122,7 +122,7 @@ def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iter
     def halt(why: str) -> None:
         driver.halt(jvm, why)
 
-    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, halt)
+    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, halt)
     host = Host(spark, engine, keeper, name)
     keeper.start()
     try:
@@ -144,7 +144,7 @@ class Window:
     """number: in the calendar. keeper: holds `leases(table)`. host: runs the table's flow, where that is merged."""
 
     engine: Engine
-    keeper: Keeper
+    keeper: LeaseRenewer
     host: Host
     spark: SparkSession
     table: Table
@@ -170,7 +170,7 @@ class Window:
         longest_seconds = self.table.maintain.longest_minutes * 60
         windows.ask(self.engine, self.number, self.table.name, self.keeper.epoch(name))
         deadline = time.monotonic() + longest_seconds
-        entry = Entry(name, self.table.name, alone)
+        entry = LockRequest(name, self.table.name, alone)
         overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         overdue.daemon = True
         try:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
 from include.engine.batch import deduplicate, quality
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.rules import ACTIONS, Rule
 from include.spec import Append, Table
 
@@ -48,10 +48,10 @@ class Outcome:
 
 def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], most: int) -> Outcome:
     """rules: of its rows. most: how many rows to give. The rows are compared with each other, and with none stored."""
-    with kept(quality.judged(rows, rules, table, stored=None)) as judged:
+    with kept(quality.with_violations(rows, rules, table, stored=None)) as judged:
         ended = _ended(judged, table, rules)
         groups = ended.groupBy(quality.RULES, BECOMES).count().collect()
-        tally = Tally.of([(group[quality.RULES], group["count"]) for group in groups], rules)
+        tally = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], rules)
         ends: Counter[str] = Counter()
         for group in groups:
             ends[group[BECOMES]] += group["count"]

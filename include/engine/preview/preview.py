@@ -88,7 +88,7 @@ def _of_appends(asked: Asked, table: Table) -> Preview:
         newest = None
         if table.watermark and settings().is_stored(table.name):
             newest = engine_watermark.newest(asked.spark, table)
-        made = table_rows.shaped(table_rows.stepped(rows, table), table)
+        made = table_rows.apply_transform(table_rows.apply_steps(rows, table), table)
         ends = outcome.of(made, table, engine_watermark.rules_of(table, newest), asked.rows)
         return Preview(table.flow, found.what, rows.count(), ends, notes=(*_repeats(table), *_lateness(table, newest)))
 

@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 
 from include import catalog
 from include.control import lease, orders
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder, Process
 from include.control.store import database
 from include.engine.batch import tuning
 from include.engine.session import open_session
 from include.engine.stream.host import Host
-from include.engine.stream.side_jobs import Besides
+from include.engine.stream.side_jobs import MakeSideJobs
 from include.errors import LeaseLost
 from include.settings import HALT_SECONDS, settings
 from include.spec import Table
@@ -27,7 +27,7 @@ from include.spec import Table
 BY_HAND = "by hand"
 
 
-def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: Besides | None = None) -> None:
+def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: MakeSideJobs | None = None) -> None:
     """Host `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
 
     driver: the supervised driver this is; its flows come and go on their own. None where somebody started it by hand,
@@ -38,7 +38,7 @@ def run(flows: list[Table], driver: str | None = None, once: bool = False, besid
     names = [table.flow for table in flows]
     jvm = jvm_pid()
     name = driver or BY_HAND
-    keeper = Keeper(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
+    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
     keeper.take([lease.of_driver(driver)] if driver else names)
     keeper.start()
     try:

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from include import catalog
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.store import database
 from include.engine.batch import batch, prepare, read
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.stream.pacer import Pacer
@@ -43,7 +43,7 @@ STOP_SECONDS = 2
 
 @dataclass
 class Flow:
-    """order: what was wanted when it started. must_end: it is turned away before its next batch, and then `is_turned`.
+    """order: what was wanted when it started. must_end: it stops at the gate before its next batch.
 
     error: what its batch function raised. kept: the newest of its reports that is written down,
     as of `kept_at`. rows_read: by batch, what Spark does not count because it did not read it; of the newest batches.
@@ -55,7 +55,7 @@ class Flow:
     generation: int
     query: StreamingQuery = field(init=False)
     must_end: bool = False
-    is_turned: bool = False
+    is_stopped_at_gate: bool = False
     error: Exception | None = None
     batch: int | None = None
     kept: str | None = None
@@ -81,7 +81,7 @@ class Flow:
         """Since it last showed a sign of life that was new."""
         return time.monotonic() - self._shown_at
 
-    def gives_sign(self) -> bool:
+    def has_progressed(self) -> bool:
         """Whether it shows a sign of life that is new."""
         if self.silent_seconds > SILENT_SECONDS:
             self._tasks = self._tasks_ended()
@@ -106,7 +106,7 @@ class Flow:
         """
         self.must_end = True
         if not self.query.status["isTriggerActive"] or self.silent_seconds > SILENT_SECONDS:
-            self.is_turned = True
+            self.is_stopped_at_gate = True
             if self._stopping is None or not self._stopping.is_alive():
                 # In a thread: a query that hangs answers after half a minute, and its driver has others to look after.
                 self._stopping = threading.Thread(target=self._stop, daemon=True)
@@ -136,11 +136,11 @@ class Flow:
 
 
 def start(
-    spark: SparkSession, table: Table, claimed: Checkpoint, keeper: Keeper, order: Order, pacer: Pacer, once: bool
+    spark: SparkSession, table: Table, claimed: Checkpoint, keeper: LeaseRenewer, order: Order, pacer: Pacer, once: bool
 ) -> Flow:
     """Start the query. The caller holds the flow's lease."""
-    life = Life(table, claimed, keeper.epoch(table.flow))
-    entry = Entry(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
+    life = FlowContext(table, claimed, keeper.epoch(table.flow))
+    entry = LockRequest(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
     flow = Flow(spark, table, order, claimed.generation)
     topics = kafka_broker.Topics(settings().kafka)
 
@@ -148,7 +148,7 @@ def start(
         flow.batch = number
         try:
             if not keeper.enter(entry, flow.waits, flow.order):
-                flow.is_turned = True
+                flow.is_stopped_at_gate = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
             pacer.begin(table.flow)
             _check_topics(life, number, topics)
@@ -173,7 +173,7 @@ def start(
     return flow
 
 
-def _rows(spark: SparkSession, life: Life) -> DataFrame:
+def _rows(spark: SparkSession, life: FlowContext) -> DataFrame:
     """The rows of its source, prepared where that can be done once for all batches."""
     life.fast_path = path.of(spark, life.table)
     rows = read.stream(spark, life.table, begins=life.checkpoint.committed < 0)
@@ -198,7 +198,7 @@ def _compact(spark: SparkSession, table: Table, number: int) -> None:
         print(f"sluice: {table.name} was not compacted after batch {number}: {error}", file=sys.stderr, flush=True)
 
 
-def _check_topics(life: Life, number: int, topics: kafka_broker.Topics) -> None:
+def _check_topics(life: FlowContext, number: int, topics: kafka_broker.Topics) -> None:
     """Name a topic that was replaced since the last batch; remember those that are new."""
     if not isinstance(life.table.source, Kafka):
         return

@@ -15,8 +15,8 @@ from include import catalog
 from include.control import holds, lease, orders, resets
 from include.control.definitions import INVALID_DEFINITION
 from include.control.jobs import rewinds
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.observed_flow import Failure
 from include.control.orders import Order, Orders
 from include.engine import failure
@@ -25,7 +25,7 @@ from include.engine.stream import flow
 from include.engine.stream.flow import Flow
 from include.engine.stream.pacer import Pacer
 from include.engine.stream.progress import Progress
-from include.engine.stream.side_jobs import Beside
+from include.engine.stream.side_jobs import SideJobs
 from include.engine.tables import create_table
 from include.errors import DeclarationError, FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.readers import resume_position
@@ -41,7 +41,7 @@ ALTER_SECONDS = 20
 class Host:
     """Runs flows in one Spark session, under leases that `keeper` holds."""
 
-    def __init__(self, spark: SparkSession, engine: Engine, keeper: Keeper, driver: str) -> None:
+    def __init__(self, spark: SparkSession, engine: Engine, keeper: LeaseRenewer, driver: str) -> None:
         self._spark = spark
         self._engine = engine
         self._keeper = keeper
@@ -70,7 +70,7 @@ class Host:
             if error:
                 raise error
 
-    def run(self, tables: list[Table], is_supervised: bool, beside: Beside | None = None) -> None:
+    def run(self, tables: list[Table], is_supervised: bool, beside: SideJobs | None = None) -> None:
         """All flows side by side, until none is wanted, or until the driver is to make room for its successor.
 
         A flow that fails leaves the others alone: it says why, and waits for the supervisor to start it again; without
@@ -193,7 +193,9 @@ class Host:
         """Run it at the gate, with the table to itself: like a batch, it commits. Raises Unreachable."""
         deadline = time.monotonic() + ALTER_SECONDS
         try:
-            if not self._keeper.enter(Entry(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline):
+            if not self._keeper.enter(
+                LockRequest(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline
+            ):
                 raise Unreachable(
                     f"{table.flow}: its file changes its table, which others have been writing for {ALTER_SECONDS} s: "
                     f"it is tried again"
@@ -208,10 +210,10 @@ class Host:
         self._progress.end(ended)
         if not self._flows:
             self._progress.finish()
-        if ended.query.exception() is not None and not ended.is_turned:
+        if ended.query.exception() is not None and not ended.is_stopped_at_gate:
             print(ended.query.exception(), file=sys.stderr, flush=True)
             return self._give_up(name, failure.of_query(name, ended.query, ended.error), ended.order)
-        if ended.order.state == "draining" and not ended.is_turned:
+        if ended.order.state == "draining" and not ended.is_stopped_at_gate:
             self._untold.append(lambda: orders.end_drain(self._engine, name))
         self._release(name)
         return None
@@ -238,7 +240,7 @@ class Host:
                 self._untold.pop(0)
 
     def _show_signs(self) -> None:
-        if alive := [name for name, one in self._flows.items() if one.gives_sign()]:
+        if alive := [name for name, one in self._flows.items() if one.has_progressed()]:
             with suppress(Unreachable):
                 orders.show_signs(self._engine, alive, self._pacer.intervals())
 

@@ -65,7 +65,7 @@ class Progress:
 
     def _ending(self, flow: Flow) -> str:
         query = flow.query
-        error = None if flow.is_turned else (flow.error or query.exception())
+        error = None if flow.is_stopped_at_gate else (flow.error or query.exception())
         ending = {
             "id": str(query.id),
             "runId": str(query.runId),

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include.control.orders import Orders
 
 
-class Beside(Protocol):
+class SideJobs(Protocol):
     """What a driver is asked to do beside its flows."""
 
     def turn(self, orders: Orders, leaves: bool) -> bool:
@@ -20,4 +20,4 @@ class Beside(Protocol):
 
 
 # Makes it, of the driver's session, its control database and its name.
-Besides = Callable[[SparkSession, Engine, str], Beside]
+MakeSideJobs = Callable[[SparkSession, Engine, str], SideJobs]

@@ -35,11 +35,11 @@ TRIES = 10
 
 
 @dataclass(frozen=True)
-class Stamp:
+class CommitMetadata:
     """What every commit of a batch says of itself in Delta's `userMetadata`, as JSON.
 
     source: which topic or table that is. source_from and source_to: the batch's place in it, as in the checkpoint.
-    rows: of a batch that was judged, how many of its rows went where, as `include.engine.batch.quality.Tally`.
+    rows: of a batch that was judged, how many of its rows went where, as `include.engine.batch.quality.RowCounts`.
     newest: of a table with a watermark, the column's greatest time up to this batch, microseconds since 1970.
     fast_path: whether `include.engine.fast_path` wrote it.
     """
@@ -65,7 +65,7 @@ def txn_app_id(flow: str, generation: int) -> str:
     return f"{flow}/{generation}"
 
 
-def commit(rows: DataFrame, table: Table, stamp: Stamp, pruning: str = "true") -> None:
+def commit(rows: DataFrame, table: Table, stamp: CommitMetadata, pruning: str = "true") -> None:
     """Write the batch's rows into the table by its write mode, once, however often it is called.
 
     pruning: a SQL condition that every stored row with a key of this batch meets, so that other files stay unread.
@@ -126,7 +126,7 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
 
 
 def quarantine(
-    rows: DataFrame, table: Table, stamp: Stamp, may_be_replay: bool, last_commit: tuple[int, int] | None
+    rows: DataFrame, table: Table, stamp: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
 ) -> None:
     """Put this batch's broken rows into the quarantine.
 
@@ -145,7 +145,7 @@ def quarantine(
 
 
 def of_batch(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
-    """Broken rows as the quarantine keeps them of a batch. stamp: as `Stamp`."""
+    """Broken rows as the quarantine keeps them of a batch. stamp: as `CommitMetadata`."""
     columns = {name: F.lit(value) for name, value in quarantine_columns(stamp).items()}
     for name in ("_batch", "_replay"):
         columns[name] = columns[name].cast("bigint")

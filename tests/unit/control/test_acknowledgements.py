@@ -18,7 +18,7 @@ def begin(engine: Engine, state: State, error: str = "") -> None:
 
 
 def acknowledge(engine: Engine, hours: float = 2) -> str:
-    [result] = commands.obey(engine, Command(Action.ACKNOWLEDGE, (FLOW,), "ada", "known since monday", hours=hours))
+    [result] = commands.execute(engine, Command(Action.ACKNOWLEDGE, (FLOW,), "ada", "known since monday", hours=hours))
     return result
 
 

@@ -58,7 +58,7 @@ CASES = {
 def ask(
     engine: Engine, action: Action, *flows: str, driver: str | None = None, reason: str = "night shift"
 ) -> list[str]:
-    return commands.obey(engine, Command(action, flows or (FLOW,), "ann", reason, driver))
+    return commands.execute(engine, Command(action, flows or (FLOW,), "ann", reason, driver))
 
 
 def want(engine: Engine, state: str) -> None:

@@ -18,7 +18,7 @@ from include.control.decide import (
     decide,
     delay_seconds,
 )
-from include.control.observed_flow import Failure, Seen, Start
+from include.control.observed_flow import Failure, ObservedFlow, Start
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
@@ -31,33 +31,36 @@ EXPIRES = "partition 3 is deleted unread in 40 h"
 SLOW = "see what takes its time: make status and its driver's log"
 
 
-def held(**other) -> Seen:
-    return Seen(
+def held(**other) -> ObservedFlow:
+    return ObservedFlow(
         **{"is_held": True, "is_driver_alive": True, "intended_seconds_ago": 500.0, "sign_seconds_ago": 5.0} | other
     )
 
 
-def coming_up(ago: float, **other) -> Seen:
-    return Seen(is_driver_alive=True, intended_seconds_ago=ago, attempts=1, **other)
+def coming_up(ago: float, **other) -> ObservedFlow:
+    return ObservedFlow(is_driver_alive=True, intended_seconds_ago=ago, attempts=1, **other)
 
 
-def gone(ago: float, attempts: int = 1, **other) -> Seen:
-    return Seen(intended_seconds_ago=ago, attempts=attempts, **other)
+def gone(ago: float, attempts: int = 1, **other) -> ObservedFlow:
+    return ObservedFlow(intended_seconds_ago=ago, attempts=attempts, **other)
 
 
 def starts(seconds_ago: float, is_done: bool = False) -> Start:
     return Start("bronze.first", seconds_ago, is_done)
 
 
-def asked(seconds_ago: float, **other) -> Seen:
-    return Seen(is_driver_alive=True, restart_seconds_ago=seconds_ago, **other)
+def asked(seconds_ago: float, **other) -> ObservedFlow:
+    return ObservedFlow(is_driver_alive=True, restart_seconds_ago=seconds_ago, **other)
 
 
 REPEATED, OLD = "of the newest 100 rows 0 were written: 100 repeated", "what it lacks is 12 min old"
 CASES = {
     "all is well": (held(), Decision(State.HEALTHY, "at work")),
     "it drains": (held(wanted="draining"), Decision(State.HEALTHY, "reads to the end, then stops")),
-    "held by a driver nobody launched": (Seen(is_held=True, sign_seconds_ago=5.0), Decision(State.HEALTHY, "at work")),
+    "held by a driver nobody launched": (
+        ObservedFlow(is_held=True, sign_seconds_ago=5.0),
+        Decision(State.HEALTHY, "at work"),
+    ),
     "held, its driver's own lease is gone": (held(is_driver_alive=False), Decision(State.HEALTHY, "at work")),
     "its query has yet to say something": (
         held(sign_seconds_ago=None, intended_seconds_ago=20.0),
@@ -80,7 +83,7 @@ CASES = {
         Decision(State.STARTING, "its query has been starting for 20 s"),
     ),
     "held by somebody who never noted when it began": (
-        Seen(is_held=True),
+        ObservedFlow(is_held=True),
         Decision(State.STARTING, "its query has been starting for 0 s"),
     ),
     "it falls behind": (held(backlog=BEHIND), Decision(State.LAGGING, BEHIND, SLOW)),
@@ -102,7 +105,7 @@ CASES = {
         Decision(State.LAGGING, EXPIRES, SLOW),
     ),
     "stopped, and its table promises otherwise": (
-        Seen(wanted="stopped", wanted_why="moving", not_fresh=OLD),
+        ObservedFlow(wanted="stopped", wanted_why="moving", not_fresh=OLD),
         Decision(State.NOT_FRESH, f"stopped: moving. {OLD}", "action catch up, or action start"),
     ),
     "no progress is worse than too little": (
@@ -114,13 +117,13 @@ CASES = {
         held(waits_for=AWAY, sign_seconds_ago=200.0),
         Decision(State.STUCK, f"alive, and without a sign of progress for 200 s ({AWAY})", UNSTICK),
     ),
-    "never started": (Seen(), Decision(State.STARTING, "it does not run", start=True)),
+    "never started": (ObservedFlow(), Decision(State.STARTING, "it does not run", start=True)),
     "never started in a driver that lives": (
-        Seen(is_driver_alive=True),
+        ObservedFlow(is_driver_alive=True),
         Decision(State.STARTING, "it does not run", start=True),
     ),
     "a drain nobody works on": (
-        Seen(wanted="draining"),
+        ObservedFlow(wanted="draining"),
         Decision(State.STARTING, "it does not run", start=True),
     ),
     "on its way": (coming_up(12.0), Decision(State.STARTING, "its driver has been starting for 12 s")),
@@ -169,7 +172,7 @@ CASES = {
         Decision(State.STOPPED, "stopped with the platform", "make up"),
     ),
     "never started, and the platform is down": (
-        Seen(is_platform_down=True),
+        ObservedFlow(is_platform_down=True),
         Decision(State.STOPPED, "stopped with the platform", "make up"),
     ),
     "its driver had died before the platform was stopped": (
@@ -249,15 +252,15 @@ CASES = {
         Decision(State.BROKEN, f"column 'bpm' is gone. {EXPIRES}", TO_MEND, error="DeclarationError"),
     ),
     "stopped while its records run out": (
-        Seen(wanted="stopped", wanted_why="moving", expires=EXPIRES),
+        ObservedFlow(wanted="stopped", wanted_why="moving", expires=EXPIRES),
         Decision(State.LAGGING, f"stopped: moving. {EXPIRES}", "action catch up, or action start"),
     ),
     "nobody wants it": (
-        Seen(wanted="stopped", wanted_why="moving to Berlin"),
+        ObservedFlow(wanted="stopped", wanted_why="moving to Berlin"),
         Decision(State.STOPPED, "stopped: moving to Berlin", "action start"),
     ),
     "nobody wants it, nobody said why": (
-        Seen(wanted="stopped"),
+        ObservedFlow(wanted="stopped"),
         Decision(State.STOPPED, "stopped: nobody wants it to run", "action start"),
     ),
     "nobody wants what still runs": (
@@ -296,7 +299,7 @@ CASES = {
         Decision(State.STOPPED, "stopped: nobody wants it to run", "action start", kill=True),
     ),
     "its driver has ended and is to come again": (
-        Seen(restart_seconds_ago=20.0),
+        ObservedFlow(restart_seconds_ago=20.0),
         Decision(State.STARTING, "it does not run", start=True),
     ),
 }
@@ -323,7 +326,7 @@ def test_the_wait_doubles_up_to_a_quarter_of_an_hour():
 
 AGO = st.none() | st.floats(0, 1e6)
 SEEN = st.builds(
-    Seen,
+    ObservedFlow,
     wanted=st.sampled_from(["running", "draining", "stopped"]),
     is_held=st.booleans(),
     is_driver_alive=st.booleans(),
@@ -343,7 +346,7 @@ SEEN = st.builds(
 
 
 @given(SEEN)
-def test_only_what_is_wanted_held_by_nobody_and_curable_is_ever_started(seen: Seen):
+def test_only_what_is_wanted_held_by_nobody_and_curable_is_ever_started(seen: ObservedFlow):
     if decide(seen).start:
         assert seen.wanted != "stopped"
         assert not seen.is_held
@@ -352,13 +355,13 @@ def test_only_what_is_wanted_held_by_nobody_and_curable_is_ever_started(seen: Se
 
 
 @given(SEEN)
-def test_nothing_is_started_in_a_driver_that_has_yet_to_restart(seen: Seen):
+def test_nothing_is_started_in_a_driver_that_has_yet_to_restart(seen: ObservedFlow):
     if seen.restart_seconds_ago is not None and seen.is_driver_alive:
         assert not decide(seen).start
 
 
 @given(SEEN)
-def test_what_was_started_is_not_started_again_while_it_may_still_come_up(seen: Seen):
+def test_what_was_started_is_not_started_again_while_it_may_still_come_up(seen: ObservedFlow):
     if seen.failure is None and seen.is_driver_alive and seen.intended_seconds_ago is not None:
         assert not decide(seen).start
 
@@ -374,13 +377,13 @@ def test_whatever_is_wanted_held_by_nobody_curable_and_not_coming_up_is_started_
 
 
 @given(SEEN)
-def test_a_driver_is_ended_by_force_only_when_its_restart_is_overdue(seen: Seen):
+def test_a_driver_is_ended_by_force_only_when_its_restart_is_overdue(seen: ObservedFlow):
     overdue = seen.is_driver_alive and (seen.restart_seconds_ago or 0) > FORCE_SECONDS
     assert decide(seen).kill is overdue
 
 
 @given(SEEN)
-def test_whatever_is_sick_says_why_and_what_to_do(seen: Seen):
+def test_whatever_is_sick_says_why_and_what_to_do(seen: ObservedFlow):
     decision = decide(seen)
     assert decision.reason
     assert decision.next_step or not decision.is_sick

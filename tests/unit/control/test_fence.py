@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select, update
 
 from include.control import lease
 from include.control.lease import Lease
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
@@ -84,7 +84,7 @@ def test_ending_a_former_holder_keeps_no_lease_of_its_follower_from_being_renewe
         wait_until(lambda: until("c") > before, 10)
 
     halted: list[str] = []
-    keeper = Keeper(engine, holder(), 1.5, halted.append)
+    keeper = LeaseRenewer(engine, holder(), 1.5, halted.append)
     keeper.take(["c"])
     keeper.start()
     meanwhile(last_long)

@@ -192,7 +192,8 @@ def test_holders_are_those_whose_lease_still_runs(engine, holder):
 # Waits for a line on stdin, asks for the lease, says what it got, and lives until stdin ends.
 CONTENDER = """
 import os, sys
-from include.control import database, lease
+from include.control import lease
+from include.control.store import database
 from include.control.process import Holder
 from include.errors import LeaseHeld
 

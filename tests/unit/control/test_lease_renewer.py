@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, event, select
 
 from include.control import lease
 from include.control.lease import Lease
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.process import Holder
 from include.control.store import database
@@ -59,8 +59,8 @@ def counted(engine: Engine) -> Iterator[list[int]]:
         event.remove(engine, "before_cursor_execute", count)
 
 
-def passes(keeper: Keeper, since: Order, flow: str = FLOW) -> bool:
-    return keeper.enter(Entry(flow, flow, alone=False), lambda: True, since)
+def passes(keeper: LeaseRenewer, since: Order, flow: str = FLOW) -> bool:
+    return keeper.enter(LockRequest(flow, flow, alone=False), lambda: True, since)
 
 
 class Halts:
@@ -83,12 +83,12 @@ def halts() -> Halts:
 
 
 @pytest.fixture
-def keep(engine: Engine, halts: Halts) -> Iterator[Callable[..., Keeper]]:
+def keep(engine: Engine, halts: Halts) -> Iterator[Callable[..., LeaseRenewer]]:
     """Keeps a lease that is held by somebody: `keep(holder, ttl_seconds)`."""
-    made: list[Keeper] = []
+    made: list[LeaseRenewer] = []
 
-    def start(holder: Holder, ttl_seconds: float) -> Keeper:
-        made.append(Keeper(engine, holder, ttl_seconds, halts))
+    def start(holder: Holder, ttl_seconds: float) -> LeaseRenewer:
+        made.append(LeaseRenewer(engine, holder, ttl_seconds, halts))
         made[-1].take([FLOW])
         made[-1].start()
         return made[-1]
@@ -181,7 +181,7 @@ def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has
 
 
 def test_a_look_at_the_gate_costs_the_same_however_many_leases_the_driver_holds(engine, holder, halts):
-    keeper = Keeper(engine, holder(), 300, halts)
+    keeper = LeaseRenewer(engine, holder(), 300, halts)
 
     def asked() -> list[int]:
         with counted(engine) as values:
@@ -211,7 +211,7 @@ def test_all_leases_of_a_driver_are_renewed_and_given_back_by_as_many_statements
 
 
 def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(engine, holder, halts):
-    keeper = Keeper(engine, holder(), 1.5, halts)
+    keeper = LeaseRenewer(engine, holder(), 1.5, halts)
     keeper.take([FLOW, "silver.more"])
     begin = clock()
     wait_until(lambda: passes(keeper, Order()) and clock() > begin + 2, 20)
@@ -221,7 +221,7 @@ def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(en
 
 def test_whoever_lost_another_lease_in_its_sleep_is_halted_at_the_gate_before_it_writes(engine, holder, halts):
     former = holder()
-    keeper = Keeper(engine, former, 1.5, halts)
+    keeper = LeaseRenewer(engine, former, 1.5, halts)
     keeper.take([FLOW, "silver.more"])
     over = expires_at(engine)
     former.fence()
@@ -254,7 +254,7 @@ def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, h
 def test_a_gate_whose_halt_comes_back_still_lets_nobody_pass(engine, holder):
     former = holder()
     reasons: list[str] = []
-    keeper = Keeper(engine, former, 30, reasons.append)
+    keeper = LeaseRenewer(engine, former, 30, reasons.append)
     keeper.take([FLOW])
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
@@ -312,7 +312,7 @@ def test_a_database_that_stays_away_halts_the_driver_before_its_lease_is_over(en
 
 
 def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_its_lease_is_over(engine, holder, halts):
-    keeper = Keeper(engine, holder(), 2, halts)
+    keeper = LeaseRenewer(engine, holder(), 2, halts)
     keeper.take([FLOW])
     over = expires_at(engine)
     with database_away(engine):
@@ -349,7 +349,7 @@ def test_a_renewal_that_takes_its_time_leaves_no_deadline_behind_the_expiry(engi
 
 
 def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_renewed(engine, holder, halts):
-    keeper = Keeper(engine, holder(), 2, halts)
+    keeper = LeaseRenewer(engine, holder(), 2, halts)
     keeper.take([FLOW])
     over = expires_at(engine)
     wait_until(lambda: clock() > over - 1.2, 10)
@@ -364,20 +364,21 @@ def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_r
 # A driver that keeps a lease and answers each line with what the gate says; its halt ends it, as the real one does.
 DRIVER = """
 import os, sys
-from include.control import database
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.store import database
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.process import Holder
 
 engine = database.connect(sys.argv[1])
 ttl_seconds = float(sys.argv[2])
-keeper = Keeper(engine, Holder.here("asleep", os.getpid()), ttl_seconds, lambda reason: os._exit(6))
+keeper = LeaseRenewer(engine, Holder.here("asleep", os.getpid()), ttl_seconds, lambda reason: os._exit(6))
 keeper.take(["silver.readings"])
 keeper.start()
 print("kept", flush=True)
 for line in sys.stdin:
-    print(keeper.enter(Entry("silver.readings", "silver.readings", alone=False), lambda: True, Order()), flush=True)
+    append = LockRequest("silver.readings", "silver.readings", alone=False)
+    print(keeper.enter(append, lambda: True, Order()), flush=True)
 """
 
 

@@ -10,22 +10,22 @@ from sqlalchemy import Engine
 
 from include.control import lease, lock
 from include.control.jobs import windows
-from include.control.lease_renewer import Keeper
-from include.control.lock import Entry
+from include.control.lease_renewer import LeaseRenewer
+from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from tests.support.waiting import let_pass, wait_until
 
 TABLE = "silver.readings"
-WINDOW = Entry(lease.of_window(TABLE), TABLE, alone=True)
-APPEND, UPSERT = Entry("a flow", TABLE, alone=False), Entry("an upsert", TABLE, alone=True)
+WINDOW = LockRequest(lease.of_window(TABLE), TABLE, alone=True)
+APPEND, UPSERT = LockRequest("a flow", TABLE, alone=False), LockRequest("an upsert", TABLE, alone=True)
 
 
 @pytest.fixture
 def hold(engine: Engine, holder) -> Callable[..., Holder]:
     """Gives leases to a new holder, or to `by`."""
 
-    def give(*entries: Entry, by: Holder | None = None, ttl_seconds: float = 60) -> Holder:
+    def give(*entries: LockRequest, by: Holder | None = None, ttl_seconds: float = 60) -> Holder:
         by = by or holder()
         lease.acquire(engine, [entry.name for entry in entries], by, ttl_seconds)
         return by
@@ -34,10 +34,10 @@ def hold(engine: Engine, holder) -> Callable[..., Holder]:
 
 
 @pytest.fixture
-def enter(engine: Engine) -> Callable[[Entry], str | None]:
+def enter(engine: Engine) -> Callable[[LockRequest], str | None]:
     """Tries to enter: None, or the name of who is in the way."""
 
-    def attempt(entry: Entry) -> str | None:
+    def attempt(entry: LockRequest) -> str | None:
         with database.transaction(engine) as connection:
             obstacle = lock.enter(connection, entry)
         return obstacle and obstacle.name
@@ -46,8 +46,8 @@ def enter(engine: Engine) -> Callable[[Entry], str | None]:
 
 
 @pytest.fixture
-def leave(engine: Engine) -> Callable[[Entry], None]:
-    def end(entry: Entry) -> None:
+def leave(engine: Engine) -> Callable[[LockRequest], None]:
+    def end(entry: LockRequest) -> None:
         with database.transaction(engine) as connection:
             lock.leave(connection, entry.name)
 
@@ -55,7 +55,7 @@ def leave(engine: Engine) -> Callable[[Entry], None]:
 
 
 def test_appends_share_a_table(hold, enter):
-    other = Entry("another flow", TABLE, alone=False)
+    other = LockRequest("another flow", TABLE, alone=False)
     hold(APPEND)
     hold(other)
     assert (enter(APPEND), enter(other)) == (None, None)
@@ -75,7 +75,7 @@ def test_a_window_waits_for_those_inside_and_keeps_new_ones_out(hold, enter, lea
 
 
 def test_a_window_on_one_table_is_nothing_to_another(hold, enter):
-    other = Entry("a flow", "silver.others", alone=False)
+    other = LockRequest("a flow", "silver.others", alone=False)
     hold(WINDOW)
     hold(other)
     assert (enter(WINDOW), enter(other)) == (None, None)
@@ -143,8 +143,8 @@ def test_one_that_renewed_after_all_is_left_its_lease(hold, engine, enter):
 
 
 @contextmanager
-def kept(engine: Engine, holder: Holder, *names: str) -> Iterator[Keeper]:
-    keeper = Keeper(engine, holder, 60, lambda reason: None)
+def kept(engine: Engine, holder: Holder, *names: str) -> Iterator[LeaseRenewer]:
+    keeper = LeaseRenewer(engine, holder, 60, lambda reason: None)
     keeper.take(list(names))
     keeper.start()
     try:
@@ -202,12 +202,12 @@ def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_nex
 
 
 def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, holder):
-    entries = [Entry(f"flow {number}", TABLE, alone=False) for number in range(3)] + [UPSERT, WINDOW]
-    inside: set[Entry] = set()
-    together: list[set[Entry]] = []
+    entries = [LockRequest(f"flow {number}", TABLE, alone=False) for number in range(3)] + [UPSERT, WINDOW]
+    inside: set[LockRequest] = set()
+    together: list[set[LockRequest]] = []
     guard, done = threading.Lock(), dict.fromkeys(entries, 0)
 
-    def work(keeper: Keeper, entry: Entry, dice: random.Random) -> None:
+    def work(keeper: LeaseRenewer, entry: LockRequest, dice: random.Random) -> None:
         for _ in range(6):
             assert keeper.enter(entry, lambda: True)
             with guard:

@@ -34,7 +34,7 @@ def state(engine: Engine, flow: str = FLOW) -> str:
 
 
 def ask(engine: Engine, action: Action) -> str:
-    return commands.obey(engine, Command(action, (FLOW,), "ada", "a test"))[0]
+    return commands.execute(engine, Command(action, (FLOW,), "ada", "a test"))[0]
 
 
 def audit(engine: Engine) -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import batch, tuning
-from include.engine.batch.batch import Life
+from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import txn_app_id
@@ -50,7 +50,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
         found = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
         written, last_commit = (-1, None) if found is None else (found, (1, found))
         begun = Checkpoint(tmp_path, 1, committed=number - 1, written=written, last_commit=last_commit, source={})
-        life = Life(table, begun, epoch=1)
+        life = FlowContext(table, begun, epoch=1)
         batch.write(spark.createDataFrame(rows, SCHEMA), number, life)
 
     return put

@@ -7,7 +7,7 @@ from sqlalchemy import update
 
 from include.control import lease, orders, process
 from include.control.decide import State
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.store import database
 from include.control.store.schema import leases
 from include.control.supervision import supervision
@@ -38,7 +38,7 @@ def test_a_former_holder_that_cannot_be_ended_fails_the_flow_and_not_its_driver(
     monkeypatch.setattr(os, "kill", answer)
     monkeypatch.setattr(process, "KILL_TIMEOUT_SECONDS", 0.2)
     orders.begin(engine, [FLOW], by_hand=False)
-    host = Host(None, engine, Keeper(engine, holder(), 30, pytest.fail), "main")
+    host = Host(None, engine, LeaseRenewer(engine, holder(), 30, pytest.fail), "main")
     host._read_orders([FLOW])
     error = host._tend(FLOW, leaves=False)
     assert f"process {former.jvm.pid} " in str(error)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from include import catalog
-from include.engine.batch.quality import Tally
+from include.engine.batch.quality import RowCounts
 from include.engine.tables import commit, create_table
 from include.errors import Broken, Unreachable
 from include.monitoring import row_outcomes
@@ -212,7 +212,7 @@ def test_counting_costs_no_job_of_its_own(table, batches, spark):
 
 
 def test_a_tally_counts_each_row_once_whatever_it_breaks():
-    tally = Tally.of([((), 5), (("is alive", "is plausible"), 2), (("has a device",), 1), (("is alive",), 3)], FOUR)
+    tally = RowCounts.of([((), 5), (("is alive", "is plausible"), 2), (("has a device",), 1), (("is alive",), 3)], FOUR)
     assert (tally.read, tally.kept, tally.quarantined, tally.dropped) == (11, 6, 2, 3)
     assert tally.broke == {"has a device": 1, "is alive": 5, "is plausible": 2, "is no cat": 0}
 

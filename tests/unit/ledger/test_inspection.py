@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from include.cli.inspect import line
 from include.ledger.inspection import inspect
 from include.readers import offset_log
-from include.readers.batches import Account, Entry
+from include.readers.batches import BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.account import BEGAN, SETTINGS, Stored, kafka_rows
@@ -35,7 +35,7 @@ def stored() -> Stored:
 
 
 def states(stored: Stored) -> dict[tuple[int, int], str]:
-    return {(one.generation, one.batch): one.state for one in Account(stored.table).batches()}
+    return {(one.generation, one.batch): one.state for one in BatchHistory(stored.table).batches()}
 
 
 def kinds(stored: Stored) -> set[str]:
@@ -49,7 +49,7 @@ def sentence(stored: Stored, kind: str) -> str:
 
 def test_every_batch_is_told_with_what_it_read_and_wrote(stored):
     newest = inspect(stored.table, 1).newest[0]
-    assert isinstance(newest, Entry)
+    assert isinstance(newest, BatchRecord)
     assert (newest.batch, newest.state, newest.version) == (2, "committed", 3)
     assert (newest.source_from, newest.source_to) == (upto(20), upto(30))
     assert newest.planned_at == BEGAN / 1000 + 2
@@ -166,7 +166,7 @@ def test_a_batch_that_spark_is_done_with_and_the_table_lacks_is_missing(stored):
 
 def test_a_batch_that_was_committed_twice_is_named(stored):
     stored.commit(2, upto(20), upto(30), kafka_rows(20, 30))
-    found = [one for one in Account(stored.table).batches() if one.batch == 2]
+    found = [one for one in BatchHistory(stored.table).batches() if one.batch == 2]
     assert sorted(one.state for one in found) == ["committed", "doubled"]
     assert "doubled" in kinds(stored)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, update
 from include.control import holds, lease
 from include.control.jobs import windows
 from include.control.jobs.windows import Shape
-from include.control.lock import Entry
+from include.control.lock import LockRequest
 from include.control.store import database
 from include.control.store.schema import leases
 from include.control.store.schema import windows as calendar
@@ -102,7 +102,7 @@ def test_a_window_that_is_done_shows_what_it_changed_and_for_how_long_each_flow_
     with database.transaction(engine) as connection:
         moments = {"opened_at": 1_800_000_000.0, "closed_at": 1_800_000_012.3}
         connection.execute(update(calendar).values(moments))
-        windows.record_pause(connection, Entry(TABLE, TABLE, False), epoch, 1_800_000_004, 1_800_000_012.8)
+        windows.record_pause(connection, LockRequest(TABLE, TABLE, False), epoch, 1_800_000_004, 1_800_000_012.8)
     head, why, numbers, pause = ledger("windows").splitlines()
     assert head == f"   1  2027-01-15 08:00:00Z  done    {TABLE}  by ann"
     assert numbers.strip() == "files 40 -> 2, MB 12.0 -> 10.0, small 95% -> 0%, open for 12.3 s"

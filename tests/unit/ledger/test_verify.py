@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from include.errors import Unbalanced
 from include.ledger.verify import verify
 from include.ledger.verify_offsets import Arrived
-from include.readers.batches import HELD, Account
+from include.readers.batches import HELD, BatchHistory
 from include.readers.offset_ranges import of_kafka
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
@@ -262,7 +262,7 @@ def test_whatever_happened_the_account_of_rows_equals_a_scan_of_the_table(seed):
             DeltaTable(made.path).optimize.compact()
     scanned = Counter(row["offset"] for row in DeltaTable(made.path).to_pyarrow_table().to_pylist())
     told: Counter[int] = Counter()
-    for entry in Account(made.table).batches():
+    for entry in BatchHistory(made.table).batches():
         if entry.state in HELD:
             for span in of_kafka(entry.source_from, entry.source_to):
                 told.update(range(span.first, span.after))

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.maintenance.plan import CLEAN_LOG, DAY_SECONDS, GOOD_SHARE, MB, MERGE, OPTIMIZE, VACUUM, Facts, Plan, plan
+from include.maintenance.plan import (
+    CLEAN_LOG,
+    DAY_SECONDS,
+    GOOD_SHARE,
+    MB,
+    MERGE,
+    OPTIMIZE,
+    VACUUM,
+    Facts,
+    MaintenancePlan,
+    plan,
+)
 from include.readers.delta_log import LiveFile, Tombstone
 from include.spec import Maintenance
 
@@ -22,7 +33,7 @@ def files(*sizes: float, rows_per_byte: float | None = None) -> list[LiveFile]:
     return [LiveFile(f"{place}", int(size), rows[place], NOW) for place, size in enumerate(sizes)]
 
 
-def looked_at(live: list[LiveFile], **more) -> Plan:
+def looked_at(live: list[LiveFile], **more) -> MaintenancePlan:
     return plan(Facts(live=live, **{"dead": [], "now": NOW, "seconds_since_compaction": 0.0, **more}), WANTS)
 
 
@@ -39,7 +50,7 @@ def deltas_bins(live: list[LiveFile], smaller_than: int, most: int) -> list[list
     return [one for one in packed if len(one) > 1]
 
 
-def carried_out(live: list[LiveFile], made: Plan, left_of_small: float = 1.0) -> tuple[list[LiveFile], int]:
+def carried_out(live: list[LiveFile], made: MaintenancePlan, left_of_small: float = 1.0) -> tuple[list[LiveFile], int]:
     """The files after Delta did what the plan says, and the bytes it read for it.
 
     left_of_small: what of the bytes of files that were never compacted is left in a large one.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.monitoring import lag, lag_trend
-from include.monitoring.lag_trend import Trend, Verdict
+from include.monitoring.lag_trend import Direction, Trend
 from include.monitoring.source_snapshot import Sources
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests.support import lake
@@ -43,7 +43,7 @@ def test_who_reads_faster_than_rows_come_in_is_catching_up_and_will_be_done():
     stamp(READER, now - 300, delta_offset(4))
     checkpoint(READER.flow, delta_offset(4))
     found = of(READER)
-    assert (found.verdict, found.unit, found.arrived, found.read) == (Verdict.CATCHING_UP, "rows", 600, 3_000)
+    assert (found.verdict, found.unit, found.arrived, found.read) == (Direction.CATCHING_UP, "rows", 600, 3_000)
     # 2,600 rows are unread, and in ten minutes they become 2,400 fewer.
     assert found.caught_up_in_seconds == pytest.approx(2_600 / 2_400 * 600)
     assert found.words == "catching up: 600 rows came, 3,000 were read in 600 s, up to date in 11 min"
@@ -58,7 +58,7 @@ def test_who_reads_less_than_comes_in_is_falling_behind_however_fast_it_reads():
     stamp(READER, now - 60, delta_offset(4))
     checkpoint(READER.flow, delta_offset(4))
     found = of(READER)
-    assert (found.verdict, found.arrived, found.read) == (Verdict.FALLING_BEHIND, 5_000_000, 3_000_000)
+    assert (found.verdict, found.arrived, found.read) == (Direction.FALLING_BEHIND, 5_000_000, 3_000_000)
     assert found.caught_up_in_seconds is None
 
 
@@ -67,18 +67,18 @@ def test_who_does_nothing_falls_behind_when_something_comes_and_else_stands_stil
     lake.rows(SOURCE, now - 3_600, 10)
     stamp(READER, now - 3_500, delta_offset(0))
     checkpoint(READER.flow, delta_offset(0))
-    assert of(READER).verdict is Verdict.STANDING_STILL
+    assert of(READER).verdict is Direction.STANDING_STILL
     lake.rows(SOURCE, now - 30, 5)
-    assert of(READER).verdict is Verdict.FALLING_BEHIND
+    assert of(READER).verdict is Direction.FALLING_BEHIND
 
 
 def test_who_has_read_all_is_up_to_date_and_who_lacks_only_what_just_came_keeps_up():
     now = time.time()
     lake.rows(SOURCE, now - 3_600, 10)
     checkpoint(READER.flow, delta_offset(1))
-    assert of(READER) == Trend(Verdict.UP_TO_DATE)
+    assert of(READER) == Trend(Direction.UP_TO_DATE)
     lake.rows(SOURCE, now - 20, 1_000_000)
-    assert of(READER) == Trend(Verdict.KEEPING_UP)
+    assert of(READER) == Trend(Direction.KEEPING_UP)
 
 
 def test_a_flow_that_has_no_commit_of_before_is_not_judged():
@@ -86,9 +86,9 @@ def test_a_flow_that_has_no_commit_of_before_is_not_judged():
     lake.rows(SOURCE, now - 3_600, 10)
     lake.rows(SOURCE, now - 3_600, 10)
     checkpoint(READER.flow, delta_offset(1))
-    assert of(READER) == Trend(Verdict.UNKNOWN), "it has no table"
+    assert of(READER) == Trend(Direction.UNKNOWN), "it has no table"
     stamp(READER, now - 5, delta_offset(1))
-    assert of(READER) == Trend(Verdict.UNKNOWN)
+    assert of(READER) == Trend(Direction.UNKNOWN)
 
 
 def test_only_the_commits_of_the_flow_itself_say_where_it_stood():
@@ -100,14 +100,14 @@ def test_only_the_commits_of_the_flow_itself_say_where_it_stood():
     lake.rows(READER.name, now - 880)
     checkpoint(READER.flow, delta_offset(2))
     assert (of(READER).arrived, of(READER).read) == (100, 100)
-    assert of(READER).verdict is Verdict.KEEPING_DISTANCE
+    assert of(READER).verdict is Direction.KEEPING_DISTANCE
 
 
 def test_a_flow_of_windows_waits_for_its_window():
     now = time.time()
     lake.rows(SOURCE, now - 3_600, 10)
     merged = Table(name="gold.sums", source=Delta(SOURCE), comment="", write=Upsert(("number",), in_windows=True))
-    assert of(merged).verdict is Verdict.WAITING
+    assert of(merged).verdict is Direction.WAITING
 
 
 def test_files_came_when_they_are_dated_and_were_read_by_later_batches(tmp_path: Path):
@@ -129,7 +129,7 @@ def test_files_came_when_they_are_dated_and_were_read_by_later_batches(tmp_path:
     stamp(bills, now - 900, {"logOffset": 0}, batch=0)
     stamp(bills, now - 60, {"logOffset": 1}, batch=1)
     found = of(bills)
-    assert (found.verdict, found.unit, found.arrived, found.read) == (Verdict.FALLING_BEHIND, "files", 4, 2)
+    assert (found.verdict, found.unit, found.arrived, found.read) == (Direction.FALLING_BEHIND, "files", 4, 2)
 
 
 def test_kafka_is_asked_what_it_held_then(broker):
@@ -140,10 +140,10 @@ def test_kafka_is_asked_what_it_held_then(broker):
     stamp(flow, now - 900, {topic.name: {"0": 2, "1": 2}})
     checkpoint(flow.flow, {topic.name: {"0": 4, "1": 3}})
     found = of(flow)
-    assert (found.verdict, found.unit, found.arrived, found.read) == (Verdict.FALLING_BEHIND, "records", 6, 3)
+    assert (found.verdict, found.unit, found.arrived, found.read) == (Direction.FALLING_BEHIND, "records", 6, 3)
     checkpoint(flow.flow, {topic.name: {"0": 10, "1": 9}})
     found = of(flow)
-    assert (found.verdict, found.arrived, found.read) == (Verdict.CATCHING_UP, 6, 15)
+    assert (found.verdict, found.arrived, found.read) == (Direction.CATCHING_UP, 6, 15)
     assert found.caught_up_in_seconds == pytest.approx(7 / 9 * 600)
     quiet = Topic(broker).create().send_at(now - 3_600, "a")
     still = Table(name="bronze.still", source=Kafka(quiet.name), comment="")

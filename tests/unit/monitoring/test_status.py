@@ -17,7 +17,7 @@ from include.control.commands import Action, Command
 from include.control.observed_flow import Failure
 from include.control.store import database
 from include.monitoring import status
-from include.monitoring.status import Standing
+from include.monitoring.status import FlowStatus
 from include.settings import settings
 from include.spec import Delta, Kafka, Table, Upsert
 from tests.conftest import ROOT
@@ -42,7 +42,7 @@ def engine(home: Path) -> Engine:
     return database.connect(settings().control_url)
 
 
-def look() -> dict[str, Standing]:
+def look() -> dict[str, FlowStatus]:
     return {one.flow: one for one in status.look(TABLES, timeout_seconds=0.5)}
 
 
@@ -63,7 +63,7 @@ def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch
     lake.rows("silver.readings", now - 900, 1, flow=SILVER.flow, generation=1, source_to=delta_offset(1))
     checkpoint(SILVER.flow, delta_offset(1), delta_offset(2), is_planned=True)
     lease.acquire(engine, [SILVER.flow], holder("main"), 60)
-    commands.obey(engine, Command(Action.STOP, (BRONZE.flow,), "ann", "a test"))
+    commands.execute(engine, Command(Action.STOP, (BRONZE.flow,), "ann", "a test"))
     orders.begin(engine, [SILVER.flow], by_hand=True)
     orders.show_signs(engine, [SILVER.flow])
     found = look()[SILVER.flow]

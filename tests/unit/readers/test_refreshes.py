@@ -15,7 +15,7 @@ from include.ledger import inspection, provenance, verify
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.policy import Place, place_of_compaction
 from include.monitoring import freshness, graph, lag, lineage, row_outcomes, status
-from include.monitoring.lag_trend import Verdict
+from include.monitoring.lag_trend import Direction
 from include.readers import refreshes
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Replace, Table
@@ -154,8 +154,8 @@ def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
     database.connect(settings().control_url)
     found = {one.flow: one for one in status.look(TABLES, timeout_seconds=0.2)}
     buys = found["gold.joined.buys"]
-    assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Verdict.RESTING)
-    assert found["gold.joined.clicks"].trend.verdict is Verdict.UP_TO_DATE
+    assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Direction.RESTING)
+    assert found["gold.joined.clicks"].trend.verdict is Direction.UP_TO_DATE
     text = status_text(found.values())
     assert "gold.above" in text
     assert "gold.above:" not in text

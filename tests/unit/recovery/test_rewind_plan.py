@@ -11,7 +11,7 @@ from include.control.jobs import backfills
 from include.control.store import database
 from include.errors import Unreachable, UsageError
 from include.recovery import rewind_plan
-from include.recovery.rewind_plan import Plan
+from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
 from include.validation.slices import Slice
@@ -55,15 +55,15 @@ def of_batch(name: str, table: Table, batch: int, when: float) -> int:
 
 
 @pytest.fixture
-def plan(engine, silver) -> Callable[..., Plan]:
-    def ask(seconds: float, *others: Table, table: Table | None = None) -> Plan:
+def plan(engine, silver) -> Callable[..., RewindPlan]:
+    def ask(seconds: float, *others: Table, table: Table | None = None) -> RewindPlan:
         tables = Catalog({one.name: one for one in (table or silver, *others)})
         return rewind_plan.plan(engine, table or silver, tables, f"1970-01-01T00:00:{seconds:09.6f}")
 
     return ask
 
 
-def parts(found: Plan) -> list[tuple[int, int | None]]:
+def parts(found: RewindPlan) -> list[tuple[int, int | None]]:
     return [(part.version, part.quarantine) for part in found.cut.values()]
 
 

@@ -85,7 +85,7 @@ def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
 
 def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
     number = ask(engine)
-    assert backfill_queue.standing(engine, number) == backfill_queue.Standing("driver 'main' is asked to do it")
+    assert backfill_queue.standing(engine, number) == backfill_queue.BackfillStatus("driver 'main' is asked to do it")
     backfill_queue.begin(engine, number)
     [job] = at_work(engine, holder(), number)
     backfills.say(engine, number, backfills.COMPUTING, "makes rows")

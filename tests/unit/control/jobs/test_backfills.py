@@ -48,7 +48,7 @@ def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engi
 
 
 def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engine):
-    commands.obey(engine, Command(Action.DRAIN, (OTHER,), "ada", "the weekend"))
+    commands.execute(engine, Command(Action.DRAIN, (OTHER,), "ada", "the weekend"))
     one = backfills.begin(engine, SILVER, DAY, "ada")
     for _ in range(2):
         # The second try must not take its own stop for what was wanted.

@@ -145,7 +145,7 @@ def test_a_backfill_replaces_nothing_that_a_table_of_a_begun_rewind_reads(house)
 
 @pytest.mark.parametrize("phase", [rewinds.PLANNED, rewinds.STOPPING, rewinds.RESTORING])
 def test_a_rewind_that_has_put_nothing_back_leaves_nothing_behind(house, phase):
-    commands.obey(house.engine, Command(Action.DRAIN, (house.gold.flow,), "ada", "a test"))
+    commands.execute(house.engine, Command(Action.DRAIN, (house.gold.flow,), "ada", "a test"))
     one = house.plan()
     if phase != rewinds.PLANNED:
         rewinds.stop(house.engine, one)

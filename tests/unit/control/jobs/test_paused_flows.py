@@ -24,7 +24,7 @@ INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=Tru
 
 
 def ask(engine: Engine, action: Action, flow: str = FLOW) -> str:
-    return commands.obey(engine, Command(action, (flow,), "ada", "a test"))[0].removeprefix(f"{flow}: ")
+    return commands.execute(engine, Command(action, (flow,), "ada", "a test"))[0].removeprefix(f"{flow}: ")
 
 
 def order(engine: Engine, flow: str = FLOW) -> orders.Order:

@@ -52,7 +52,7 @@ def at_work(engine: Engine, holder: Callable[[], Holder]) -> Holder:
 
 
 def ask(engine: Engine, action: Action, driver: str | None = None) -> str:
-    [result] = commands.obey(engine, Command(action, (FLOW,), "ann", "a test", driver))
+    [result] = commands.execute(engine, Command(action, (FLOW,), "ann", "a test", driver))
     return result
 
 
@@ -98,7 +98,7 @@ def test_a_restart_that_was_asked_for_before_is_no_reason_to_do_nothing(engine: 
 
 
 def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engine: Engine):
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     assert attendance.look(engine).absence is None
     put_clock_back(engine)
     assert supervision.pulse_seconds_ago(engine) is None
@@ -106,7 +106,7 @@ def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engin
 
 
 def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine, at_work: Holder):
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     put_clock_back(engine, 1)
     assert state(settle(engine)) is State.HEALTHY
     assert supervision.pulse_seconds_ago(engine) == 0

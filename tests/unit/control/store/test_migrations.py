@@ -97,7 +97,7 @@ def test_what_the_first_release_has_written_is_understood(tmp_path: Path):
     assert told.failed == {"silver.other"}
     stuck = incidents.open_of(engine, "silver.of_an_older_build")
     assert stuck and stuck[0].state == "STUCK"
-    commands.obey(engine, Command(Action.START, ("silver.other",), "ann", "a reason"))
+    commands.execute(engine, Command(Action.START, ("silver.other",), "ann", "a reason"))
     engine.dispose()
 
 

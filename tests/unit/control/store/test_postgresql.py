@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from include.control import lease
-from include.control.lease_renewer import Keeper
+from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
@@ -95,7 +95,7 @@ def test_a_server_that_hangs_in_the_middle_of_a_transaction_is_given_up_in_time(
 
 def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgresql, on_postgresql, holder):
     halted_at: list[float] = []
-    keeper = Keeper(on_postgresql, holder(), 4, lambda _reason: halted_at.append(time.time()))
+    keeper = LeaseRenewer(on_postgresql, holder(), 4, lambda _reason: halted_at.append(time.time()))
     keeper.take([FLOW])
     with database.transaction(on_postgresql) as connection:
         over = connection.execute(select(leases.c.expires_at)).scalar_one()
@@ -108,7 +108,7 @@ def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgr
 
 def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
     halted: list[str] = []
-    keeper = Keeper(on_postgresql, holder(), 1.5, halted.append)
+    keeper = LeaseRenewer(on_postgresql, holder(), 1.5, halted.append)
     keeper.take([FLOW, "silver.more"])
     giving_back = threading.Thread(target=lambda: keeper.give_back(["silver.more"]))
 
@@ -141,7 +141,8 @@ def test_a_server_that_is_started_anew_is_found_by_the_same_engine(postgresql: S
 # Renews a lease, says so before it commits, and goes on when told to.
 RENEWER = """
 import sys
-from include.control import database, lease
+from include.control import lease
+from include.control.store import database
 from include.errors import Unreachable
 
 try:

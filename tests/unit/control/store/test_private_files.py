@@ -20,7 +20,7 @@ def mode(path: Path) -> int:
 
 def stored(engine: Engine) -> list[Path]:
     """The control database and what SQLite keeps beside it."""
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     files = [Path(engine.url.database + suffix) for suffix in ("", "-wal", "-shm")]
     assert all(file.exists() for file in files)
     return files

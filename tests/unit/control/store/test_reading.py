@@ -26,7 +26,7 @@ FLOW = "silver.readings"
 # Writes, says so before it commits, and goes on when told to.
 WRITER = """
 import sys
-from include.control import database
+from include.control.store import database
 from include.control.store.schema import pulses
 
 with database.transaction(database.connect(sys.argv[1])) as connection:
@@ -71,10 +71,10 @@ def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
     on_sqlite: Engine, holder: Callable[[], Holder]
 ):
     lease.acquire(on_sqlite, [FLOW], holder(), 30)
-    supervision.show_pulse(on_sqlite)
+    supervision.heartbeat(on_sqlite)
     with client_stopped_inside_a_transaction(on_sqlite):
         with pytest.raises(Unreachable):
-            supervision.show_pulse(on_sqlite)
+            supervision.heartbeat(on_sqlite)
         assert pulse_names(on_sqlite) == [supervision.NAME]
         # As by a process that starts now.
         unused = database.connect.__wrapped__(on_sqlite.url.render_as_string())
@@ -83,7 +83,7 @@ def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
         assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
         assert attendance.look(on_sqlite).worked_seconds_ago is not None
         assert supervision.show(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
-    supervision.show_pulse(on_sqlite)
+    supervision.heartbeat(on_sqlite)
 
 
 def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_that_it_is(engine: Engine):
@@ -102,6 +102,6 @@ def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_t
 def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
     with database.reading(on_sqlite) as connection:
         before = connection.execute(select(pulses.c.name)).all()
-        supervision.show_pulse(on_sqlite)
+        supervision.heartbeat(on_sqlite)
         assert connection.execute(select(pulses.c.name)).all() == before == []
     assert pulse_names(on_sqlite) == [supervision.NAME]

@@ -30,9 +30,9 @@ def test_whoever_reads_the_states_is_told_why_nobody_acts_on_them(case: str):
 
 def test_it_is_read_from_what_make_up_make_down_and_the_supervisor_leave_behind(engine):
     assert attendance.look(engine) == Attendance()
-    supervision.show_pulse(engine, attendance.STARTER)
+    supervision.heartbeat(engine, attendance.STARTER)
     assert attendance.look(engine).is_starting
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
     assert attendance.look(engine).absence is None
     shutdown.begin(engine, {1})
     assert "The platform is down" in (attendance.look(engine).absence or "")

@@ -85,7 +85,7 @@ def test_alarms_that_last_cost_nothing_and_begin_and_end_all_the_same(engine, ho
     assert len(incidents.untold(engine)) == len(MANY)
     again = statements(engine, lambda: supervision.settle(engine, "main", MANY))
     assert again == statements(engine, lambda: supervision.settle(engine, "main", FEW))
-    commands.obey(engine, Command(Action.STOP, tuple(MANY), "ada", "a test"))
+    commands.execute(engine, Command(Action.STOP, tuple(MANY), "ada", "a test"))
     supervision.settle(engine, "main", MANY)
     assert all(one.is_over for one in incidents.untold(engine))
 

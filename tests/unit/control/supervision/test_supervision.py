@@ -16,13 +16,13 @@ from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SE
 from include.control.jobs import backfills, rewinds, stale_tables
 from include.control.jobs.rewinds import Part
 from include.control.lease import Lease
-from include.control.lock import Entry
+from include.control.lock import LockRequest
 from include.control.observed_flow import Failure
 from include.control.process import Holder, Process
 from include.control.store import database, schema
 from include.control.store.schema import audits, drivers, leases, runs, shutdowns
 from include.control.supervision import shutdown, supervision
-from include.control.supervision.supervision import Outlook, Settlement
+from include.control.supervision.supervision import Settlement, SourceHealth
 from include.errors import Broken
 from include.validation.slices import Slice
 from tests.support.waiting import wait_until
@@ -35,7 +35,7 @@ MOMENTS = (runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.
 
 def settle(engine: Engine, dead: str | None = None, **outlook: str) -> Settlement:
     """`outlook` is that of the first flow."""
-    return supervision.settle(engine, "main", FLOWS, dead, {A: Outlook(**outlook)})
+    return supervision.settle(engine, "main", FLOWS, dead, {A: SourceHealth(**outlook)})
 
 
 def states(settlement: Settlement) -> list[State]:
@@ -95,7 +95,7 @@ def fail(engine: Engine, flow: str, failure: Failure) -> None:
 
 
 def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) -> str:
-    [result] = commands.obey(engine, Command(action, tuple(FLOWS) if driver else flows, "ann", "a test", driver))
+    [result] = commands.execute(engine, Command(action, tuple(FLOWS) if driver else flows, "ann", "a test", driver))
     return result
 
 
@@ -443,8 +443,8 @@ def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
 
 def test_a_pulse_tells_how_long_ago_it_was(engine):
     assert supervision.pulse_seconds_ago(engine) is None
-    supervision.show_pulse(engine)
-    supervision.show_pulse(engine)
+    supervision.heartbeat(engine)
+    supervision.heartbeat(engine)
     assert 0 <= supervision.pulse_seconds_ago(engine) < 5
 
 
@@ -592,7 +592,7 @@ def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder)
     job = holder("maintain")
     lease.acquire(engine, [lease.of_window(A)], job, 60)
     with database.transaction(engine) as connection:
-        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+        lock.enter(connection, LockRequest(lease.of_window(A), A, alone=True))
     settlement = settle(engine)
     assert states(settlement) == [State.WAITING, State.HEALTHY]
     assert f"a window has {A} to itself for" in settlement.decisions[A].reason
@@ -606,7 +606,7 @@ def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
     orders.show_signs(engine, flows)
     lease.acquire(engine, [lease.of_window(A)], holder("maintain"), 60)
     with database.transaction(engine) as connection:
-        lock.enter(connection, Entry(lease.of_window(A), A, alone=True))
+        lock.enter(connection, LockRequest(lease.of_window(A), A, alone=True))
     settled = supervision.settle(engine, "main", flows).decisions
     assert {settled[flow].state for flow in flows} == {State.WAITING}
 
