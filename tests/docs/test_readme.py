@@ -1,4 +1,4 @@
-"""The README is run: its commands, its lines for readers, and its example of a table."""
+"""The README and the pages that go on from it are run: commands, lines for readers, the example of a table."""
 
 import os
 import re
@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import ROOT, free_port
 from tests.support.jobs import SHORT_LIVED
 
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operations", "guarantees", "development"))]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL)]
 COMMANDS = [code for language, code in BLOCKS if language == "sh"]
 
 
@@ -22,7 +22,7 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(home: Path):
-    """Runs README commands against a platform of its own, which ends with the module."""
+    """Runs commands of the pages against a platform of its own, which ends with the module."""
     own = {
         "SLUICE_HOME": str(home),
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
@@ -47,7 +47,7 @@ def run(home: Path):
 
 
 def documented(start: str) -> str:
-    """The one README command that starts like this."""
+    """The one command of the pages that starts like this."""
     [found] = [code for code in COMMANDS if code.startswith(start)]
     return found
 
@@ -65,7 +65,9 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     held = run(documented("source var/env.sh"))
     assert held.returncode == 5
     assert "silver.tracker_readings is already written by driver 'main'" in held.stdout
-    for reader in [code for code in COMMANDS if code.startswith("python -c")]:
+    readers = [code for code in COMMANDS if code.startswith("python -c")]
+    assert len(readers) == 3
+    for reader in readers:
         done = run(f"source var/env.sh && {reader}")
         assert done.returncode == 0, done.stderr
         assert re.search(r"\d", done.stdout)
@@ -83,10 +85,19 @@ def test_the_example_table_is_the_file_it_names():
     assert example == (ROOT / "include" / "examples" / "tables" / "gold" / "heart_rate_by_model.py").read_text()
 
 
-def test_every_test_and_document_the_readme_names_exists():
-    named = re.findall(r"`((?:tests|docs|include|dags|jobs)/[\w/.]+)`", README) + re.findall(
-        r"\]\((docs/[^)]+)\)", README
-    )
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_test_and_document_that_a_page_names_exists(page: Path):
+    text = page.read_text()
+    named = [ROOT / path for path in re.findall(r"`((?:tests|docs|include|dags|jobs)/[\w/.]+)`", text)]
+    named += [page.parent / link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
     assert named
-    missing = [path for path in named if not (ROOT / path).exists() and "<" not in path]
+    missing = [str(path) for path in named if not path.exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_section_that_a_page_links_to_exists(page: Path):
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        to = page.parent / link if link else page
+        headings = re.findall(r"^#+ (.+)$", to.read_text(), re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings], f"{link}#{anchor}"

@@ -21,7 +21,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.supervision import supervision
-from include.engine.batch.table_rows import shaped
+from include.engine.batch.table_rows import apply_transform
 from include.engine.check import check
 from include.engine.jobs import refresh
 from include.engine.tables import create_table
@@ -222,7 +222,7 @@ def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: 
         transform=query,
     )
     value = bytearray(b'{"address": {"city": "Bonn", "zip": 53111}, "time": "2026-03-01T12:00:00"}')
-    [row] = shaped(spark.createDataFrame([{"value": value}], KAFKA_SCHEMA), table).collect()
+    [row] = apply_transform(spark.createDataFrame([{"value": value}], KAFKA_SCHEMA), table).collect()
     assert (json.loads(row.address), row.city) == ({"city": "Bonn", "zip": 53111}, "Bonn")
     assert (row.time.replace(tzinfo=UTC), row["_errors"]) == (NOON, [])
 

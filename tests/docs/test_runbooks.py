@@ -21,7 +21,13 @@ from tests.conftest import ROOT
 from tests.support.pipeline import TOPIC
 
 RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
-PAGES = [*RUNBOOKS, ROOT / "README.md", ROOT / "dags" / "control.py", ROOT / "dags" / "maintain.py"]
+PAGES = [
+    *RUNBOOKS,
+    ROOT / "README.md",
+    ROOT / "docs" / "operations.md",
+    ROOT / "dags" / "control.py",
+    ROOT / "dags" / "maintain.py",
+]
 LONGEST = 55
 
 

@@ -25,6 +25,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 TABLE = "include/tables/bronze/orders.py"
 KEPT = ("tests/conftest.py", "tests/support/flows.py", "tests/unit/control/test_lease.py")
 CHANGED = "include/examples/tables/gold/heart_rate_by_model.py"
+SPEC = "include/spec/table.py"
 
 
 def shell(where: Path, text: str) -> str:
@@ -55,14 +56,14 @@ def test_an_upgrade_brings_no_example_back_and_keeps_what_is_ours(sluice: Path, 
     (ours / TABLE).write_text('"""Ours."""\n')
     shell(ours, f"git add {TABLE}; git commit --quiet --message 'a table'")
 
-    for name in (CHANGED, "tests/support/pipeline.py", "include/spec.py"):
+    for name in (CHANGED, "tests/support/pipeline.py", SPEC):
         (sluice / name).write_text((sluice / name).read_text() + "\n# Newer.\n")
-    (sluice / "tests" / "unit" / "test_newer.py").write_text("from tests import pipeline\n")
+    (sluice / "tests" / "unit" / "test_newer.py").write_text("from tests.support import pipeline\n")
     shell(sluice, "git add --all; git commit --quiet --message second")
 
     shell(ours, UPGRADE)
     assert (ours / TABLE).read_text() == '"""Ours."""\n'
-    assert (ours / "include" / "spec.py").read_text().endswith("# Newer.\n")
+    assert (ours / SPEC).read_text().endswith("# Newer.\n")
     assert [name for name in KEPT if not (ours / name).exists()] == []
     gone = ("include/examples", "tests/support/pipeline.py", "tests/unit/test_newer.py")
     assert [name for name in gone if (ours / name).exists()] == []
