@@ -1,9 +1,0 @@
-"""The format is misspelt."""
-
-from include.spec import Files, Table
-
-TABLE = Table(
-    name="bronze.bills",
-    comment="bills",
-    source=Files("bills", format="cvs"),
-)

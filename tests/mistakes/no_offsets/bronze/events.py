@@ -1,5 +1,0 @@
-"""A batch would take nothing."""
-
-from include.spec import Kafka, Table
-
-TABLE = Table(name="bronze.events", comment="events", source=Kafka("events", max_offsets=0))

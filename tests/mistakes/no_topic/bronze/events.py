@@ -1,5 +1,0 @@
-"""It reads nothing."""
-
-from include.spec import Kafka, Table
-
-TABLE = Table(name="bronze.events", comment="events", source=Kafka())

@@ -1,0 +1,93 @@
+"""Where rows come from: topics, other tables, branches."""
+
+from dataclasses import replace
+
+from include.spec import Delta, Kafka
+from tests.mistakes.case import EVENTS, READINGS, case
+
+CASES = (
+    case(
+        "begins_twice",
+        replace(READINGS, source=Delta("bronze.events", since_version=3, since="2026-03-01T00:00:00Z")),
+        "silver/readings.py: since_version and since both say where it begins: keep one",
+    ),
+    case(
+        "branch_is_no_word",
+        replace(EVENTS, source={"EU west": Kafka("events")}),
+        "bronze/events.py: branch 'EU west' is no plain word: use small letters, digits and _",
+    ),
+    case(
+        "branch_of_an_unknown_table",
+        replace(EVENTS, source={"eu": Kafka("events"), "us": Delta("bronze.event")}),
+        "bronze/events.py: source is 'bronze.event', which no file declares: did you mean 'bronze.events'?",
+    ),
+    case(
+        "branches_read_one_topic",
+        replace(EVENTS, source={"eu": Kafka("events"), "us": Kafka("events")}),
+        "bronze/events.py: flows 'bronze.events.eu' and 'bronze.events.us' both read topic 'events', so its rows "
+        "would come twice: take one of them out",
+    ),
+    case(
+        "gold_reads_kafka",
+        replace(EVENTS, name="gold.readings"),
+        "gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table",
+    ),
+    case(
+        "no_branch",
+        replace(EVENTS, source={}),
+        "bronze/events.py: source has no branch: name at least one, or give it one source",
+    ),
+    case(
+        "no_topic",
+        replace(EVENTS, source=Kafka()),
+        "bronze/events.py: Kafka has neither topics nor a pattern: give it one of them",
+    ),
+    case(
+        "pattern_does_not_compile",
+        replace(EVENTS, source=Kafka(pattern="events-[a-z")),
+        "bronze/events.py: pattern is 'events-[a-z', which is no regular expression (unterminated character set "
+        "at position 7): mend it",
+    ),
+    case(
+        "pattern_of_java_alone",
+        replace(EVENTS, source=Kafka(pattern="events-[a-z&&[^q]]")),
+        "bronze/events.py: pattern is 'events-[a-z&&[^q]]', in which Java and Python read && in two ways: write "
+        "it without",
+    ),
+    case(
+        "reads_itself",
+        replace(READINGS, source=Delta("silver.readings")),
+        "silver/readings.py: reads itself in a cycle (silver.readings <- silver.readings): cut one of these",
+    ),
+    case(
+        "schema_ids_without_a_column",
+        replace(EVENTS, source=Kafka("events", schema_ids=True)),
+        "bronze/events.py: schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS",
+    ),
+    case(
+        "since_without_a_zone",
+        replace(READINGS, source=Delta("bronze.events", since="2026-03-01")),
+        "silver/readings.py: since is '2026-03-01', no moment with its time zone: write one such as "
+        "'2026-03-01T00:00:00Z'",
+    ),
+    case(
+        "topic_named_twice",
+        replace(EVENTS, source=Kafka(("events", "events"))),
+        "bronze/events.py: topic 'events' is named twice: take one of them out",
+    ),
+    case(
+        "topics_and_pattern",
+        replace(EVENTS, source=Kafka("events", pattern="events-.*")),
+        "bronze/events.py: Kafka has both topics and a pattern: give it one of them",
+    ),
+    case(
+        "topics_in_one_string",
+        replace(EVENTS, source=Kafka("events,clicks")),
+        "bronze/events.py: topic 'events,clicks' has a name that Kafka does not allow: use letters, digits, . _ and -",
+    ),
+    case(
+        "unknown_source_like_nothing",
+        replace(READINGS, source=Delta("zzz")),
+        "silver/readings.py: source is 'zzz', which no file declares: there are bronze.events, silver.readings",
+    ),
+)

@@ -1,5 +1,0 @@
-"""Spark would read two topics."""
-
-from include.spec import Kafka, Table
-
-TABLE = Table(name="bronze.events", comment="events", source=Kafka("events,clicks"))

@@ -1,0 +1,92 @@
+"""How rows are written: once, or kept current by their keys; late rows, and what reads rows that change."""
+
+from dataclasses import replace
+
+from include.spec import Append, Delta, Kafka, Upsert, Watermark
+from tests.mistakes.case import BY_MINUTE, EVENTS, MINUTE, READINGS, case
+
+CASES = (
+    case(
+        "aggregate_of_kafka",
+        replace(BY_MINUTE, source=Kafka("events")),
+        "gold/by_minute.py: an aggregate is recomputed from a Delta table, and its source is none: read one",
+    ),
+    case(
+        "appends_of_an_upserted_table",
+        (
+            replace(READINGS, name="gold.by_hour", source=Delta("silver.by_minute"), schema="key BINARY"),
+            replace(BY_MINUTE, name="silver.by_minute"),
+        ),
+        "gold/by_hour.py: source 'silver.by_minute' is upserted, and a stream of appends would stop at the first "
+        "changed row: read its changes, Delta('silver.by_minute', changes=True)",
+    ),
+    case(
+        "bad_bucket_unit",
+        replace(BY_MINUTE, write=Upsert(keys=("key", "minute"), recompute=replace(MINUTE, unit="minutes"))),
+        "gold/by_minute.py: bucket unit is 'minutes': did you mean 'minute'?",
+    ),
+    case(
+        "bucket_is_no_key",
+        replace(BY_MINUTE, write=Upsert(keys=("key",), recompute=MINUTE)),
+        "gold/by_minute.py: bucket 'minute' is not one of its keys: add it to ('key',)",
+    ),
+    case(
+        "bucket_of_unknown_column",
+        replace(BY_MINUTE, write=Upsert(keys=("key", "minute"), recompute=replace(MINUTE, of="timestmap"))),
+        "gold/by_minute.py: bucket of 'timestmap', which its source has not: did you mean 'timestamp'?",
+    ),
+    case(
+        "first_by_is_no_column",
+        replace(READINGS, write=Append(unique=("key",), first_by=("arrival",))),
+        "silver/readings.py: key 'arrival' is not a column of its schema: there are key, offset, timestamp",
+    ),
+    case(
+        "key_is_a_map",
+        replace(READINGS, schema="tags MAP<STRING, INT>, offset BIGINT", write=Append(unique=("tags",))),
+        "silver/readings.py: key 'tags' is MAP, which Spark cannot compare: name another column",
+    ),
+    case(
+        "key_is_no_column",
+        replace(BY_MINUTE, write=Upsert(keys=("kye", "minute"), recompute=MINUTE)),
+        "gold/by_minute.py: key 'kye' is not a column of its schema: did you mean 'key'?",
+    ),
+    case(
+        "late_rows_fail",
+        replace(READINGS, write=Append(unique=("key",), watermark=Watermark("timestamp", minutes=30, late="fail"))),
+        "silver/readings.py: late is 'fail': there are quarantine, drop",
+    ),
+    case(
+        "unique_is_no_column",
+        replace(READINGS, write=Append(unique=("ofset",))),
+        "silver/readings.py: key 'ofset' is not a column of its schema: did you mean 'offset'?",
+    ),
+    case(
+        "unique_on_bronze",
+        replace(EVENTS, write=Append(unique=("key",))),
+        "bronze/events.py: unique would drop messages, and bronze keeps each as it arrived: put it on the silver table",
+    ),
+    case(
+        "upsert_of_branches",
+        (
+            replace(BY_MINUTE, source={"eu": Delta("bronze.events"), "us": Delta("bronze.more")}),
+            replace(EVENTS, name="bronze.more"),
+        ),
+        "gold/by_minute.py: Upsert has several sources, and the rows of one would overwrite those of another: "
+        "append the branches to a table of their own, and upsert from that",
+    ),
+    case(
+        "upsert_without_keys",
+        replace(BY_MINUTE, write=Upsert(keys=(), recompute=MINUTE)),
+        "gold/by_minute.py: Upsert has no keys: name the columns that identify a row",
+    ),
+    case(
+        "watermark_of_unknown_column",
+        replace(READINGS, write=Append(unique=("key",), watermark=Watermark("timestmap", minutes=30))),
+        "silver/readings.py: watermark of 'timestmap', no column of its schema: did you mean 'timestamp'?",
+    ),
+    case(
+        "watermark_without_unique",
+        replace(READINGS, write=Append(watermark=Watermark("timestamp", minutes=30))),
+        "silver/readings.py: watermark without unique: name the columns by which a repeated row is known",
+    ),
+)
