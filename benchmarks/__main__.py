@@ -1,6 +1,6 @@
-"""All benchmarks, and at the end one table of ratios of those that have peers: make bench
+"""Runs all benchmarks, and prints a table of the ratios to their peers: make bench
 
-Without a platform beside it, which would burn what the others are measured by: benchmarks.latency is run by itself.
+benchmarks.latency is not included: it needs a running platform, whose CPU usage would disturb the other benchmarks.
 """
 
 import sys
@@ -31,7 +31,7 @@ NAMES = (
 
 failed = []
 for name in NAMES:
-    # Those of the examples go with them.
+    # `make remove-examples` removes the benchmarks that need the examples.
     if util.find_spec(f"benchmarks.{name}"):
         try:
             import_module(f"benchmarks.{name}").main()

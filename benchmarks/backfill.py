@@ -1,7 +1,7 @@
 """What a backfill costs: python -m benchmarks.backfill [--small], in a home of its own, without a broker.
 
-Rows per CPU second of a backfill against a plain batch job of the same query, in turn, in one session: read, shape,
-judge where there are rules, leave out what repeats, replace the range.
+Compares rows per CPU second of a backfill and of a plain batch job with the same query, alternating in one session:
+read, transform, apply the rules, remove repeated rows, replace the range.
 """
 
 import argparse
@@ -42,15 +42,15 @@ JUDGED = replace(FIVE, name="silver.judged", time_column="time")
 
 
 def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
-    """As its flow has: one batch that read all there is, in a session of its own, which it tunes."""
+    """Fill the table as its flow does: a batch with all source rows, in a new session, which the flow configures."""
     create_table.create(rows.sparkSession, table)
     rows = rows.sparkSession.newSession().read.format("delta").load(str(settings().table_path("bronze.events")))
-    begun = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
-    batch.write(rows, 0, FlowContext(table, begun, epoch=1))
+    state = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
+    batch.write(rows, 0, FlowContext(table, state, epoch=1))
 
 
-def ours(own: Worker, table: Table) -> None:
-    backfill.work(own, backfills.begin(own.engine, table.name, RANGE, "a benchmark"))
+def ours(worker: Worker, table: Table) -> None:
+    backfill.work(worker, backfills.begin(worker.engine, table.name, RANGE, "a benchmark"))
 
 
 def plain(spark: SparkSession, table: Table) -> None:
@@ -58,9 +58,9 @@ def plain(spark: SparkSession, table: Table) -> None:
     inside, others = RANGE.condition("time"), RANGE.others("time")
     rows = table_rows.apply_transform(rows, table).filter(inside)
     if table.expect:
-        judged = quality.with_violations(rows, table.expect, table).persist()
-        replace_range(judged.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)
-        rows = judged.filter(quality.ends_as("warn", table.expect)).drop(quality.RULES)
+        checked = quality.with_violations(rows, table.expect, table).persist()
+        replace_range(checked.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)
+        rows = checked.filter(quality.ends_as("warn", table.expect)).drop(quality.RULES)
     assert isinstance(table.write, Append)
     if table.write.unique:
         rows = deduplicate.first_of_each(rows, table, table.write, others)
@@ -80,19 +80,19 @@ def cpu_of(work: Callable[[], None]) -> float:
     return cpu_seconds() - before
 
 
-def compare(own: Worker, table: Table, count: int, rounds: int) -> None:
+def compare(worker: Worker, table: Table, count: int, rounds: int) -> None:
     spent: dict[str, list[float]] = {"ours": [], "plain": []}
-    works = {"ours": lambda: ours(own, table), "plain": lambda: plain(own.spark, table)}
+    variants = {"ours": lambda: ours(worker, table), "plain": lambda: plain(worker.spark, table)}
     warm_up = 1
     for number in range(rounds + warm_up):
-        # Whoever comes second finds the caches warm.
-        for name in list(works)[:: 1 if number % 2 else -1]:
-            seconds = cpu_of(works[name])
+        # The second variant finds warm caches, so the order alternates.
+        for name in list(variants)[:: 1 if number % 2 else -1]:
+            seconds = cpu_of(variants[name])
             spent[name] += [seconds] if number >= warm_up else []
-    mine, other = (statistics.median(spent[name]) for name in ("ours", "plain"))
+    ours_cpu, plain_cpu = (statistics.median(spent[name]) for name in ("ours", "plain"))
     print(
-        f"a backfill of {count:,} rows of {table.name}: {count / mine:,.0f} rows per CPU second against "
-        f"{count / other:,.0f} of a plain batch job, {other / mine:.2f} times as many ({rounds} rounds)"
+        f"a backfill of {count:,} rows of {table.name}: {count / ours_cpu:,.0f} rows per CPU second against "
+        f"{count / plain_cpu:,.0f} of a plain batch job, {plain_cpu / ours_cpu:.2f} times as many ({rounds} rounds)"
     )
 
 
@@ -108,13 +108,20 @@ def main() -> None:
         end = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 1, "index": -1, "isStartingVersion": False}
         (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(end)}")
         engine = database.connect(settings().control_url)
-        keeper = LeaseRenewer(engine, Holder.here("backfill", driver.jvm_pid()), 60, lambda reason: os.abort())
-        keeper.start()
-        own = Worker(engine, keeper, Host(spark, engine, keeper, "backfill"), spark, tables, lambda reason: os.abort())
+        lease_renewer = LeaseRenewer(engine, Holder.here("backfill", driver.jvm_pid()), 60, lambda reason: os.abort())
+        lease_renewer.start()
+        worker = Worker(
+            engine,
+            lease_renewer,
+            Host(spark, engine, lease_renewer, "backfill"),
+            spark,
+            tables,
+            lambda reason: os.abort(),
+        )
         for table in (SIMPLE, JUDGED):
             fill(table, rows, checkpoint)
-            compare(own, table, rows.count(), 1 if small else 4)
-        keeper.stop()
+            compare(worker, table, rows.count(), 1 if small else 4)
+        lease_renewer.stop()
 
 
 if __name__ == "__main__":

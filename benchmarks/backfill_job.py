@@ -9,7 +9,7 @@ from include.spec import Bucket, Delta, Table, Upsert
 from include.validation.slices import Slice
 
 SOURCE = "bronze.numbers"
-# Numbers are seconds of it.
+# A number is a time in seconds since 1970.
 RANGE = Slice(datetime(1970, 1, 1, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 3, tzinfo=UTC))
 
 

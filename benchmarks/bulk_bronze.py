@@ -1,8 +1,8 @@
 """Much from Kafka to bronze: python -m benchmarks.bulk_bronze [--count N] [--small], with a broker of its own.
 
-CPU seconds of a million records of 200 bytes, and what they take on disk: Sluice with --once, a stock job that ends at
-the end of its source, and a loop of confluent-kafka and delta-rs. What the same job burns over one record is its start,
-and not counted.
+Measures CPU seconds and bytes on disk for a million records of 200 bytes: Sluice with --once, a stock job that ends at
+the end of its source, and a loop of confluent-kafka and delta-rs. A run over a single record measures the start of each
+job, which is subtracted.
 """
 
 import argparse
@@ -27,10 +27,10 @@ PEERS = {OURS: "sluice_job.py", "stock": "stock_job.py", "confluent-kafka + delt
 
 
 def without_start(run: Callable[[str], Spent]) -> Spent:
-    """run: a job over a topic, from nothing."""
-    little, much = run(LITTLE), run(MUCH)
-    others = max(little.others, much.others)
-    return replace(much, cpu_seconds=much.cpu_seconds - little.cpu_seconds, others=others)
+    """The cost of a job without its start. run: runs the job over a topic, into a new table."""
+    small, large = run(LITTLE), run(MUCH)
+    others = max(small.others, large.others)
+    return replace(large, cpu_seconds=large.cpu_seconds - small.cpu_seconds, others=others)
 
 
 def fill(kafka: str, count: int, size: int) -> None:
@@ -40,7 +40,7 @@ def fill(kafka: str, count: int, size: int) -> None:
 
 
 def bytes_at_rest(path: Path) -> int:
-    """Of the table's files and its log."""
+    """The size of the table: data files and log."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
@@ -67,11 +67,11 @@ def main() -> None:
             return spent
 
         spent = in_turn({name: partial(without_start, partial(run, name)) for name in PEERS}, arguments.rounds)
-    what = f"Kafka to bronze, {arguments.count:,} records of {BYTES} bytes"
+    title = f"Kafka to bronze, {arguments.count:,} records of {BYTES} bytes"
     cpu = {name: cpu_figure(blocks, arguments.count / 1e6) for name, blocks in spent.items()}
     found(
-        Row(what, "CPU-s per million", cpu),
-        Row(f"{what}: at rest", "MB", {name: Figure((size,)) for name, size in sizes.items()}),
+        Row(title, "CPU-s per million", cpu),
+        Row(f"{title}: at rest", "MB", {name: Figure((size,)) for name, size in sizes.items()}),
     )
 
 

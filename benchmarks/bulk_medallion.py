@@ -1,8 +1,8 @@
 """Much from Kafka to gold: python -m benchmarks.bulk_medallion [--count N] [--small], with a broker of its own.
 
-CPU seconds of a million readings through bronze, silver and gold: of Sluice with --once, of three stock jobs one after
-the other, and of a run of Spark Declarative Pipelines. What the same burns over one record is its start, and not
-counted.
+Measures CPU seconds of a million readings through bronze, silver and gold: Sluice with --once, three stock jobs in
+sequence, and a run of Spark Declarative Pipelines. A run over a single record measures their start, which is
+subtracted.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def gold_of(engine: Engine) -> Path:
 
 
 def require_all(engine: Engine, count: int) -> None:
-    """Of a hundred records, one is implausible; one repeats another, which pipelines keep."""
+    """Assert the row count. Of a hundred records, one is implausible and one repeated; pipelines keep the latter."""
     rows = DeltaTable(str(gold_of(engine))).to_pyarrow_table(columns=["readings"])["readings"].to_pylist()
     left_out = (1 if engine.name == PIPELINES else 2) * (count // 100)
     assert sum(rows) == count - left_out, (engine.name, sum(rows))

@@ -1,4 +1,4 @@
-"""A loop of confluent-kafka and delta-rs from a topic to bronze: the peer of benchmarks.sluice_job without Spark."""
+"""A loop of confluent-kafka and delta-rs from a topic to bronze: a peer of benchmarks.sluice_job without Spark."""
 
 from typing import Any
 
@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
 
 
 def rows(messages: list[Any]) -> pa.Table:
+    """Kafka messages as a table with `SCHEMA`."""
     columns = {
         "key": [message.key() for message in messages],
         "value": [message.value() for message in messages],
@@ -45,18 +46,18 @@ def main() -> None:
     arguments = parser().parse_args()
     consumer = Consumer({"bootstrap.servers": settings().kafka, "group.id": APPLICATION, "enable.auto.commit": False})
     partitions = consumer.list_topics(arguments.topic).topics[arguments.topic].partitions
-    begin = [TopicPartition(arguments.topic, number, OFFSET_BEGINNING) for number in partitions]
-    left = sum(consumer.get_watermark_offsets(partition)[1] for partition in begin)
-    consumer.assign(begin)
+    start_offsets = [TopicPartition(arguments.topic, number, OFFSET_BEGINNING) for number in partitions]
+    unread = sum(consumer.get_watermark_offsets(partition)[1] for partition in start_offsets)
+    consumer.assign(start_offsets)
     path, batch = str(settings().table_path(TABLES["bronze"].name)), 0
     messages: list[Any] = []
-    while left:
-        came = consumer.consume(10_000, timeout=1)
-        messages += came
-        left -= len(came)
-        if messages and (len(messages) >= ROWS_PER_COMMIT or not left):
-            once = CommitProperties(app_transactions=[Transaction(APPLICATION, batch)])
-            write_deltalake(path, rows(messages), mode="append", commit_properties=once)
+    while unread:
+        new_messages = consumer.consume(10_000, timeout=1)
+        messages += new_messages
+        unread -= len(new_messages)
+        if messages and (len(messages) >= ROWS_PER_COMMIT or not unread):
+            commit_properties = CommitProperties(app_transactions=[Transaction(APPLICATION, batch)])
+            write_deltalake(path, rows(messages), mode="append", commit_properties=commit_properties)
             messages, batch = [], batch + 1
     consumer.close()
 

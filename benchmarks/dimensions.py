@@ -1,6 +1,6 @@
 """What a batch of a slowly changing dimension costs: python -m benchmarks.dimensions [--small], without a broker.
 
-The history of docs/recipes.md, over ever more changes of customers, of which a thousand are new in each batch.
+Uses the history of docs/recipes.md. Each batch adds a thousand changes of customers to a growing source.
 """
 
 import argparse
@@ -35,6 +35,7 @@ def history() -> Table:
 
 
 def changes(spark: SparkSession, begin: int, end: int, customers: int) -> DataFrame:
+    """Changes of customers. Columns: customer, city, is_deleted, changed_at, partition, offset."""
     return spark.range(begin, end).selectExpr(
         f"concat('customer-', id % {customers}) AS customer",
         "concat('city-', id % 97) AS city",
@@ -46,13 +47,13 @@ def changes(spark: SparkSession, begin: int, end: int, customers: int) -> DataFr
 
 
 def batch_cpu(spark: SparkSession, rows: int, rounds: int) -> list[float]:
-    """CPU seconds of each batch that brings new changes to about so many; not of the first, which brings them all."""
+    """CPU seconds of each batch with new changes, for a source of `rows` changes. The initial batch is not counted."""
     source = f"silver.changes_{rows}"
     table = replace(history(), name=f"gold.history_{rows}", source=Delta(source, changes=True))
     create_table.create(spark, table)
     checkpoint = settings().home / "checkpoints" / table.name
     (checkpoint / "offsets").mkdir(parents=True)
-    spent = []
+    cpu_per_batch = []
     for number in range(rounds + 1):
         begin, end = (rows + (number - 1) * NEW_ROWS, rows + number * NEW_ROWS) if number else (0, rows)
         new = changes(spark, begin, end, rows // CHANGES_PER_CUSTOMER)
@@ -60,11 +61,11 @@ def batch_cpu(spark: SparkSession, rows: int, rounds: int) -> list[float]:
         offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number + 1, "index": -1}
         text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (checkpoint / "offsets" / str(number)).write_text(text)
-        begun = Checkpoint(checkpoint, 1, committed=number - 1, written=number - 1, last_commit=None, source={})
-        before = cpu_seconds()
-        batch.write(new, number, FlowContext(table, begun, epoch=1, rows_before=NEW_ROWS))
-        spent.append(cpu_seconds() - before)
-    return spent[1:]
+        state = Checkpoint(checkpoint, 1, committed=number - 1, written=number - 1, last_commit=None, source={})
+        begin_seconds = cpu_seconds()
+        batch.write(new, number, FlowContext(table, state, epoch=1, rows_before=NEW_ROWS))
+        cpu_per_batch.append(cpu_seconds() - begin_seconds)
+    return cpu_per_batch[1:]
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     small = parser.parse_args().small
     with session(Catalog({})) as spark:
-        # Cold, the JVM takes several times as long.
+        # A warm-up: a cold JVM takes several times as long.
         batch_cpu(spark, 20_000, 1 if small else 8)
         for rows in (1_000,) if small else (10_000, 100_000):
             spent = batch_cpu(spark, rows, 1 if small else 5)

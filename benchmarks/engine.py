@@ -1,4 +1,4 @@
-"""The engines that are compared, each a process of its own in a home of its own, watched from outside."""
+"""The engines of a comparison, each with its own processes and home directory, measured from outside."""
 
 import os
 import signal
@@ -28,9 +28,9 @@ JOBS = ROOT / "benchmarks"
 
 
 class Engine:
-    """Jobs of `benchmarks` over one lake, each with a flow for every layer it is started with.
+    """Jobs of `benchmarks` over one lake. Each job runs a flow for each of its layers.
 
-    root: the checkout whose `include` they run.
+    root: the checkout whose `include` the jobs import.
     """
 
     def __init__(self, name: str, home: Path, job: str, kafka: str = "", root: Path = ROOT) -> None:
@@ -38,21 +38,30 @@ class Engine:
         self._job, self._log = job, home / "jobs.log"
         self._processes: list[subprocess.Popen[bytes]] = []
         (home / "tmp").mkdir(parents=True)
-        own = {"SLUICE_HOME": str(home), "SLUICE_JARS": str(settings().jars), "SLUICE_KAFKA": kafka, "TZ": "UTC"}
-        own |= {"SLUICE_LANDING": "", "SLUICE_VENV": sys.prefix, "PYTHONPATH": str(root), "TMPDIR": str(home / "tmp")}
-        own |= {"JAVA_HOME": str(java.home()), "SPARK_LOCAL_DIRS": str(home / "tmp"), "SPARK_LOCAL_IP": "127.0.0.1"}
-        foreign = ("SLUICE_CONTROL_URL", "SPARK_CONF_DIR")
-        self._environment = {name: it for name, it in os.environ.items() if name not in foreign} | own
+        variables = {"SLUICE_HOME": str(home), "SLUICE_JARS": str(settings().jars), "SLUICE_KAFKA": kafka, "TZ": "UTC"}
+        variables |= {
+            "SLUICE_LANDING": "",
+            "SLUICE_VENV": sys.prefix,
+            "PYTHONPATH": str(root),
+            "TMPDIR": str(home / "tmp"),
+        }
+        variables |= {
+            "JAVA_HOME": str(java.home()),
+            "SPARK_LOCAL_DIRS": str(home / "tmp"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        removed = ("SLUICE_CONTROL_URL", "SPARK_CONF_DIR")
+        self._environment = {name: value for name, value in os.environ.items() if name not in removed} | variables
 
     def start(self, *arguments: str) -> None:
-        """Start a job; again, and there is one more."""
+        """Start another job."""
         command = [sys.executable, "-P", str(JOBS / self._job), *arguments]
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, cwd=self.home, stdout=log, stderr=log)
         self._processes.append(process)
 
     def run(self, *arguments: str) -> measure.Spent:
-        """Start a job, and return when it has ended by itself. Raises SetupError where it fails."""
+        """Run a job to its end. Raises SetupError if it fails."""
         self.start(*arguments)
         first = last = Sample.of(self.cpu_seconds)
         started: set[psutil.Process] = set()
@@ -60,18 +69,18 @@ class Engine:
             time.sleep(4 * POLL_SECONDS)
             with suppress(psutil.NoSuchProcess):
                 started.update(psutil.Process(self._processes[-1].pid).children(recursive=True))
-            # Of processes that have ended, nobody can be asked any more what they have burnt.
-            if (now := Sample.of(self.cpu_seconds)).cpu >= last.cpu:
-                last = now
+            # The CPU time of a process is unknown after its end, so a decreasing sum is ignored.
+            if (sample := Sample.of(self.cpu_seconds)).cpu >= last.cpu:
+                last = sample
         spent = replace(last.since(first), cpu_seconds=last.cpu)
-        # A JVM outlives its Python for a moment, in which it tidies up its home.
+        # A JVM outlives its Python process for a moment, while it deletes temporary files.
         psutil.wait_procs(started, timeout=60)
         if self._processes.pop().returncode:
             raise SetupError(f"{self.name} failed at {' '.join(arguments)}:\n{self._last_lines()}")
         return spent
 
     def cpu_seconds(self) -> float:
-        """Python and JVMs, and what they start, since their start."""
+        """CPU seconds of all jobs since their start, with their descendants."""
         return sum(measure.tree_cpu_seconds(process.pid) for process in self._processes)
 
     def bytes_used(self) -> int:
@@ -84,12 +93,12 @@ class Engine:
         return self.home / "checkpoints" / flow / "1"
 
     def batches(self, flow: str) -> int:
-        """How many of a flow are done."""
+        """The number of committed batches of a flow."""
         newest = checkpoint.last_committed(self.checkpoint(flow))
         return 0 if newest is None else newest + 1
 
     def wait(self, flow: str, end: int, timeout_seconds: float = 300) -> None:
-        """Until the flow has read its source to `end`: a version of a table, or a count of records of a topic."""
+        """Wait until the flow has read its source to `end`: a version of a table, or a number of records of a topic."""
         deadline = time.monotonic() + timeout_seconds
         while self.position(flow) < end:
             has_died = any(process.poll() is not None for process in self._processes)
@@ -100,16 +109,16 @@ class Engine:
             time.sleep(POLL_SECONDS)
 
     def position(self, flow: str) -> int:
-        """Up to where the flow has read, -1 before its first batch is done."""
+        """The position of a flow in its source; -1 before the first committed batch."""
         newest = checkpoint.last_committed(self.checkpoint(flow))
         return -1 if newest is None else place(checkpoint.end_offset(self.checkpoint(flow), newest))
 
     def end(self) -> None:
-        """Kill its jobs, with their JVMs."""
+        """Kill all jobs and their JVMs."""
         for process in self._processes:
             with suppress(psutil.NoSuchProcess):
-                family = psutil.Process(process.pid)
-                for member in [*family.children(recursive=True), family]:
+                parent = psutil.Process(process.pid)
+                for member in [*parent.children(recursive=True), parent]:
                     with suppress(psutil.NoSuchProcess):
                         member.kill()
             process.wait()
@@ -120,7 +129,7 @@ class Engine:
 
 
 def place(offset: dict[str, Any]) -> int:
-    """A source's offset as one number: the version of a table, or how many records of a topic come before."""
+    """A source offset as a number: the version of a table, or the number of records of a topic before it."""
     if "reservoirVersion" in offset:
         return checkpoint.read_version(offset)
     return sum(position for partitions in offset.values() for position in partitions.values())
@@ -128,8 +137,8 @@ def place(offset: dict[str, Any]) -> int:
 
 @contextmanager
 def homes() -> Iterator[Path]:
-    """A folder for the homes of engines; it is deleted at the end, as the engines are by whoever started them."""
-    # Else SIGTERM would leave them behind.
+    """A temporary folder for the home directories of engines. The caller must end the engines."""
+    # SIGTERM without a handler would leave the engines running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         yield Path(folder)
@@ -137,14 +146,14 @@ def homes() -> Iterator[Path]:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """A Kafka broker in that folder; its address."""
-    made = Broker(folder / "kafka", settings().jars, java.home(), free_port(), free_port())
-    made.prepare()
+    """Run a Kafka broker in this folder. Yields its address."""
+    instance = Broker(folder / "kafka", settings().jars, java.home(), free_port(), free_port())
+    instance.prepare()
     with (folder / "broker.log").open("ab") as log:
-        process = subprocess.Popen(made.command(), stdout=log, stderr=log)
+        process = subprocess.Popen(instance.command(), stdout=log, stderr=log)
     try:
-        made.wait(timeout_seconds=60)
-        yield made.address
+        instance.wait(timeout_seconds=60)
+        yield instance.address
     finally:
         process.kill()
         process.wait()

@@ -1,8 +1,8 @@
 """What a year leaves beside the tables: python -m benchmarks.growth [--small], without Spark and broker.
 
-By a clock, not by waiting: the control database of 300 flows, cleaned up each day of a year; Airflow's database after
-three times as many supervisor runs as are kept; the greatest size of what is bounded by bytes. The sum has to stay
-below 1 GB. Takes minutes.
+Simulates the clock: the control database of 300 flows after a year with a daily cleanup; Airflow's database after three
+times as many supervisor runs as are kept; the maximum size of all files with a size limit. The sum must stay below
+1 GB. Takes minutes.
 """
 
 import argparse
@@ -29,27 +29,27 @@ from include.settings import ROOT, settings
 
 MOST_BYTES = 1_000_000_000
 FLOWS = 300
-# Of the processes that `make up` starts, and ten drivers: each has a log, and the one of before.
+# The processes of `make up` and ten drivers, each with a current and an older log.
 LOGS = 2 * (10 + 8)
 WORDS = "it reads what its source holds now, then stops; docs/runbooks/broken.md says what to do next " * 2
 
 
 def a_day(connection: Connection, at: float) -> None:
-    """Each flow follows an hourly schedule, and each table's window is planned each hour."""
-    who = {"action": "catch up", "reason": WORDS, "result": WORDS, "at": at}
-    rows = [{**who, "who": schedule.WHO, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
+    """Insert the records of a day: each flow has an hourly schedule, and each table has an hourly window."""
+    audit = {"action": "catch up", "reason": WORDS, "result": WORDS, "at": at}
+    rows = [{**audit, "who": schedule.WHO, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
     connection.execute(insert(audits), rows * 24 + [{**rows[0], "who": "ada"}] * 50)
     window = {"state": "skipped", "who": "maintain", "why": WORDS, "planned_at": at}
-    planned = [{**window, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
-    connection.execute(insert(windows), planned * 24 + [{**one, "state": "done"} for one in planned])
+    planned_windows = [{**window, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
+    connection.execute(insert(windows), planned_windows * 24 + [{**row, "state": "done"} for row in planned_windows])
     pause = {"target": "t", "epoch": 1, "began_at": at, "ended_at": at + 1}
     connection.execute(insert(pauses), [{**pause, "flow": f"silver.t{flow}"} for flow in range(FLOWS)] * 5)
-    alarm = {"target": "t", "state": "STUCK", "reason": WORDS, "error": "", "began_at": at, "ended_at": at + 60}
-    connection.execute(insert(incidents), [alarm] * 50)
+    incident = {"target": "t", "state": "STUCK", "reason": WORDS, "error": "", "began_at": at, "ended_at": at + 60}
+    connection.execute(insert(incidents), [incident] * 50)
 
 
 def control(days: int) -> int:
-    """Bytes of the control database after so many days."""
+    """The size of the control database after this number of days, in bytes."""
     engine, begin = database.connect(settings().control_url), time.time()
     for day in range(days):
         with database.transaction(engine) as connection:
@@ -63,52 +63,60 @@ def size(folder: Path, pattern: str) -> int:
 
 
 def of_runs(template: dict[str, dict[str, Any]], first: int, runs: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The rows of so many runs of the supervisor, a minute each, the newest older than is kept."""
+    """The rows of supervisor runs, a minute apart. All are older than the retention."""
     newest = datetime.now(UTC) - timedelta(days=retention.AIRFLOW_DAYS, hours=1)
     for table, row in template.items():
         rows = []
         for number in range(runs):
             at = newest - timedelta(minutes=number)
             times = dict.fromkeys(("start_date", "end_date", "run_after", "timestamp", "dttm", "logical_date"), at)
-            own = {"id": first + number, "run_id": f"scheduled__{first + number}", "dag_run_id": first + number}
-            own |= {"ti_id": f"{first + number:032x}"}
+            ids = {"id": first + number, "run_id": f"scheduled__{first + number}", "dag_run_id": first + number}
+            ids |= {"ti_id": f"{first + number:032x}"}
             if table == "task_instance":
-                own["id"] = own["ti_id"]
-            rows.append({name: {**times, **own}.get(name, value) for name, value in row.items()})
+                ids["id"] = ids["ti_id"]
+            rows.append({name: {**times, **ids}.get(name, value) for name, value in row.items()})
         yield table, rows
 
 
 def airflow(runs: int) -> int:
-    """Bytes of Airflow's database after three times as many runs of the supervisor, each time cleaned up."""
+    """The size of Airflow's database after three rounds of supervisor runs, each with a cleanup, in bytes."""
     file = Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
     for arguments in (["db", "migrate"], ["dags", "reserialize"]):
         subprocess.run([housekeeping.AIRFLOW, *arguments], check=True, capture_output=True)
     engine, metadata = create_engine(f"sqlite:///{file}"), MetaData()
     metadata.reflect(engine)
-    for around in range(3):
+    for round_number in range(3):
         with engine.begin() as connection:
-            for table, rows in of_runs(template_of(metadata, connection), around * runs + 1, runs):
+            for table, rows in of_runs(template_of(metadata, connection), round_number * runs + 1, runs):
                 connection.execute(insert(metadata.tables[table]), rows)
         housekeeping.forget_airflow()
     return size(file.parent, "airflow.db*")
 
 
 def template_of(metadata: MetaData, connection: Connection) -> dict[str, dict[str, Any]]:
-    """A row of each table that a run fills; what is not said here is NULL, or the database's default."""
+    """A row for each table of a DAG run. Missing columns are NULL or have the default of the database."""
     version = metadata.tables["dag_version"]
-    known = connection.execute(version.select().where(version.c.dag_id == "supervise")).mappings().first()
-    assert known
-    mine = {"dag_id": "supervise", "run_id": "", "task_id": "reconcile", "map_index": -1}
-    ran = {"start_date": None, "end_date": None, "state": "success", "dag_version_id": known["id"]}
+    dag_version = connection.execute(version.select().where(version.c.dag_id == "supervise")).mappings().first()
+    assert dag_version
+    task_key = {"dag_id": "supervise", "run_id": "", "task_id": "reconcile", "map_index": -1}
+    outcome = {"start_date": None, "end_date": None, "state": "success", "dag_version_id": dag_version["id"]}
     run = {"id": 0, "dag_id": "supervise", "run_id": "", "run_type": "scheduled", "run_after": None}
     run |= {"logical_date": None, "start_date": None, "end_date": None, "state": "success", "clear_number": 0}
-    task = {"id": "", **mine, **ran, "try_number": 1, "pool": "default_pool", "pool_slots": 1, "operator": WORDS}
-    said = json.dumps([{"flow": "silver.t", "reason": WORDS}])
+    task = {
+        "id": "",
+        **task_key,
+        **outcome,
+        "try_number": 1,
+        "pool": "default_pool",
+        "pool_slots": 1,
+        "operator": WORDS,
+    }
+    result = json.dumps([{"flow": "silver.t", "reason": WORDS}])
     return {
-        "dag_run": {**run, "created_dag_version_id": known["id"]},
+        "dag_run": {**run, "created_dag_version_id": dag_version["id"]},
         "task_instance": task,
-        "xcom": {**mine, "dag_run_id": 0, "key": "return_value", "value": said, "timestamp": None},
-        "log": {"dttm": None, **mine, "event": "success", "extra": WORDS},
+        "xcom": {**task_key, "dag_run_id": 0, "key": "return_value", "value": result, "timestamp": None},
+        "log": {"dttm": None, **task_key, "event": "success", "extra": WORDS},
     }
 
 
@@ -128,8 +136,8 @@ def main() -> None:
             "logs of processes": 0 if small else LOGS * retention.LOG_BYTES // 4,
             "lineage": 2 * retention.LINEAGE_BYTES,
         }
-    for what, count in parts.items():
-        print(f"{what}: {count / 1e6:,.0f} MB")
+    for part, count in parts.items():
+        print(f"{part}: {count / 1e6:,.0f} MB")
     total = sum(parts.values())
     print(f"a year beside the tables: {total / 1e6:,.0f} MB")
     assert total < MOST_BYTES

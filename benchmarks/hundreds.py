@@ -1,8 +1,8 @@
 """What supervising hundreds of flows costs: python -m benchmarks.hundreds [--flows N] [--drivers N].
 
-One run of the supervisor, as a whole process, over real leases of fake flows: half of them read topics of a real
-broker, half tables. Two thirds have a schedule that is due, a tenth has failed. Seconds of CPU and on the clock,
-statements of the control database, and its longest transaction.
+Runs the supervisor in its own process, over flows that do not run but hold leases. Half of them read topics of a
+broker, half read tables. Two thirds have a schedule that is due, a tenth has failed. Reports CPU and wall seconds, the
+number of control database statements, and the longest transaction.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PARTITIONS = 3
 HOUR_SECONDS = 3_600.0
 DAILY = "0 3 * * *"
 FAILURE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
-# The supervisor over the tables of this benchmark, with a count of what it asks of the control database.
+# The supervisor over the tables of this benchmark, with counters for the control database.
 COMMAND = """
 import json, sys, time
 began = time.process_time()
@@ -51,8 +51,8 @@ from include.orchestration.publish_progress import show_all
 from include.orchestration.reconcile import reconcile_all
 from include.settings import settings
 flows, drivers = map(int, sys.argv[1:])
-found = Catalog({table.name: table for table in tables(flows, drivers)})
-catalog.load = lambda: found
+benchmark_tables = Catalog({table.name: table for table in tables(flows, drivers)})
+catalog.load = lambda: benchmark_tables
 engine, statements, transactions, starts = database.connect(settings().control_url), [], [], []
 event.listen(engine, "before_cursor_execute", lambda *_: statements.append(1))
 event.listen(engine, "begin", lambda *_: starts.append(time.monotonic()))
@@ -69,7 +69,7 @@ print(json.dumps({"statements": len(statements), "longest": max(transactions), "
 
 @dataclass(frozen=True)
 class Run:
-    """cpu_seconds, wall_seconds: of the whole process. longest_seconds: of its transactions. parts: CPU seconds."""
+    """A supervisor run. longest_seconds: duration of the longest transaction. parts: CPU seconds of each phase."""
 
     cpu_seconds: float
     wall_seconds: float
@@ -87,24 +87,24 @@ class Run:
 
 
 def tables(flows: int, drivers: int) -> list[Table]:
-    made = status.tables(flows)
+    all_tables = status.tables(flows)
     return [
         replace(table, driver=f"driver{number % drivers}", schedule=DAILY if number % 3 else None)
-        for number, table in enumerate(made)
+        for number, table in enumerate(all_tables)
     ]
 
 
-def prepare(engine: Engine, declared: list[Table]) -> None:
-    """Live leases of this process, flows that have shown signs of life, and some that have failed."""
-    for driver in {table.driver for table in declared}:
-        flows = [table.flow for table in declared if table.driver == driver]
+def prepare(engine: Engine, all_tables: list[Table]) -> None:
+    """Take the leases for this process, record heartbeats of all flows, and the failure of some."""
+    for driver in {table.driver for table in all_tables}:
+        flows = [table.flow for table in all_tables if table.driver == driver]
         holder = Holder.here(driver, os.getpid())
         lease.acquire(engine, [lease.of_driver(driver), *flows], holder, HOUR_SECONDS)
         orders.show_signs(engine, flows)
-    orders.fail(engine, [table.flow for table in declared[::9]], FAILURE)
+    orders.fail(engine, [table.flow for table in all_tables[::9]], FAILURE)
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(intended_at=database.now(connection) - HOUR_SECONDS))
-    schedules = {table.flow: table.schedule for table in declared}
+    schedules = {table.flow: table.schedule for table in all_tables}
     schedule.follow(engine, schedules, lambda cron, after: after)
 
 
@@ -116,19 +116,19 @@ def fall_due(engine: Engine) -> None:
 def supervise(flows: int, drivers: int) -> Run:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-c", COMMAND, str(flows), str(drivers)]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    process = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = json.loads(done.stdout.splitlines()[-1])
+    output = json.loads(process.stdout.splitlines()[-1])
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(cpu, wall, said["statements"], said["longest"], said["sick"], said["cpu"])
+    return Run(cpu, wall, output["statements"], output["longest"], output["sick"], output["cpu"])
 
 
-def feed(address: str, declared: list[Table]) -> None:
-    """A few hundred records for each topic, some of which are unread."""
-    topics = [table.source.names[0] for table in declared if isinstance(table.source, Kafka)]
+def feed(address: str, all_tables: list[Table]) -> None:
+    """Send a hundred records to each topic."""
+    topics = [table.source.names[0] for table in all_tables if isinstance(table.source, Kafka)]
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
-        created.result()
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+        future.result()
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for topic in topics:
         for number in range(100):
@@ -154,8 +154,8 @@ def main() -> None:
         os.environ |= {"SLUICE_CONTROL_URL": f"sqlite:///{home / 'control.db'}", "AIRFLOW_HOME": directory}
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
         settings.cache_clear()
-        declared = tables(arguments.flows, arguments.drivers)
-        for table in declared:
+        all_tables = tables(arguments.flows, arguments.drivers)
+        for table in all_tables:
             status.store(table, COMMITS, UNREAD)
         broker = Broker(home / "kafka", jars, java.home(), port, free_port())
         broker.prepare()
@@ -163,13 +163,13 @@ def main() -> None:
             process = subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT)
         try:
             broker.wait(timeout_seconds=60)
-            feed(broker.address, declared)
+            feed(broker.address, all_tables)
             engine = database.connect(settings().control_url)
-            prepare(engine, declared)
-            what = f"the supervisor over {arguments.flows} flows in {arguments.drivers} drivers"
+            prepare(engine, all_tables)
+            title = f"the supervisor over {arguments.flows} flows in {arguments.drivers} drivers"
             fall_due(engine)
-            print(f"{what}, all schedules due: {supervise(arguments.flows, arguments.drivers)}")
-            print(f"{what}, a minute later: {supervise(arguments.flows, arguments.drivers)}")
+            print(f"{title}, all schedules due: {supervise(arguments.flows, arguments.drivers)}")
+            print(f"{title}, a minute later: {supervise(arguments.flows, arguments.drivers)}")
         finally:
             process.kill()
             process.wait()

@@ -1,7 +1,7 @@
 """What one more idle flow costs its driver: python -m benchmarks.idle_flows [--small], with a broker of its own.
 
-Memory and CPU of a driver with one flow and with 32, whose topics hold a record each that has been read; the difference
-by flow, against a driver of its own for each.
+Measures memory and CPU of a driver with one flow and with 32 flows, whose topics hold one record that has been read.
+Compares the difference per flow with a separate driver for each flow.
 """
 
 import argparse
@@ -20,7 +20,7 @@ APART = "a driver each"
 
 
 def idle(folder: Path, kafka: str, flows: int, arguments: argparse.Namespace) -> tuple[Spent, float]:
-    """What a driver with so many flows burns while nothing comes, and the bytes it holds at the end."""
+    """CPU of a driver with idle flows, and its memory at the end in bytes."""
     topic = f"idle-{flows}"
     for number in range(flows):
         create_topic(kafka, f"{topic}-{number}", 1)
@@ -47,15 +47,15 @@ def main() -> None:
     if arguments.small:
         arguments.flows, arguments.seconds, arguments.settle = 3, 10, 5
     with homes() as folder, broker(folder) as kafka:
-        (alone, alone_bytes), (many, many_bytes) = (
+        (single, single_bytes), (many, many_bytes) = (
             idle(folder, kafka, flows, arguments) for flows in (FEW, arguments.flows)
         )
-    more, is_flagged = arguments.flows - FEW, not (alone.is_quiet and many.is_quiet)
-    what = f"one more idle flow, {FEW} to {arguments.flows}"
-    shares = [100 * spent.cpu_seconds / spent.wall_seconds for spent in (alone, many)]
-    cpu = {OURS: Figure(((shares[1] - shares[0]) / more,), is_flagged), APART: Figure((shares[0],), is_flagged)}
-    memory = {OURS: Figure(((many_bytes - alone_bytes) / more / 1e6,)), APART: Figure((alone_bytes / 1e6,))}
-    found(Row(what, "CPU, % of a core", cpu), Row(f"{what}: memory", "MB", memory))
+    added_flows, is_flagged = arguments.flows - FEW, not (single.is_quiet and many.is_quiet)
+    title = f"one more idle flow, {FEW} to {arguments.flows}"
+    shares = [100 * spent.cpu_seconds / spent.wall_seconds for spent in (single, many)]
+    cpu = {OURS: Figure(((shares[1] - shares[0]) / added_flows,), is_flagged), APART: Figure((shares[0],), is_flagged)}
+    memory = {OURS: Figure(((many_bytes - single_bytes) / added_flows / 1e6,)), APART: Figure((single_bytes / 1e6,))}
+    found(Row(title, "CPU, % of a core", cpu), Row(f"{title}: memory", "MB", memory))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """From produce to a row in gold: python -m benchmarks.latency [--rate 500] [--seconds 45]
 
-Against a platform that is up (`make up`). Events are sent at the rate; then each record is followed through the stamps
-of the commits: the bronze commit that holds its offset, the silver commit that read that version, the gold commit that
-read that one. Latency is the gold commit's time less the record's own, both by this machine's clock. Beside it, what
-the drivers burn meanwhile. The platform as it ships, from its fifth minute on: --rate 0 --seconds 180 --from-minute 5
+Needs a running platform (`make up`). Sends events at the rate, and follows each record through the metadata of the
+commits: the bronze commit that holds its offset, the silver commit that read that version, and the gold commit that
+read the silver version. Latency is the time of the gold commit minus the timestamp of the record, both from the clock
+of this machine. Also measures the CPU of the drivers. For the platform with its default load, from the fifth minute on:
+--rate 0 --seconds 180 --from-minute 5
 """
 
 import argparse
@@ -35,7 +36,7 @@ TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_b
 
 
 def send(rate: int, seconds: int) -> tuple[datetime, datetime]:
-    """Send at `rate` events a second; returns the span that counts, UTC."""
+    """Send `rate` events a second. Returns begin and end of the measured time, UTC."""
     begin = datetime.now(UTC)
     if not rate:
         time.sleep(WARM_UP_SECONDS + seconds)
@@ -53,9 +54,9 @@ def send(rate: int, seconds: int) -> tuple[datetime, datetime]:
 
 
 def batches(commits: Iterable[Commit], since: float) -> list[Commit]:
-    """Those by which a flow wrote a batch from `since` (seconds since 1970) on, oldest first.
+    """The commits of batches from `since` (seconds since 1970) on, oldest first.
 
-    commits: newest first. Windows, backfills and rewinds stamp theirs, too, and read nothing that was sent.
+    commits: newest first. Commits of windows, backfills and rewinds have metadata, too, but read no new records.
     """
     new = itertools.takewhile(lambda commit: commit.timestamp >= since, commits)
     return [commit for commit in new if commit.metadata.get("source_to")][::-1]
@@ -66,47 +67,51 @@ def of_flow(table: str, since: float) -> list[Commit]:
 
 
 def latencies_seconds(begin: datetime, end: datetime) -> list[float]:
-    """One figure for each record that came between the two moments and has reached gold."""
+    """The latency of each record that arrived between `begin` and `end` and has reached gold."""
     since = begin.timestamp()
     bronze, silver, gold = (of_flow(table, since) for table in TABLES)
-    gold_done = [(read_version(commit.metadata["source_to"]), commit.timestamp) for commit in gold]
-    silver_done = [(read_version(commit.metadata["source_to"]), commit.version) for commit in silver]
-    times, found = record_times(begin), []
+    gold_positions = [(read_version(commit.metadata["source_to"]), commit.timestamp) for commit in gold]
+    silver_positions = [(read_version(commit.metadata["source_to"]), commit.version) for commit in silver]
+    times, latencies = record_times(begin), []
     for commit in bronze:
-        silver_version = _first_reaching(silver_done, commit.version)
-        gold_at = None if silver_version is None else _first_reaching(gold_done, silver_version)
+        silver_version = _first_reaching(silver_positions, commit.version)
+        gold_at = None if silver_version is None else _first_reaching(gold_positions, silver_version)
         if gold_at is not None:
-            came = [times.get(record) for record in records(commit.metadata)]
-            found += [gold_at - at for at in came if at is not None and since <= at <= end.timestamp()]
-    return found
+            arrivals = [times.get(record) for record in records(commit.metadata)]
+            latencies += [
+                gold_at - arrived_at
+                for arrived_at in arrivals
+                if arrived_at is not None and since <= arrived_at <= end.timestamp()
+            ]
+    return latencies
 
 
-def _first_reaching(done: list[tuple[int, Any]], version: int) -> Any:
-    """What belongs to the first commit that had read up to `version`."""
-    place = bisect_left(done, version, key=lambda entry: entry[0])
-    return done[place][1] if place < len(done) else None
+def _first_reaching(positions: list[tuple[int, Any]], version: int) -> Any:
+    """The value of the first commit that had read `version`; None if there is none."""
+    index = bisect_left(positions, version, key=lambda entry: entry[0])
+    return positions[index][1] if index < len(positions) else None
 
 
 def record_times(since: datetime) -> dict[tuple[str, int], float]:
-    """When each record of a partition and offset came, seconds since 1970."""
+    """The timestamp of each record by partition and offset, in seconds since 1970."""
     columns = ["partition", "offset", "timestamp"]
     table = DeltaTable(str(settings().table_path(TABLES[0])))
     stored = table.to_pyarrow_table(columns=columns, filters=[("timestamp", ">=", since)])
     return {(str(row["partition"]), row["offset"]): row["timestamp"].timestamp() for row in stored.to_pylist()}
 
 
-def records(stamp: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Partition and offset of each record of a batch from the topic."""
-    begin, end = stamp["source_from"] or {}, stamp["source_to"]
+def records(metadata: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Partition and offset of each record of a bronze batch."""
+    begin, end = metadata["source_from"] or {}, metadata["source_to"]
     for partition, last in end[TOPIC].items():
         yield from ((partition, offset) for offset in range(begin.get(TOPIC, {}).get(partition, 0), last))
 
 
 def drivers() -> list[psutil.Process]:
-    """The JVM of each driver of the platform: spark-submit becomes it, and starts Python."""
-    marked = Platform(settings().home).processes()
+    """The JVM of each driver of the platform, which is the spark-submit process."""
+    processes = Platform(settings().home).processes()
     return [
-        process for process in marked if "jobs/stream.py" in " ".join(process.cmdline()) and "java" in process.name()
+        process for process in processes if "jobs/stream.py" in " ".join(process.cmdline()) and "java" in process.name()
     ]
 
 
@@ -115,7 +120,7 @@ def drivers_cpu_seconds() -> float:
 
 
 def wait_for_age(minutes: float) -> None:
-    """Until the youngest driver is so old."""
+    """Wait until the youngest driver has this age."""
     youngest = max((process.create_time() for process in drivers()), default=0)
     time.sleep(max(0.0, youngest + 60 * minutes - time.time()))
 
@@ -131,11 +136,11 @@ def main() -> None:
     span: list[datetime] = []
     spent = measure.spend(drivers_cpu_seconds, lambda: span.extend(send(arguments.rate, arguments.seconds)))
     time.sleep(SETTLE_SECONDS)
-    found = sorted(latencies_seconds(*span))
-    centiles = statistics.quantiles(found, n=100)
+    latencies = sorted(latencies_seconds(*span))
+    centiles = statistics.quantiles(latencies, n=100)
     print(
-        f"{len(found):,} records, {arguments.rate}/s sent, produce to gold: median {centiles[49]:.2f} s, "
-        f"p95 {centiles[94]:.2f} s, worst {found[-1]:.2f} s"
+        f"{len(latencies):,} records, {arguments.rate}/s sent, produce to gold: median {centiles[49]:.2f} s, "
+        f"p95 {centiles[94]:.2f} s, worst {latencies[-1]:.2f} s"
     )
     minutes = spent.wall_seconds / 60
     print(

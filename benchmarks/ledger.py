@@ -19,7 +19,7 @@ from include.errors import report
 
 TABLE = "silver.tracker_readings"
 CONF = {f"spark.sql.streaming.setting{number}": "a value of some length" for number in range(15)}
-# Runs the command line, then says its greatest memory in MB.
+# Runs the command line, then prints its maximum memory in MB.
 MEASURED = """
 import resource, sys
 from include.cli import ledger
@@ -29,36 +29,52 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr
 
 
 def offset(batch: int) -> dict[str, object]:
-    """Where a batch ends in its source."""
-    where = {"reservoirId": "ff761c76-5b1e-40cf-b382-d00c74783cde", "reservoirVersion": batch + 1, "index": -1}
-    return {"sourceVersion": 1, **where, "isStartingVersion": False}
+    """The end offset of a batch."""
+    position = {"reservoirId": "ff761c76-5b1e-40cf-b382-d00c74783cde", "reservoirVersion": batch + 1, "index": -1}
+    return {"sourceVersion": 1, **position, "isStartingVersion": False}
 
 
 def commit(version: int, batch: int) -> str:
-    """As the engine writes it."""
-    tally = {"read": 1_000, "kept": 990, "quarantined": 10, "dropped": 0, "broke": {"plausible heart rate": 10}}
-    stamp = {"flow": TABLE, "generation": 1, "batch": batch, "epoch": 3, "source": {"table": "bronze.tracker_events"}}
-    stamp |= {"source_from": offset(batch - 1), "source_to": offset(batch), "rows": tally, "newest": None}
+    """The JSON lines of a commit, as the engine writes them."""
+    row_counts = {"read": 1_000, "kept": 990, "quarantined": 10, "dropped": 0, "broke": {"plausible heart rate": 10}}
+    user_metadata = {
+        "flow": TABLE,
+        "generation": 1,
+        "batch": batch,
+        "epoch": 3,
+        "source": {"table": "bronze.tracker_events"},
+    }
+    user_metadata |= {"source_from": offset(batch - 1), "source_to": offset(batch), "rows": row_counts, "newest": None}
     metrics = {"numFiles": "1", "numOutputRows": "990", "numOutputBytes": "40000"}
-    said = {"timestamp": 1_795_000_000_000 + version * 2_000, "operation": "WRITE", "readVersion": version - 1}
-    said |= {"operationParameters": {"mode": "Append"}, "operationMetrics": metrics, "userMetadata": json.dumps(stamp)}
+    commit_info = {"timestamp": 1_795_000_000_000 + version * 2_000, "operation": "WRITE", "readVersion": version - 1}
+    commit_info |= {
+        "operationParameters": {"mode": "Append"},
+        "operationMetrics": metrics,
+        "userMetadata": json.dumps(user_metadata),
+    }
     columns = {f"column{number}": number for number in range(10)}
     stats = json.dumps({"numRecords": 990, "minValues": columns, "maxValues": columns, "nullCount": columns})
     path = f"part-00000-{version:036}-c000.zstd.parquet"
-    added = {"path": path, "partitionValues": {}, "size": 40_000, "modificationTime": said["timestamp"], "stats": stats}
-    actions = [{"commitInfo": said}, {"txn": {"appId": f"{TABLE}/1", "version": batch}}, {"add": added}]
+    add_file = {
+        "path": path,
+        "partitionValues": {},
+        "size": 40_000,
+        "modificationTime": commit_info["timestamp"],
+        "stats": stats,
+    }
+    actions = [{"commitInfo": commit_info}, {"txn": {"appId": f"{TABLE}/1", "version": batch}}, {"add": add_file}]
     return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
 
 
 def make(home: Path, commits: int, batches: int) -> None:
-    """The newest batches have a commit each; those of the others were cleaned from the log."""
+    """Write a table and a checkpoint. Only the newest `commits` batches have a commit in the log."""
     log = home / "lake" / TABLE.replace(".", "/") / "_delta_log"
     checkpoint = home / "checkpoints" / TABLE / "1"
     for directory in (log, checkpoint / "offsets", checkpoint / "commits"):
         directory.mkdir(parents=True)
     for batch in range(batches):
-        at = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_795_000_000_000 + batch, "conf": CONF})
-        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{at}\n{json.dumps(offset(batch))}")
+        metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_795_000_000_000 + batch, "conf": CONF})
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{metadata}\n{json.dumps(offset(batch))}")
         (checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
         if batch >= batches - commits:
             (log / f"{batch + 1:020}.json").write_text(commit(batch + 1, batch))
@@ -68,15 +84,15 @@ def make(home: Path, commits: int, batches: int) -> None:
 
 
 def measure(home: Path, *arguments: str) -> tuple[float, float, float]:
-    """Seconds on the clock, seconds of CPU, and MB of one run."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Wall seconds, CPU seconds and memory (MB) of a run."""
+    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "SLUICE_HOME": str(home)}
     environment.pop("SLUICE_CONTROL_URL", None)
     command = [sys.executable, "-c", MEASURED, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    process = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - began, spent, float(done.stderr)
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - begin, cpu_seconds, float(process.stderr)
 
 
 def main() -> None:

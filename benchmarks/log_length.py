@@ -1,7 +1,7 @@
 """What a long log costs a batch: python -m benchmarks.log_length [--small], with a broker of its own.
 
-CPU seconds of a batch of a hundred rows, warm, into tables with 100 and with 10,000 commits, and into one with 5,000
-whose windows have done what they found worth doing. The commits before are made by delta-rs, a hundred rows each.
+Measures CPU seconds of a batch of a hundred rows, after a warm-up. The targets have 100 commits, 10,000 commits, and
+5,000 commits with maintenance windows. delta-rs writes the earlier commits, a hundred rows each.
 """
 
 import argparse
@@ -19,16 +19,16 @@ from benchmarks.small_batches import ROWS, Feed, warm_up
 from include.errors import report
 
 FEW = 100
-# As often as a table sees a window while it grows.
+# The number of commits between two windows.
 COMMITS_PER_WINDOW = 500
 
 
 def lengthen(feed: Feed, commits: int, rows: Callable[[int, int], pa.Table], is_maintained: bool) -> None:
-    """Bring the target of the flow, which runs, to so many commits, and start the flow again."""
+    """Stop the flow, add commits to its target up to this number, and start the flow again."""
     feed.engine.end()
     table = DeltaTable(str(feed.engine.table(feed.flow)))
     for number in range(table.version(), commits):
-        # From before the first reading on, so that no row is a repeated one.
+        # Negative numbers are older than the first reading, so no row is repeated.
         write_deltalake(table, rows(-(commits - number) * ROWS, ROWS), mode="append", schema_mode="merge")
         if is_maintained and number % COMMITS_PER_WINDOW == 0:
             maintain(feed)
@@ -63,8 +63,8 @@ def main() -> None:
 
 
 def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
-    long, maintained = f"{arguments.commits:,} commits", f"{arguments.maintained:,} commits and windows"
-    sizes = {OURS: FEW, long: arguments.commits, maintained: arguments.maintained}
+    long_name, maintained_name = f"{arguments.commits:,} commits", f"{arguments.maintained:,} commits and windows"
+    sizes = {OURS: FEW, long_name: arguments.commits, maintained_name: arguments.maintained}
     with homes() as folder, broker(folder) as kafka:
         feeds = {
             name: Feed(Engine(name, folder / str(commits), "sluice_job.py", kafka), layer, kafka)
@@ -73,7 +73,7 @@ def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
         try:
             for name, feed in feeds.items():
                 feed.begin()
-                lengthen(feed, sizes[name], TARGET_ROWS[layer], is_maintained=name == maintained)
+                lengthen(feed, sizes[name], TARGET_ROWS[layer], is_maintained=name == maintained_name)
                 warm_up(feed, arguments.warm)
             blocks = {name: partial(feed.spend, partial(feed.run, arguments.batches)) for name, feed in feeds.items()}
             spent = in_turn(blocks, arguments.rounds)

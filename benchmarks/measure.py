@@ -1,4 +1,4 @@
-"""What every comparison shares: CPU of process trees, a watch on what others burn, turns, and one table of ratios."""
+"""Shared parts of the benchmarks: CPU of process trees, CPU of other processes, rounds, and the table of ratios."""
 
 import statistics
 import time
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import psutil
 
-# Above this share of the machine, burnt by processes that the benchmark did not start, a figure is not trusted.
+# A figure is not reliable if processes outside the benchmark use more than this share of the machine.
 MOST_OTHERS = 0.15
 OURS = "sluice"
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """User and system time of a process, its descendants, and those that have ended and were waited for."""
+    """User and system time of a process and its descendants, including ended ones that were waited for."""
     total = 0.0
-    with_children = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
-    for process in [one for parent in with_children for one in (parent, *parent.children(recursive=True))]:
+    roots = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+    for process in [member for root in roots for member in (root, *root.children(recursive=True))]:
         try:
             total += sum(process.cpu_times()[:4])
         except psutil.NoSuchProcess:
@@ -25,20 +25,20 @@ def tree_cpu_seconds(pid: int) -> float:
 
 
 def tree_bytes(pid: int) -> int:
-    """Memory of a process and its descendants that nobody shares."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return sum(process.memory_full_info().uss for process in family)
+    """Unique set size (USS) of a process and its descendants, in bytes."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(process.memory_full_info().uss for process in processes)
 
 
 def machine_cpu_seconds() -> float:
-    """What all processes of the machine have burnt since its start, and what its host took from it."""
+    """CPU seconds of all processes since the start of the machine, plus steal time of its host."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a block of work cost. others: the share of the machine that processes of others burnt meanwhile."""
+    """The cost of a block of work. others: the share of the machine that other processes used meanwhile."""
 
     cpu_seconds: float
     wall_seconds: float
@@ -51,7 +51,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds so far: CPU of what is measured, on the clock, CPU of the machine, CPU of all that we started."""
+    """Seconds so far. cpu: measured processes. wall: clock. machine: all CPU. ours: CPU of this process tree."""
 
     cpu: float
     wall: float
@@ -60,8 +60,8 @@ class Sample:
 
     @classmethod
     def of(cls, cpu_seconds: Callable[[], float]) -> "Sample":
-        ours = tree_cpu_seconds(psutil.Process().pid)
-        return cls(cpu_seconds(), time.monotonic(), machine_cpu_seconds(), ours)
+        started_cpu = tree_cpu_seconds(psutil.Process().pid)
+        return cls(cpu_seconds(), time.monotonic(), machine_cpu_seconds(), started_cpu)
 
     def since(self, before: "Sample") -> Spent:
         wall = self.wall - before.wall
@@ -70,27 +70,27 @@ class Sample:
 
 
 def spend(cpu_seconds: Callable[[], float], work: Callable[[], object]) -> Spent:
-    """Do the work. cpu_seconds: what the processes under measurement have burnt so far."""
+    """Do the work, and return its cost. cpu_seconds: returns the CPU seconds of the measured processes so far."""
     before = Sample.of(cpu_seconds)
     work()
     return Sample.of(cpu_seconds).since(before)
 
 
 def together(blocks: list[Spent]) -> Spent:
-    """Several that ran one after the other."""
+    """The total cost of blocks that ran in sequence."""
     wall_seconds = sum(spent.wall_seconds for spent in blocks)
     others = sum(spent.others * spent.wall_seconds for spent in blocks) / wall_seconds
     return Spent(sum(spent.cpu_seconds for spent in blocks), wall_seconds, others)
 
 
 def quiet(block: Callable[[], Spent]) -> Spent:
-    """The block; once more where others were busy meanwhile, and then the quieter of the two."""
+    """Run the block. If other processes were busy, run it again, and return the less disturbed run."""
     first = block()
     return first if first.is_quiet else min(first, block(), key=lambda spent: spent.others)
 
 
 def in_turn(blocks: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, list[Spent]]:
-    """Each block once a round; every other round the other way round, as whoever comes second finds caches warm."""
+    """Run each block once a round. The order alternates, because a later block finds warm caches."""
     spent: dict[str, list[Spent]] = {name: [] for name in blocks}
     for number in range(rounds):
         for name in list(blocks)[:: -1 if number % 2 else 1]:
@@ -100,7 +100,7 @@ def in_turn(blocks: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str,
 
 @dataclass(frozen=True)
 class Figure:
-    """values: one for each round; less is better. is_flagged: others were busy during a round."""
+    """values: a value per round; less is better. is_flagged: other processes were busy during a round."""
 
     values: tuple[float, ...]
     is_flagged: bool = False
@@ -115,28 +115,28 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was measured, by system: `OURS` and its peers."""
+    """A measurement. figures: by system, `OURS` and its peers."""
 
     what: str
     unit: str
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def ratios(self) -> dict[str, float]:
-        """How many times less than each peer Sluice spends: the median over rounds, each of which compares itself."""
+        """For each peer, its value divided by that of Sluice: the median of the ratios of each round."""
         ours = self.figures[OURS].values
         peers = {name: figure.values for name, figure in self.figures.items() if name != OURS}
         return {
-            name: statistics.median(peer / own for own, peer in zip(ours, values, strict=True))
+            name: statistics.median(peer_value / our_value for our_value, peer_value in zip(ours, values, strict=True))
             for name, values in peers.items()
         }
 
 
 def cpu_figure(spent: list[Spent], units: float) -> Figure:
-    """CPU seconds by unit of work; units: how much of it each block did."""
-    return Figure(tuple(one.cpu_seconds / units for one in spent), not all(one.is_quiet for one in spent))
+    """CPU seconds per unit of work. units: number of units in a block."""
+    return Figure(tuple(block.cpu_seconds / units for block in spent), not all(block.is_quiet for block in spent))
 
 
-# What the benchmarks of this process have found, for one table at the end.
+# The results of all benchmarks of this process, for the table at the end.
 FOUND: list[Row] = []
 
 
@@ -146,7 +146,7 @@ def found(*rows: Row) -> None:
 
 
 def table(rows: tuple[Row, ...] | list[Row]) -> Iterator[str]:
-    """Lines of a Markdown table, CPU seconds first."""
+    """The lines of a Markdown table, with CPU seconds first."""
     yield "| what | unit | sluice | against | its figure | times less |"
     yield "|---|---|---|---|---|---|"
     for row in sorted(rows, key=lambda row: not row.unit.startswith("CPU")):

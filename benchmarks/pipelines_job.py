@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.sluice_job import parser
 from include.settings import ROOT, settings
 
-# JSON, which YAML contains.
+# JSON, a subset of YAML.
 SPEC = """{{
   "name": "readings", "storage": "file://{home}/pipeline", "catalog": "spark_catalog", "database": "default",
   "libraries": [{{"glob": {{"include": "transformations/**"}}}}],

@@ -1,6 +1,6 @@
 """What it costs to keep query progress: python -m benchmarks.progress [--small], in a home of its own, no broker.
 
-One busy flow, whose driver writes its reports down in every second block of batches: CPU of a batch with and without.
+A busy flow, whose driver stores progress reports in every second block of batches. Measures CPU with and without.
 """
 
 import argparse
@@ -46,28 +46,28 @@ def fill(batches: int) -> None:
 
 
 class Busy:
-    """The flow in a driver of this process."""
+    """The flow, in a driver of this process."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.engine = engine = database.connect(settings().control_url)
-        self.keeper = LeaseRenewer(
-            engine, Holder.here("main", driver.jvm_pid()), settings().lease_seconds, lambda why: os.abort()
+        self.lease_renewer = LeaseRenewer(
+            engine, Holder.here("main", driver.jvm_pid()), settings().lease_seconds, lambda reason: os.abort()
         )
-        self.keeper.take([BUSY.flow])
-        self.keeper.start()
+        self.lease_renewer.take([BUSY.flow])
+        self.lease_renewer.start()
         orders.begin(engine, [BUSY.flow], by_hand=False)
-        # It stands in no file.
+        # No table file declares the table.
         catalog.reload = lambda: Catalog({BUSY.name: BUSY})
-        self.host = Host(spark, engine, self.keeper, "main")
+        self.host = Host(spark, engine, self.lease_renewer, "main")
         self.keep = self.host._progress.keep
-        self.hosted = threading.Thread(target=lambda: self.host.run([BUSY], is_supervised=False), daemon=True)
-        self.hosted.start()
+        self.thread = threading.Thread(target=lambda: self.host.run([BUSY], is_supervised=False), daemon=True)
+        self.thread.start()
         self.wait_for(0)
 
     def end(self) -> None:
         commands.execute(self.engine, Command(Action.STOP, (BUSY.flow,), "benchmark", "it is over"))
-        self.hosted.join()
-        self.keeper.stop()
+        self.thread.join()
+        self.lease_renewer.stop()
 
     @property
     def batch(self) -> int:
@@ -79,30 +79,32 @@ class Busy:
             time.sleep(POLL_SECONDS)
 
     def block(self, batches: int, is_kept: bool) -> float:
-        """CPU seconds a batch, of so many in a row."""
+        """CPU seconds per batch, over this number of batches."""
         if is_kept:
-            # As after each second: nothing is left from the block before.
+            # Stores the reports of the previous block, which do not belong to this one.
             self.keep(self.host._flows[BUSY.flow])
         self.host._progress.keep = self.keep if is_kept else lambda flow: None
         begin = self.batch + 1
         self.wait_for(begin)
-        before = cpu_seconds()
+        begin_seconds = cpu_seconds()
         self.wait_for(begin + batches)
-        return (cpu_seconds() - before) / batches
+        return (cpu_seconds() - begin_seconds) / batches
 
 
 def compare(busy: Busy, blocks: int, batches: int) -> None:
     busy.wait_for(3 * batches)
     spent: dict[bool, list[float]] = {True: [], False: []}
     for number in range(blocks):
-        # Whoever comes second finds the JVM warmer.
+        # The second variant finds a warmer JVM, so the order alternates.
         for is_kept in (True, False) if number % 2 else (False, True):
             spent[is_kept].append(busy.block(batches, is_kept))
-    kept, none = (statistics.median(spent[is_kept]) for is_kept in (True, False))
-    ratios = [a / b for a, b in zip(spent[True], spent[False], strict=True)]
+    kept, plain = (statistics.median(spent[is_kept]) for is_kept in (True, False))
+    ratios = [
+        kept_seconds / other_seconds for kept_seconds, other_seconds in zip(spent[True], spent[False], strict=True)
+    ]
     quartiles = statistics.quantiles(ratios, n=4)
     print(
-        f"a batch of {ROWS_A_BATCH:,} rows: {1000 * kept:.0f} ms of CPU with its report kept, {1000 * none:.0f} ms "
+        f"a batch of {ROWS_A_BATCH:,} rows: {1000 * kept:.0f} ms of CPU with its report kept, {1000 * plain:.0f} ms "
         f"without; median of pairs {statistics.median(ratios):.3f} times as many (quartiles {quartiles[0]:.3f} to "
         f"{quartiles[2]:.3f}, {blocks} pairs of {batches} batches each)"
     )

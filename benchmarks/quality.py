@@ -1,7 +1,7 @@
 """What rules cost: python -m benchmarks.quality [--small], in a home of its own, without a broker.
 
-1. CPU of a batch of clean rows with five expectations against the same batch with none, in turn, in one session.
-2. How many `from_json` the executed plan of a parsed batch has.
+1. CPU of a batch of clean rows with five expectations and of the same batch with none, in turn, in one session.
+2. The number of `from_json` expressions in the executed plan of a parsed batch.
 """
 
 import argparse
@@ -50,7 +50,7 @@ FIVE = replace(
 
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
-    """Clean rows, stored as bronze stores them."""
+    """Store clean rows in bronze. Returns them, with columns `value BINARY` and `offset BIGINT`."""
     path = str(settings().table_path("bronze.events"))
     value = """to_json(named_struct('device', concat('tracker-', id % 1000), 'time', timestamp_millis(1772366400000 +
         id * 20), 'model', 'Stride', 'bpm', 60 + id % 90, 'kcal', cast(id % 100 / 1000 AS DECIMAL(9,3))))"""
@@ -59,28 +59,30 @@ def events(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def batch_cpu(table: Table, rows: DataFrame, number: int, checkpoint: Path) -> float:
-    """CPU seconds of one batch, from its first look to its commit; the table is empty before."""
-    named = replace(table, name=f"{table.name}_{number}")
-    create_table.create(rows.sparkSession, named)
-    # Not the first of its life, which looks for what an earlier try has left.
-    begun = Checkpoint(checkpoint, 1, committed=-2, written=-2, last_commit=None, source={})
-    life = FlowContext(named, begun, epoch=1, rows_before=rows.count())
+    """CPU seconds of a batch into an empty table, including its commit."""
+    numbered = replace(table, name=f"{table.name}_{number}")
+    create_table.create(rows.sparkSession, numbered)
+    # Not the first batch of a driver, which looks for rows of an earlier attempt.
+    state = Checkpoint(checkpoint, 1, committed=-2, written=-2, last_commit=None, source={})
+    context = FlowContext(numbered, state, epoch=1, rows_before=rows.count())
     gc.collect()
-    before = cpu_seconds()
-    batch.write(rows, 0, life)
-    return cpu_seconds() - before
+    begin_seconds = cpu_seconds()
+    batch.write(rows, 0, context)
+    return cpu_seconds() - begin_seconds
 
 
 def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -> None:
     spent: dict[str, list[float]] = {NONE.name: [], FIVE.name: []}
     warm_up = 8
     for number in range(rounds + warm_up):
-        # Whoever comes second finds the caches warm.
+        # The second variant finds warm caches, so the order alternates.
         for table in (NONE, FIVE) if number % 2 else (FIVE, NONE):
             seconds = batch_cpu(table, rows, number, checkpoint)
             spent[table.name] += [seconds] if number >= warm_up else []
     none, five = (statistics.median(spent[name]) for name in (NONE.name, FIVE.name))
-    spread = statistics.quantiles([b / a for a, b in zip(*spent.values(), strict=True)], n=4)
+    spread = statistics.quantiles(
+        [five_seconds / none_seconds for none_seconds, five_seconds in zip(*spent.values(), strict=True)], n=4
+    )
     print(
         f"five expectations on a batch of {rows.count():,} clean rows: {five:.2f} CPU seconds against {none:.2f} "
         f"without, {five / none:.3f} times as many "

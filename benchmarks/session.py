@@ -1,4 +1,4 @@
-"""A Spark session in a home of a benchmark's own, and what it spends."""
+"""A Spark session in the home directory of a benchmark, and its CPU time."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from include.settings import settings
 
 @contextmanager
 def session(catalog: Catalog) -> Iterator[SparkSession]:
-    """Also what this process starts is at home there."""
+    """Open a session in a temporary home directory, which child processes use, too."""
     jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         settings.cache_clear()
@@ -32,6 +32,6 @@ def session(catalog: Catalog) -> Iterator[SparkSession]:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its JVM."""
-    both = [psutil.Process(), psutil.Process(driver.jvm_pid())]
-    return sum(one.cpu_times().user + one.cpu_times().system for one in both)
+    """CPU seconds of this process and its JVM."""
+    processes = [psutil.Process(), psutil.Process(driver.jvm_pid())]
+    return sum(process.cpu_times().user + process.cpu_times().system for process in processes)

@@ -1,6 +1,6 @@
 """Sluice's driver for the flows of the benchmarks, which no table file declares.
 
-Run by its path, so that PYTHONPATH says of which checkout `include` is.
+It is started by its path, so that PYTHONPATH decides from which checkout `include` is imported.
 """
 
 import argparse
@@ -61,52 +61,52 @@ TABLES = {table.layer: table for table in (BRONZE, SILVER, GOLD)}
 
 
 def copies(count: int, topic: str) -> list[Table]:
-    """Flows that have a topic each."""
+    """Bronze flows, each with its own topic."""
     return [replace(BRONZE, name=f"{BRONZE.name}_{n}", source=Kafka(f"{topic}-{n}")) for n in range(count)]
 
 
 def tables(arguments: argparse.Namespace) -> list[Table]:
-    """By layer; `--rows` and `--files` bound a batch."""
+    """The tables of the selected layers. `--rows` and `--files` limit a batch."""
     if arguments.copies:
         return copies(arguments.copies, arguments.topic)
-    chosen = [TABLES[layer] for layer in arguments.layers]
+    selected = [TABLES[layer] for layer in arguments.layers]
     if arguments.interval is not None:
-        chosen = [replace(table, interval_seconds=arguments.interval) for table in chosen]
-    bounded = []
-    for table in chosen:
+        selected = [replace(table, interval_seconds=arguments.interval) for table in selected]
+    limited = []
+    for table in selected:
         if isinstance(table.source, Kafka):
-            most = {"max_offsets": arguments.rows} if arguments.rows else {}
-            bounded.append(replace(table, source=Kafka(arguments.topic, **most)))
+            limits = {"max_offsets": arguments.rows} if arguments.rows else {}
+            limited.append(replace(table, source=Kafka(arguments.topic, **limits)))
         else:
             files = {"max_files": arguments.files} if arguments.files else {}
-            bounded.append(replace(table, source=replace(table.source, **files)))
-    return bounded
+            limited.append(replace(table, source=replace(table.source, **files)))
+    return limited
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options that every engine's job takes."""
-    made = argparse.ArgumentParser()
-    made.add_argument("layers", nargs="+", choices=list(TABLES))
-    made.add_argument("--topic", default="readings")
-    made.add_argument("--rows", type=int, help="records of a batch from Kafka at the most")
-    made.add_argument("--files", type=int, help="files of a batch from a table at the most")
-    made.add_argument("--interval", type=float, help="seconds")
-    made.add_argument("--once", action="store_true", help="stop at the end of the source")
-    made.add_argument("--copies", type=int, help="so many flows from Kafka in one driver instead")
-    made.add_argument("--maintain", action="store_true", help="a window of the table instead")
-    return made
+    """The command line options of the jobs of all engines."""
+    options = argparse.ArgumentParser()
+    options.add_argument("layers", nargs="+", choices=list(TABLES))
+    options.add_argument("--topic", default="readings")
+    options.add_argument("--rows", type=int, help="records of a batch from Kafka at the most")
+    options.add_argument("--files", type=int, help="files of a batch from a table at the most")
+    options.add_argument("--interval", type=float, help="seconds")
+    options.add_argument("--once", action="store_true", help="stop at the end of the source")
+    options.add_argument("--copies", type=int, help="so many flows from Kafka in one driver instead")
+    options.add_argument("--maintain", action="store_true", help="a window of the table instead")
+    return options
 
 
 def main() -> None:
     arguments = parser().parse_args()
     os.environ.update(environment.write(settings(), java.home()))
-    chosen = tables(arguments)
-    known = Catalog({table.name: table for table in (*TABLES.values(), *chosen)})
-    catalog.load = catalog.reload = lambda: known
+    flows = tables(arguments)
+    all_tables = Catalog({table.name: table for table in (*TABLES.values(), *flows)})
+    catalog.load = catalog.reload = lambda: all_tables
     if arguments.maintain:
-        window.run(chosen[0], known)
+        window.run(flows[0], all_tables)
     else:
-        driver.run(chosen, once=arguments.once)
+        driver.run(flows, once=arguments.once)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What a batch of a hundred rows costs: python -m benchmarks.small_batches [--root DIR] [--small], with a broker.
 
-CPU seconds of Python and JVM for bronze (from Kafka), silver (rules, first of repeated rows) and gold (by minute): of
-Sluice, of stock Spark and Delta, and with `--root` of another checkout of Sluice. Of Sluice first within the first two
-minutes of a driver, its start not counted, a batch every two seconds; then of all warm, batch upon batch, in turn.
+Measures CPU seconds of Python and JVM for bronze (from Kafka), silver (rules, deduplication) and gold (by minute):
+Sluice, stock Spark and Delta, and with `--root` another checkout of Sluice. First the two minutes after the start of
+a driver, with a batch every two seconds; then blocks of consecutive batches after a warm-up, in turn.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SOURCE_ROWS = {"silver": readings.bronze_rows, "gold": readings.silver_rows}
 
 
 class Feed:
-    """The source of one layer of one engine, a file or a hundred records at a time."""
+    """Feeds the source of a layer of an engine, with a file or a hundred records per batch."""
 
     def __init__(self, engine: Engine, layer: str, kafka: str) -> None:
         self.engine, self.flow = engine, TABLES[layer].flow
@@ -43,7 +43,7 @@ class Feed:
             self._table = engine.table(source.table)
 
     def begin(self) -> None:
-        """Start the engine; return when its first batch is done."""
+        """Start the engine, and wait for its first batch."""
         self.feed(1)
         bounds = ("--rows", str(ROWS), "--files", "1", "--topic", self._topic)
         self.engine.start(self._layer, *bounds, *(() if self.engine.name == STOCK else ("--interval", "0.05")))
@@ -69,18 +69,18 @@ class Feed:
 
 
 def cold(feed: Feed, seconds: float) -> Figure:
-    """CPU seconds by batch, in the first `seconds` after its first one."""
-    begun = time.monotonic()
-    before = feed.engine.batches(feed.flow)
+    """CPU seconds per batch, in the first `seconds` after the first batch."""
+    began = time.monotonic()
+    batches_before = feed.engine.batches(feed.flow)
 
     def trickle() -> None:
-        while (left := begun + seconds - time.monotonic()) > 0:
-            next_at = time.monotonic() + min(left, COLD_SECONDS_APART)
+        while (remaining := began + seconds - time.monotonic()) > 0:
+            next_at = time.monotonic() + min(remaining, COLD_SECONDS_APART)
             feed.run(1)
             time.sleep(max(0.0, next_at - time.monotonic()))
 
     spent = feed.spend(trickle)
-    return cpu_figure([spent], feed.engine.batches(feed.flow) - before)
+    return cpu_figure([spent], feed.engine.batches(feed.flow) - batches_before)
 
 
 def warm_up(feed: Feed, batches: int) -> None:
@@ -92,31 +92,30 @@ def warm_up(feed: Feed, batches: int) -> None:
 
 def layer_rows(layer: str, engines: list[Engine], kafka: str, arguments: argparse.Namespace) -> list[Row]:
     feeds = [Feed(engine, layer, kafka) for engine in engines]
-    first: dict[str, Figure] = {}
+    cold_figures: dict[str, Figure] = {}
     try:
         for feed in feeds:
             feed.begin()
-            if feed.engine.name != STOCK:
-                first[feed.engine.name] = cold(feed, arguments.cold)
+            cold_figures[feed.engine.name] = cold(feed, arguments.cold)
             warm_up(feed, arguments.warm)
         blocks = {feed.engine.name: partial(feed.spend, partial(feed.run, arguments.batches)) for feed in feeds}
         spent = in_turn(blocks, arguments.rounds)
     finally:
         for engine in engines:
             engine.end()
-    warm = {name: cpu_figure(blocks_spent, arguments.batches) for name, blocks_spent in spent.items()}
+    warm_figures = {name: cpu_figure(blocks_spent, arguments.batches) for name, blocks_spent in spent.items()}
     return [
-        Row(f"{layer}: batch of {ROWS} rows, warm", "CPU-s", warm),
-        Row(f"{layer}: batch of {ROWS} rows, first {arguments.cold:.0f} s", "CPU-s", first),
+        Row(f"{layer}: batch of {ROWS} rows, warm", "CPU-s", warm_figures),
+        Row(f"{layer}: batch of {ROWS} rows, first {arguments.cold:.0f} s", "CPU-s", cold_figures),
     ]
 
 
 def engines_in(folder: Path, kafka: str, root: Path | None) -> list[Engine]:
-    made = [
+    engines = [
         Engine(OURS, folder / "sluice", "sluice_job.py", kafka),
         Engine(STOCK, folder / "stock", "stock_job.py", kafka),
     ]
-    return made + ([Engine(BEFORE, folder / "before", "sluice_job.py", kafka, root.resolve())] if root else [])
+    return engines + ([Engine(BEFORE, folder / "before", "sluice_job.py", kafka, root.resolve())] if root else [])
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """What a file costs: python -m benchmarks.sources [--few 100] [--many 10000], in a home of its own, without a broker.
 
-CPU seconds (Python and its JVM) a file, of one flow that reads `few` small CSV files and of one that reads `many`, in
-one session, after a first flow has warmed it up.
+Measures CPU seconds per file (Python and its JVM) of a flow with `few` small CSV files and of a flow with `many`. Both
+run in the same session, after a warm-up with another flow.
 """
 
 import argparse
@@ -32,33 +32,35 @@ def table(name: str) -> Table:
     )
 
 
-def seconds_a_file(spark: SparkSession, name: str, count: int) -> float:
+def seconds_per_file(spark: SparkSession, name: str, count: int) -> float:
     folder = Path(settings().folder(name))
     folder.mkdir(parents=True)
     for number in range(count):
         (folder / f"{number}.csv").write_text(f"date,amount,description\n{ROWS}")
     jvm = driver.jvm_pid()
     engine = database.connect(settings().control_url)
-    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
-    keeper.take([f"bronze.{name}"])
-    keeper.start()
+    lease_renewer = LeaseRenewer(
+        engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
+    )
+    lease_renewer.take([f"bronze.{name}"])
+    lease_renewer.start()
     try:
         begin = cpu_seconds()
-        Host(spark, engine, keeper, name).run_once([table(name)])
+        Host(spark, engine, lease_renewer, name).run_once([table(name)])
         return (cpu_seconds() - begin) / count
     finally:
-        keeper.stop()
+        lease_renewer.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sources", description=__doc__.splitlines()[0])
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=10_000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with session(Catalog({})) as spark:
-        seconds_a_file(spark, "warm_up", given.few)
-        few, many = seconds_a_file(spark, "few", given.few), seconds_a_file(spark, "many", given.many)
-    print(f"CPU a file: {few * 1000:.1f} ms of {given.few:,} files, {many * 1000:.1f} ms of {given.many:,}")
+        seconds_per_file(spark, "warm_up", arguments.few)
+        few, many = seconds_per_file(spark, "few", arguments.few), seconds_per_file(spark, "many", arguments.many)
+    print(f"CPU a file: {few * 1000:.1f} ms of {arguments.few:,} files, {many * 1000:.1f} ms of {arguments.many:,}")
     print(f"ratio {many / few:.2f} (aim: not above 1)")
 
 

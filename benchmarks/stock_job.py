@@ -1,7 +1,7 @@
 """The jobs of the quick starts of Spark and Delta, with default settings: the peer of benchmarks.sluice_job.
 
-Bronze by the Delta sink; silver without bad rows and repeated ones by an insert-only MERGE; gold by a MERGE of each
-batch's groups into what is stored, which a late row cannot make wrong, but a replay can.
+Bronze uses the Delta sink. Silver removes bad and repeated rows with an insert-only MERGE. Gold merges the groups of
+each batch into the stored ones: late rows are handled correctly, but a replayed batch is not.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def path_of(layer: str) -> str:
     return str(settings().table_path(TABLES[layer].name))
 
 
-def created(spark: SparkSession, layer: str, schema: str) -> DeltaTable:
+def create_table(spark: SparkSession, layer: str, schema: str) -> DeltaTable:
     return DeltaTable.createIfNotExists(spark).location(path_of(layer)).addColumns(StructType.fromDDL(schema)).execute()
 
 
@@ -46,30 +46,30 @@ def bronze(spark: SparkSession, arguments: argparse.Namespace) -> DataStreamWrit
     return spark.readStream.format("kafka").options(**options).load().writeStream.format("delta")
 
 
-def stored(spark: SparkSession, layer: str, arguments: argparse.Namespace) -> DataFrame:
+def read_stream(spark: SparkSession, layer: str, arguments: argparse.Namespace) -> DataFrame:
     options = {"maxFilesPerTrigger": str(arguments.files)} if arguments.files else {}
     return spark.readStream.format("delta").options(**options).load(path_of(layer))
 
 
 def silver(spark: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    target = created(spark, "silver", SCHEMA)
+    target = create_table(spark, "silver", SCHEMA)
 
     def write(rows: DataFrame, _: int) -> None:
-        same = "stored.device_id = new.device_id AND stored.time = new.time"
-        first = rows.dropDuplicates(["device_id", "time"])
-        target.alias("stored").merge(first.alias("new"), same).whenNotMatchedInsertAll().execute()
+        condition = "stored.device_id = new.device_id AND stored.time = new.time"
+        distinct_rows = rows.dropDuplicates(["device_id", "time"])
+        target.alias("stored").merge(distinct_rows.alias("new"), condition).whenNotMatchedInsertAll().execute()
 
     fields = F.from_json(F.col("value").cast("string"), SCHEMA)
-    typed = stored(spark, "bronze", arguments).select(fields.alias("reading")).select("reading.*")
+    typed = read_stream(spark, "bronze", arguments).select(fields.alias("reading")).select("reading.*")
     good = typed.where("device_id IS NOT NULL AND time IS NOT NULL AND heart_bpm BETWEEN 20 AND 250")
     return good.writeStream.foreachBatch(write)
 
 
 def gold(spark: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    target = created(spark, "gold", MERGED_SCHEMA)
-    add = {name: f"stored.{name} + new.{name}" for name in ("readings", "heart_bpm", "kcal")}
-    add |= {"min_heart_bpm": "least(stored.min_heart_bpm, new.min_heart_bpm)"}
-    add |= {"max_heart_bpm": "greatest(stored.max_heart_bpm, new.max_heart_bpm)"}
+    target = create_table(spark, "gold", MERGED_SCHEMA)
+    updates = {name: f"stored.{name} + new.{name}" for name in ("readings", "heart_bpm", "kcal")}
+    updates |= {"min_heart_bpm": "least(stored.min_heart_bpm, new.min_heart_bpm)"}
+    updates |= {"max_heart_bpm": "greatest(stored.max_heart_bpm, new.max_heart_bpm)"}
 
     def write(rows: DataFrame, _: int) -> None:
         groups = rows.groupBy("model", F.date_trunc("minute", "time").alias("minute")).agg(
@@ -79,11 +79,11 @@ def gold(spark: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter
             F.max("heart_bpm").alias("max_heart_bpm"),
             F.sum("kcal").alias("kcal"),
         )
-        same = "stored.model = new.model AND stored.minute = new.minute"
-        merge = target.alias("stored").merge(groups.alias("new"), same)
-        merge.whenMatchedUpdate(set=dict[str, Any](add)).whenNotMatchedInsertAll().execute()
+        condition = "stored.model = new.model AND stored.minute = new.minute"
+        merge = target.alias("stored").merge(groups.alias("new"), condition)
+        merge.whenMatchedUpdate(set=dict[str, Any](updates)).whenNotMatchedInsertAll().execute()
 
-    return stored(spark, "silver", arguments).writeStream.foreachBatch(write)
+    return read_stream(spark, "silver", arguments).writeStream.foreachBatch(write)
 
 
 def main() -> None:

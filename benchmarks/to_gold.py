@@ -1,8 +1,8 @@
 """From produce to gold: python -m benchmarks.to_gold [--rate N ...] [--small], with a broker of its own.
 
-Three flows of Sluice in one driver against three stock jobs, one after the other, at 20, 500 and 5,000 events a second.
-A record has reached gold when gold's batch that read it is done: each engine's checkpoints and logs tell, read from
-outside. What the engine burns meanwhile stands beside it.
+Compares three flows of Sluice in one driver with three stock jobs, in sequence, at 20, 500 and 5,000 events a second. A
+record has reached gold when the gold batch that read it is committed, according to the checkpoints and Delta logs of
+the engine. Also measures the CPU of the engine.
 """
 
 import argparse
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 30
 
 @dataclass
 class Journal:
-    """When each batch of a flow was done, and up to where it had read; kept, as Spark forgets old batches."""
+    """Commit time and end position of each batch of a flow. Spark deletes old batches, so they are collected."""
 
     path: Path
     done: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Journal:
 
     @property
     def batches(self) -> list[tuple[float, int]]:
-        """Oldest first."""
+        """Commit time (seconds since 1970) and end position of each batch, oldest first."""
         return [self.done[number] for number in sorted(self.done)]
 
 
 @contextmanager
 def watched(journals: list[Journal]) -> Iterator[None]:
-    ends = threading.Event()
+    stopped = threading.Event()
 
     def watch() -> None:
-        while not ends.wait(LOOK_SECONDS):
+        while not stopped.wait(LOOK_SECONDS):
             for journal in journals:
                 journal.look()
 
@@ -67,18 +67,18 @@ def watched(journals: list[Journal]) -> Iterator[None]:
     try:
         yield
     finally:
-        ends.set()
+        stopped.set()
         thread.join()
 
 
 def first_reaching(batches: list[tuple[float, int]], end: int) -> float | None:
-    """When the first batch was done that had read so far."""
-    at = bisect_left(batches, end, key=lambda batch: batch[1])
-    return batches[at][0] if at < len(batches) else None
+    """The commit time of the first batch that had read up to `end`; None if there is none."""
+    index = bisect_left(batches, end, key=lambda batch: batch[1])
+    return batches[index][0] if index < len(batches) else None
 
 
 def newest_version(path: Path, at: float) -> int:
-    """Of a table at a moment."""
+    """The newest version of a table at a time in seconds since 1970."""
     versions = Log(path).versions
     files = [path / "_delta_log" / f"{version:020}.json" for version in versions]
     return max(
@@ -87,12 +87,12 @@ def newest_version(path: Path, at: float) -> int:
 
 
 def reached_gold(engine: Engine, journals: dict[str, Journal]) -> list[tuple[int, float]]:
-    """For each batch of bronze, oldest first: the records up to which it had read, and when these were in gold."""
+    """For each bronze batch, oldest first: its end position in the topic, and when its records reached gold."""
     reached = []
     for at, records in journals["bronze"].batches:
-        for layer, below in (("bronze", "silver"), ("silver", "gold")):
+        for layer, next_layer in (("bronze", "silver"), ("silver", "gold")):
             version = newest_version(engine.table(TABLES[layer].name), at)
-            at = first_reaching(journals[below].batches, version) or float("inf")
+            at = first_reaching(journals[next_layer].batches, version) or float("inf")
             if at == float("inf"):
                 break
         else:
@@ -101,21 +101,21 @@ def reached_gold(engine: Engine, journals: dict[str, Journal]) -> list[tuple[int
 
 
 def latencies_seconds(engine: Engine, journals: dict[str, Journal], since: float, until: float) -> list[float]:
-    """Of each record that came between the two moments; the topic has one partition."""
+    """The sorted latencies of records that arrived between `since` and `until`. The topic has one partition."""
     table = DeltaTable(str(engine.table(TABLES["bronze"].name)))
     stored = table.to_pyarrow_table(columns=["offset", "timestamp"]).to_pylist()
-    reached = [(at, records) for records, at in reached_gold(engine, journals)]
+    reached = [(gold_at, records) for records, gold_at in reached_gold(engine, journals)]
     latencies = []
     for row in stored:
-        came = row["timestamp"].timestamp()
-        at = first_reaching(reached, row["offset"] + 1)
-        if at is not None and since <= came <= until:
-            latencies.append(at - came)
+        arrived_at = row["timestamp"].timestamp()
+        gold_at = first_reaching(reached, row["offset"] + 1)
+        if gold_at is not None and since <= arrived_at <= until:
+            latencies.append(gold_at - arrived_at)
     return sorted(latencies)
 
 
 class Stream:
-    """Records at a rate into the topic of one engine, from where the last rate ended."""
+    """Sends records to the topic of an engine at a given rate."""
 
     def __init__(self, kafka: str, topic: str) -> None:
         create_topic(kafka, topic, 1)
@@ -125,17 +125,17 @@ class Stream:
     def send(self, rate: int, seconds: float) -> None:
         begin = time.monotonic()
         for number in range(int(rate * seconds)):
-            ahead = number / rate - (time.monotonic() - begin)
-            if ahead > 0.005:
+            ahead_seconds = number / rate - (time.monotonic() - begin)
+            if ahead_seconds > 0.005:
                 self._producer.poll(0)
-                time.sleep(ahead)
+                time.sleep(ahead_seconds)
             self._producer.produce(self._topic, readings.payload(self._sent))
             self._sent += 1
         self._producer.flush()
 
 
 def start(engine: Engine, stream: Stream, topic: str) -> None:
-    """Return when the first records are in gold."""
+    """Start the engine, and wait until the first records are in gold."""
     stream.send(20, 1)
     layers = list(TABLES)
     for group in [layers] if engine.name == OURS else [[layer] for layer in layers]:
@@ -144,7 +144,7 @@ def start(engine: Engine, stream: Stream, topic: str) -> None:
 
 
 def at_rates(engine: Engine, kafka: str, arguments: argparse.Namespace) -> dict[int, tuple[list[float], Spent]]:
-    """By rate: latencies, and what was spent while records came."""
+    """By rate: the latencies in seconds, and the cost of the engine while records arrived."""
     topic = f"events-{engine.home.name}"
     journals = {layer: Journal(engine.checkpoint(table.flow)) for layer, table in TABLES.items()}
     stream, spans = Stream(kafka, topic), {}
@@ -167,17 +167,17 @@ def at_rates(engine: Engine, kafka: str, arguments: argparse.Namespace) -> dict[
 
 def rows(by_engine: dict[str, dict[int, tuple[list[float], Spent]]], rates: list[int]) -> Iterator[Row]:
     for rate in rates:
-        what, latencies, burnt = f"trackers alone at {rate:,} events/s", {}, {}
+        title, latencies, cpu = f"trackers alone at {rate:,} events/s", {}, {}
         centiles: dict[int, dict[str, Figure]] = {50: {}, 95: {}}
-        for name, at in by_engine.items():
-            latencies[name], spent = at[rate]
-            burnt[name] = cpu_figure([spent], spent.wall_seconds / 60)
+        for name, by_rate in by_engine.items():
+            latencies[name], spent = by_rate[rate]
+            cpu[name] = cpu_figure([spent], spent.wall_seconds / 60)
             for centile in centiles:
                 value = statistics.quantiles(latencies[name], n=100)[centile - 1]
-                centiles[centile][name] = Figure((value,), burnt[name].is_flagged)
-        yield Row(what, "CPU-s a minute", burnt)
-        yield Row(f"{what}: produce to gold, median", "s", centiles[50])
-        yield Row(f"{what}: produce to gold, p95", "s", centiles[95])
+                centiles[centile][name] = Figure((value,), cpu[name].is_flagged)
+        yield Row(title, "CPU-s a minute", cpu)
+        yield Row(f"{title}: produce to gold, median", "s", centiles[50])
+        yield Row(f"{title}: produce to gold, p95", "s", centiles[95])
 
 
 def main() -> None:

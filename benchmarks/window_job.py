@@ -10,10 +10,10 @@ SCHEMA = "number BIGINT, time TIMESTAMP, value INT, payload BINARY"
 
 
 def _reader(name: str) -> Table:
-    # So small that every window finds something to do.
-    wants = Maintenance(target_file_mb=0.05, time_travel_hours=0.001)
+    # The values are so small that every window finds work.
+    policy = Maintenance(target_file_mb=0.05, time_travel_hours=0.001)
     return Table(
-        name=name, comment="as it came", source=Delta(SOURCE), schema=SCHEMA, interval_seconds=1, maintain=wants
+        name=name, comment="as it came", source=Delta(SOURCE), schema=SCHEMA, interval_seconds=1, maintain=policy
     )
 
 

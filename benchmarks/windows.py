@@ -1,9 +1,9 @@
 """What windows cost: python -m benchmarks.windows [--small] [--only PART], in a home of its own, without a broker.
 
-1. How long a flow stands at its gate beyond the work in the window, and what a window does to the batches of another
-   flow of the same driver. The window's job is a process of its own, as in production.
-2. CPU seconds per GB compacted: by plan, by plain OPTIMIZE, by delta-rs, over copies of one table in one session.
-3. A thousand small appends with windows in between: files against the fewest possible, bytes written again.
+1. How long a flow waits at its gate in addition to the work in the window, and how a window affects another flow of the
+   driver. The job of the window runs in its own process, as in production.
+2. CPU seconds per GB of compaction: Sluice's plan, plain OPTIMIZE, and delta-rs, over copies of a table in one session.
+3. A thousand small appends with windows in between: the number of files relative to the minimum, and rewritten bytes.
 """
 
 import argparse
@@ -47,43 +47,45 @@ MB = 2**20
 
 
 def rows(count: int, seed: int) -> pa.Table:
-    """About 100 bytes each, half of them noise."""
-    dice = numpy.random.default_rng(seed)
+    """Rows of about 100 bytes, half of them random. Columns: number, time, value, payload."""
+    generator = numpy.random.default_rng(seed)
     return pa.table(
         {
             "number": pa.array(range(count), pa.int64()),
             "time": pa.array((seed * 1_000_000 + numpy.arange(count)), pa.timestamp("us", "UTC")),
-            "value": pa.array(dice.integers(0, 1_000, count), pa.int32()),
-            "payload": pa.array([dice.bytes(48) for _ in range(count)], pa.binary()),
+            "value": pa.array(generator.integers(0, 1_000, count), pa.int32()),
+            "payload": pa.array([generator.bytes(48) for _ in range(count)], pa.binary()),
         }
     )
 
 
 def pauses(spark: SparkSession, count: int) -> None:
-    """Two flows of one driver, a batch a second each; `count` windows on the table of one of them."""
+    """Run two flows in a driver, with a batch a second, and `count` windows on the table of one of them."""
     append(rows(100, 0))
     engine = database.connect(settings().control_url)
     jvm = driver.jvm_pid()
-    keeper = LeaseRenewer(engine, Holder.here("main", jvm), settings().lease_seconds, lambda why: driver.halt(jvm, why))
-    keeper.take([lease.of_driver("main")])
-    keeper.start()
+    lease_renewer = LeaseRenewer(
+        engine, Holder.here("main", jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
+    )
+    lease_renewer.take([lease.of_driver("main")])
+    lease_renewer.start()
     orders.begin(engine, [WATCHED.name, OTHER.name], by_hand=False)
-    # These tables stand in no file.
+    # No table file declares these tables.
     catalog.reload = lambda: CATALOG
-    host = Host(spark, engine, keeper, "main")
-    hosted = threading.Thread(target=lambda: host.run([WATCHED, OTHER], is_supervised=True), daemon=True)
-    ends = threading.Event()
-    feeder = threading.Thread(target=feed, args=(ends,), daemon=True)
-    hosted.start()
+    host = Host(spark, engine, lease_renewer, "main")
+    driver_thread = threading.Thread(target=lambda: host.run([WATCHED, OTHER], is_supervised=True), daemon=True)
+    stopped = threading.Event()
+    feeder = threading.Thread(target=feed, args=(stopped,), daemon=True)
+    driver_thread.start()
     feeder.start()
     time.sleep(40)
     spans = []
     for _ in range(count):
-        spans.append(a_window(engine))
+        spans.append(run_window(engine))
         time.sleep(8)
-    ends.set()
+    stopped.set()
     feeder.join()
-    say_pauses(engine, host, spans)
+    print_pauses(engine, host, spans)
     for name in (WATCHED.name, OTHER.name):
         host._flows[name].query.stop()
 
@@ -92,64 +94,64 @@ def append(table: pa.Table) -> None:
     write_deltalake(str(settings().table_path(SOURCE)), table, mode="append")
 
 
-def feed(ends: threading.Event) -> None:
+def feed(stopped: threading.Event) -> None:
     seed = 1
-    while not ends.wait(1):
+    while not stopped.wait(1):
         append(rows(200, seed))
         seed += 1
 
 
-def a_window(engine: object) -> tuple[float, float]:
-    """Open one from a process of its own; returns when it was open, seconds since 1970."""
+def run_window(engine: object) -> tuple[float, float]:
+    """Run a window in its own process. Returns when it opened and closed, in seconds since 1970."""
     command = [sys.executable, "-m", "benchmarks.window_job"]
     subprocess.run(command, check=True, capture_output=True)
     newest = windows.calendar(engine, WATCHED.name, 1)[0]
     return newest.opened_at or 0, newest.closed_at or 0
 
 
-def say_pauses(engine: object, host: Host, spans: list[tuple[float, float]]) -> None:
-    waited = [one for window in windows.calendar(engine, WATCHED.name) for one in window.pauses]
-    beyond = sorted(one.beyond_seconds for one in waited)
+def print_pauses(engine: object, host: Host, spans: list[tuple[float, float]]) -> None:
+    window_pauses = [pause for window in windows.calendar(engine, WATCHED.name) for pause in window.pauses]
+    extra = sorted(pause.beyond_seconds for pause in window_pauses)
     print(f"{len(spans)} windows, open for {statistics.median(b - a for a, b in spans):.1f} s (median)")
-    if beyond:
-        p95 = beyond[min(len(beyond) - 1, round(0.95 * len(beyond)))]
+    if extra:
+        p95 = extra[min(len(extra) - 1, round(0.95 * len(extra)))]
         print(
-            f"pauses beyond the work in the window: {len(beyond)}, median {statistics.median(beyond):.2f} s, "
-            f"p95 {p95:.2f} s, longest {beyond[-1]:.2f} s"
+            f"pauses beyond the work in the window: {len(extra)}, median {statistics.median(extra):.2f} s, "
+            f"p95 {p95:.2f} s, longest {extra[-1]:.2f} s"
         )
-    during, else_ = [], []
+    during, outside = [], []
     for progress in host._flows[OTHER.name].query.recentProgress:
         began = time.mktime(time.strptime(progress.timestamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
         ended = began + progress.batchDuration / 1000
         if progress.numInputRows:
             is_during = any(began < closed and ended > opened for opened, closed in spans)
-            (during if is_during else else_).append(progress.batchDuration)
-    if during and else_:
-        ratio = statistics.median(during) / statistics.median(else_)
+            (during if is_during else outside).append(progress.batchDuration)
+    if during and outside:
+        ratio = statistics.median(during) / statistics.median(outside)
         print(f"batches of another flow: {ratio:.2f} times as long while a window is open ({len(during)} batches)")
 
 
 def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> None:
-    """CPU seconds per GB by three ways, in turn, over copies of one table."""
+    """Measure CPU seconds per GB of three variants, in turn, over copies of a table."""
     path = settings().table_path("bronze.scattered")
     for seed in range(files):
         write_deltalake(str(path), rows(rows_each + seed, seed), mode="append")
     gigabytes = sum(file.bytes for file in Log(path).state.live) / 1e9
-    ways = {measure.OURS: by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
-    turns = itertools.count()
+    variants = {measure.OURS: by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
+    copy_numbers = itertools.count()
 
     def once(name: str) -> Spent:
-        copy = settings().table_path(f"bronze.copy_{next(turns)}")
+        copy = settings().table_path(f"bronze.copy_{next(copy_numbers)}")
         shutil.copytree(path, copy)
-        spent = measure.spend(cpu_seconds, lambda: ways[name](spark, copy))
+        spent = measure.spend(cpu_seconds, lambda: variants[name](spark, copy))
         shutil.rmtree(copy)
         return spent
 
-    blocks = {name: partial(once, name) for name in ways}
+    blocks = {name: partial(once, name) for name in variants}
     # The first round warms up.
     measure.in_turn(blocks, 1)
     spent = measure.in_turn(blocks, rounds)
-    figures = {name: measure.cpu_figure(of_way, gigabytes) for name, of_way in spent.items()}
+    figures = {name: measure.cpu_figure(blocks_spent, gigabytes) for name, blocks_spent in spent.items()}
     measure.found(Row(f"compaction of {files} files, {gigabytes * 1000:.0f} MB", "CPU-s per GB", figures))
 
 
@@ -165,25 +167,25 @@ def by_delta_rs(_: SparkSession, path: Path) -> None:
     DeltaTable(str(path)).optimize.compact(target_size=128 * MB)
 
 
-def compact_by_plan(spark: SparkSession, path: Path, wants: Maintenance, waited_seconds: float) -> int:
-    """Returns the bytes that were written again."""
+def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited_seconds: float) -> int:
+    """Compact by Sluice's plan. Returns the number of rewritten bytes."""
     live = Log(path).state.live
     facts = Facts(live=live, dead=[], now=time.time(), seconds_since_compaction=waited_seconds)
-    step = planning.plan(facts, wants).step(OPTIMIZE)
+    step = planning.plan(facts, policy).step(OPTIMIZE)
     if step.is_worth_it:
         maintain.compact(spark, f"{path.parent.name}.{path.name}", step, {})
     return step.numbers.get("bytes_rewritten", 0)
 
 
 def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
-    path, wants = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
+    path, policy = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
     ingested = rewritten = 0
     for number in range(triggers):
         write_deltalake(str(path), rows(1_000 + number % 300, number), mode="append")
         if number % every == every - 1:
-            rewritten += compact_by_plan(spark, path, wants, waited_seconds=3_600)
+            rewritten += compact_by_plan(spark, path, policy, waited_seconds=3_600)
     # A day later.
-    rewritten += compact_by_plan(spark, path, wants, waited_seconds=86_400)
+    rewritten += compact_by_plan(spark, path, policy, waited_seconds=86_400)
     log = Log(path)
     ingested = sum(commit.bytes or 0 for commit in log.commits() if commit.operation == "WRITE") or sum(
         action["add"]["size"]
@@ -201,9 +203,9 @@ def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
     )
 
 
-def timed(what: Callable[[], None]) -> None:
+def print_duration(work: Callable[[], None]) -> None:
     begin = time.monotonic()
-    what()
+    work()
     print(f"  ({time.monotonic() - begin:.0f} s)", flush=True)
 
 
@@ -222,7 +224,7 @@ def main() -> None:
             "pauses": lambda: pauses(spark, 2 if small else 20),
         }
         for part in only or parts:
-            timed(parts[part])
+            print_duration(parts[part])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What can go wrong, one class for each person who must act, each with its exit code.
+"""The errors of Sluice: a class for each person who must act, each with its exit code.
 
-A message is one sentence: the table or setting, what is wrong with its value, what to do.
+A message is one sentence that names the table or setting, the mistake in its value, and the remedy.
 """
 
 import sys
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class SluiceError(Exception):
-    """Something Sluice can name. Everything else is a bug and shows its stack trace."""
+    """An error that Sluice expects. Any other exception is a bug and shows its stack trace."""
 
     exit_code = 1
-    # Whether no retry cures it.
+    # True where a retry cannot help.
     needs_person = False
 
 
@@ -25,7 +25,7 @@ class UsageError(SluiceError):
 class DeclarationError(SluiceError):
     """The author of a table file has to change it.
 
-    sentences: one for each mistake, a line of its own in the message. table: the one whose file it is, where it is one.
+    sentences: one for each mistake, each on its own line of the message. table: the table of the file, if it has one.
     """
 
     exit_code = 3
@@ -38,31 +38,31 @@ class DeclarationError(SluiceError):
 
 
 class Unreachable(SluiceError):
-    """A part outside this process (broker, control database, source table) does not answer. A retry may cure it."""
+    """A part outside this process (broker, control database, source table) does not answer. A retry may help."""
 
     exit_code = 4
 
 
 class LeaseHeld(SluiceError):
-    """Another live process owns the right to write. Nothing was touched."""
+    """Another live process holds the lease. This process has written nothing."""
 
     exit_code = 5
 
 
 class LeaseLost(SluiceError):
-    """This process may no longer write; it ended before anybody else could begin."""
+    """This process has lost its lease. It ended before another process could take it."""
 
     exit_code = 6
 
 
 class SetupError(SluiceError):
-    """The machine lacks something: a port, Java, disk, a process that stayed up."""
+    """The machine lacks something: a port, Java, disk space, or a process that keeps running."""
 
     exit_code = 7
 
 
 class FlowFailed(SluiceError):
-    """A flow's query ended with an error of its own. error: Spark's class of it, or Java's."""
+    """A flow's query ended with an error. error: Spark's error class, or the Java class."""
 
     exit_code = 8
 
@@ -72,9 +72,9 @@ class FlowFailed(SluiceError):
 
 
 class Broken(FlowFailed):
-    """A flow failed in a way that no retry cures: schema, contract, lost data, a checkpoint that does not fit.
+    """A flow failed and a retry cannot help: schema, contract, lost data, or a checkpoint that does not match.
 
-    error: Spark's class of it, or one of those that `docs/runbooks/broken.md` describes.
+    error: Spark's error class, or a class that `docs/runbooks/broken.md` describes.
     """
 
     exit_code = 9
@@ -82,14 +82,14 @@ class Broken(FlowFailed):
 
 
 class Unbalanced(SluiceError):
-    """Rows are in a table twice, or are missing from it, by the ledger's account."""
+    """The ledger finds that a table holds rows twice, or lacks rows."""
 
     exit_code = 10
     needs_person = True
 
 
 def report(main: Callable[[], None]) -> None:
-    """Run an entry point; a `SluiceError` becomes its sentence on stderr and its exit code."""
+    """Run an entry point. For a `SluiceError`, print its sentence to stderr and exit with its code."""
     try:
         main()
     except DeclarationError as error:

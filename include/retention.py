@@ -1,32 +1,31 @@
-"""How long what is written beside the tables is kept, and how large it may grow: every bound, and only here.
+"""Retention and size limits of everything that Sluice writes outside the tables. All limits are in this module.
 
-Ages in days, sizes in bytes. Who asked for what, and what came of it, is kept for longer than a year.
+Ages are in days, sizes in bytes. Commands of persons and their results are kept for longer than a year.
 """
 
-# Of the control database: what persons asked for, and what came of it.
+# Control database: commands of persons, and their results.
 AUDIT_DAYS = 400
 INCIDENT_DAYS = 400
 JOB_DAYS = 400
 WINDOW_DAYS = 400
 SHUTDOWN_DAYS = 400
-# What goes by the clock, and says the same each time: windows that were not worth it, schedules that were followed, how
-# long a flow stood at its gate, readers that have let go.
+# Control database: routine records, such as skipped windows, scheduled runs, pauses at the gate, released readers.
 ROUTINE_DAYS = 30
 
-# Of Airflow: its runs with all that belongs to them, and the logs of their tasks. The newest run of each DAG stays.
+# Airflow: DAG runs with their task instances, and task logs. The newest run of each DAG stays.
 AIRFLOW_DAYS = 14
 TASK_LOG_DAYS = 14
 TASK_LOG_BYTES = 200_000_000
 
-# Of each log of a process, before it becomes the one of before, which is lost then.
+# The log of a process is rotated at this size. One older log is kept.
 LOG_BYTES = 20_000_000
 LINEAGE_BYTES = 10_000_000
 
-# What drivers wrote down of their queries: in the table, and while nobody gathers it.
+# Query progress: in the progress table, and in the journals that are not yet collected.
 PROGRESS_DAYS = 30
 JOURNAL_BYTES = 500_000_000
 
-# Of checkpoints: generations that two newer ones follow. A trace of old rows looks into them.
+# Checkpoints: generations that two newer generations follow. A trace of old rows reads them.
 GENERATION_DAYS = 400
-# What a process that was killed has left in the folder for temporary files.
+# Temporary files that a killed process has left behind.
 SCRATCH_DAYS = 7

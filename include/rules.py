@@ -1,14 +1,14 @@
-"""The rules of `Table(expect=(...))`: conditions of one's own, and ready-made ones.
+"""The rules of `Table(expect=(...))`: SQL conditions (`Expect`), and functions for common rules.
 
-A value that is missing breaks each of the ready-made ones; `otherwise` says, as in `Expect`, what becomes of the row,
-and `name` replaces the rule's own.
+A NULL value breaks each rule of these functions. `otherwise` is the action for a row that breaks the rule, as in
+`Expect`. `name` replaces the default name of the rule.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# What becomes of a row that breaks a rule, the strictest first. Of several rules the strictest decides; quarantine goes
-# before drop, because nothing that one rule wants kept may vanish by another.
+# The actions for a row that breaks a rule, the strictest first. The strictest action of all broken rules applies.
+# Quarantine precedes drop: a row that one rule wants to keep must not be lost because of another rule.
 ACTIONS = ("fail", "quarantine", "drop", "warn")
 QUARANTINE = "quarantine"
 
@@ -17,11 +17,11 @@ QUARANTINE = "quarantine"
 class Expect:
     """A SQL condition every row should meet. NULL fails.
 
-    otherwise: what becomes of a row that does not. `warn` keeps and counts it; `drop` leaves it out and counts it;
-        `quarantine` moves it to `quarantine.<layer>_<name>`, with the names of the rules it broke; `fail` ends the flow
-        before anything of the batch is written. Of several rules that a row breaks, the strictest decides:
-        fail, quarantine, drop, warn.
-    columns: those the condition names, where the catalog is to look for them.
+    otherwise: the action for a row that does not meet it. `warn` keeps and counts the row; `drop` removes and counts
+        it; `quarantine` moves it to `quarantine.<layer>_<name>`, with the names of the rules that it breaks; `fail`
+        ends the flow before it writes the batch. If a row breaks several rules, the strictest action applies: fail,
+        quarantine, drop, warn.
+    columns: columns of the condition that the catalog should check for existence.
     """
 
     name: str
@@ -32,9 +32,9 @@ class Expect:
 
 @dataclass(frozen=True)
 class Unique:
-    """No other row has the same `columns`, neither stored nor before it in its batch. NULL fails.
+    """No stored row, and no earlier row of the batch, has the same values in `columns`. NULL fails.
 
-    Rows that another rule keeps out of the table do not count. Write it as `unique(...)`.
+    Rows that another rule keeps out of the table do not count. Table files write `unique(...)`.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Unique:
 
 @dataclass(frozen=True)
 class References:
-    """The value of `column` is in the column `key` of another table, as that is stored when the batch is judged.
+    """The value of `column` is in the column `key` of another table, as stored when the batch is checked.
 
-    NULL fails. While the other table is not stored at all, the flow waits. Write it as `references(...)`.
+    NULL fails. The flow waits until the other table exists. Table files write `references(...)`.
     """
 
     name: str
@@ -64,33 +64,33 @@ Rule = Expect | Unique | References
 
 
 def not_null(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Expect:
-    """Each of these columns has a value."""
-    condition = " AND ".join(f"{_quoted(column)} IS NOT NULL" for column in _some(columns))
+    """None of these columns is NULL."""
+    condition = " AND ".join(f"{_quoted(column)} IS NOT NULL" for column in _require_values(columns))
     return Expect(name or f"{' and '.join(columns)} not null", condition, otherwise, columns)
 
 
 def one_of(
     column: str, values: Iterable[str | int | bool], otherwise: str = QUARANTINE, name: str | None = None
 ) -> Expect:
-    """The column has one of these values."""
-    listed = ", ".join(_literal(value) for value in _some(tuple(values)))
-    return Expect(name or f"{column} in set", f"{_quoted(column)} IN ({listed})", otherwise, (column,))
+    """The value of the column is one of these."""
+    literals = ", ".join(_literal(value) for value in _require_values(tuple(values)))
+    return Expect(name or f"{column} in set", f"{_quoted(column)} IN ({literals})", otherwise, (column,))
 
 
 def unique(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Unique:
-    """No other row, of the same batch or stored, has the same values there; the first one stays.
+    """No other row, of the same batch or stored, has the same values in these columns. The first row stays.
 
-    Reads these columns of the whole table in every batch. To leave repeated rows out, `Append(unique=...)` is cheaper.
+    Each batch reads these columns of the whole table. `Append(unique=...)` is a cheaper way to remove repeated rows.
     """
-    return Unique(name or f"{' and '.join(_some(columns))} unique", columns, otherwise)
+    return Unique(name or f"{' and '.join(_require_values(columns))} unique", columns, otherwise)
 
 
 def references(column: str, table: str, key: str, otherwise: str = QUARANTINE, name: str | None = None) -> References:
-    """The column's value is in the column `key` of another table of the catalog, as it is stored at that moment."""
+    """The value of `column` is in the column `key` of another table, as stored when the batch is checked."""
     return References(name or f"{column} in {table}", column, table, key, otherwise)
 
 
-def _some(values: tuple) -> tuple:  # type: ignore[type-arg]
+def _require_values(values: tuple) -> tuple:  # type: ignore[type-arg]
     if not values:
         raise ValueError("a rule over nothing: name a column, or a value")
     return values

@@ -1,4 +1,4 @@
-"""Where things are. Read from the environment once; every name and default is in `.env.example`."""
+"""Paths, ports and addresses, read once from the environment. `.env.example` lists every name and default."""
 
 import math
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from include.errors import UsageError
 
-# A driver ends itself a sixth of a lease before that is over, as it notices at one of sixty looks.
+# As shares of a lease: a driver that cannot renew ends itself this long before expiry, and checks at this interval.
 LEASE_MARGIN, LEASE_LOOK = 1 / 6, 1 / 60
-# How long it may take to end its JVM.
+# Upper bound of the time that halting the JVM takes.
 HALT_SECONDS = 1
 SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_LOOK))
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,17 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 class Settings:
     """The places and ports of one installation.
 
-    home: everything Sluice writes lies below it.
+    home: the directory of everything that Sluice writes.
     jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
-    landing: the folder, or its URL, below which files land.
+    landing: path or URL of the landing folder.
     kafka: bootstrap servers, `host:port[,host:port]`.
     control_url: SQLAlchemy URL of the control database.
-    airflow_port: where the Airflow UI listens on 127.0.0.1.
-    lease_seconds: how long a lease lasts without renewal.
-    lineage_url: where an OpenLineage receiver listens; empty: there is none.
+    airflow_port: port of the Airflow UI on 127.0.0.1.
+    lease_seconds: time to live of a lease without renewal.
+    lineage_url: URL of an OpenLineage receiver; empty if there is none.
     examples: whether the tables of `include/examples` belong to the platform.
-    fast_path: whether small batches are committed without a Spark query (`include.engine.fast_path`).
-    four_eyes: whether nobody approves what he asked for himself; None: where Airflow has more than one user.
+    fast_path: whether `include.engine.fast_path` commits small batches without a Spark query.
+    four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
     """
 
     home: Path
@@ -52,12 +52,12 @@ class Settings:
 
     @property
     def store(self) -> str:
-        """The scheme of the file system that the lake lies on."""
+        """The URL scheme of the file system that holds the lake."""
         return "file"
 
     @property
     def spark_class_path(self) -> str:
-        """What drivers and executors need beyond the jars of PySpark."""
+        """The class path of drivers and executors, in addition to the jars of PySpark."""
         return f"{self.jars}/spark/*:{self.jars}/s3/*"
 
     @property
@@ -66,30 +66,30 @@ class Settings:
 
     @property
     def temporary(self) -> Path:
-        """What processes put here is of use to them alone."""
+        """The directory for temporary files of processes."""
         return self.home / "tmp"
 
     @property
     def journals(self) -> Path:
-        """Where drivers write down how their queries do."""
+        """The directory of the query progress that drivers write."""
         return self.home / "progress"
 
     @property
     def definitions(self) -> Path:
-        """Where the last good definition of each table is kept."""
+        """The directory of the last good definition of each table."""
         return self.home / "definitions"
 
     def table_path(self, table: str) -> Path:
-        """Where the Delta table `layer.name` lies."""
+        """The path of the Delta table `<layer>.<name>`."""
         layer, name = table.split(".")
         return self.lake / layer / name
 
     def folder(self, path: str) -> str:
-        """Where files land: `path` below the landing folder, unless it is absolute or a URL."""
+        """`path` below the landing folder; an absolute path or a URL stays as it is."""
         return _folder(path if path.startswith("/") or "://" in path else f"{self.landing}/{path}")
 
     def is_stored(self, table: str) -> bool:
-        """Whether there is a Delta table `layer.name`."""
+        """Whether the Delta table `<layer>.<name>` exists."""
         return (self.table_path(table) / "_delta_log").is_dir()
 
     def checkpoints(self, flow: str) -> Path:
@@ -98,7 +98,7 @@ class Settings:
 
 
 def from_environment(environment: dict[str, str]) -> Settings:
-    """Settings out of `SLUICE_*` variables. Raises UsageError for a value that is not the number it has to be."""
+    """Settings from the `SLUICE_*` variables. Raises UsageError for an invalid value."""
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
     return Settings(
         home=home,
@@ -108,7 +108,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_lease_seconds(environment),
-        # Its own name, which every other producer of lineage knows.
+        # The variable that other OpenLineage producers read, too.
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
@@ -126,7 +126,7 @@ def _number(environment: dict[str, str], name: str, default: float) -> float:
         number = float(value)
     except ValueError:
         number = 0
-    # Not `number <= 0`, which lets nan pass.
+    # `number <= 0` would accept nan.
     if not 0 < number < math.inf:
         raise UsageError(
             f"{name} is {value!r}, which is not a number above 0: set it to one, or unset it for {default}"
@@ -164,5 +164,5 @@ def _port(environment: dict[str, str], name: str, default: int) -> int:
 
 @lru_cache
 def settings() -> Settings:
-    """This process's settings."""
+    """The settings of this process."""
     return from_environment(dict(os.environ))

@@ -1,6 +1,6 @@
-"""The medallion of benchmarks.bulk_medallion for Spark Declarative Pipelines, which alone can import it.
+"""The medallion of benchmarks.bulk_medallion as a Spark Declarative Pipeline. Only spark-pipelines can import it.
 
-Repeated rows stay: `dropDuplicates` is analysed when the pipeline is declared, and its source is no table by then.
+Repeated rows are kept: `dropDuplicates` is analyzed at the declaration of the pipeline, before its source exists.
 """
 
 from pyspark import pipelines as dp

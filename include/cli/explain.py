@@ -1,4 +1,4 @@
-"""python -m include.ledger explain: what is in a version of a table, and where a record or a file ended."""
+"""The command `explain`: what is in a version of a table, and where a record or a file ended."""
 
 import argparse
 import json
@@ -12,24 +12,24 @@ from include.ledger.trace import Stop
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("explain", help="what is in a version, or where a Kafka record or a file ended")
-    found.add_argument("table", nargs="?", help="with --version or --file")
-    found.add_argument(
+    parser = commands.add_parser("explain", help="what is in a version, or where a Kafka record or a file ended")
+    parser.add_argument("table", nargs="?", help="with --version or --file")
+    parser.add_argument(
         "--version", type=int, metavar="N", help="of the table: which offsets, versions, files are in it"
     )
-    found.add_argument("--file", metavar="NAME", help="below the folder of the table's source: where it ended")
-    found.add_argument("--topic", help="with --partition and --offset: where that record ended")
-    found.add_argument("--partition", type=int, metavar="N")
-    found.add_argument("--offset", type=int, metavar="N")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
+    parser.add_argument("--file", metavar="NAME", help="below the folder of the table's source: where it ended")
+    parser.add_argument("--topic", help="with --partition and --offset: where that record ended")
+    parser.add_argument("--partition", type=int, metavar="N")
+    parser.add_argument("--offset", type=int, metavar="N")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
     record = (arguments.topic, arguments.partition, arguments.offset)
-    asked = [arguments.version is not None, arguments.file is not None, None not in record]
-    if sum(asked) != 1 or (arguments.table is None) != (None not in record):
+    forms = [arguments.version is not None, arguments.file is not None, None not in record]
+    if sum(forms) != 1 or (arguments.table is None) != (None not in record):
         raise UsageError("explain takes TABLE --version N, TABLE --file NAME, or --topic T --partition P --offset O")
     if arguments.version is not None:
         origin = provenance.of_version(tables, tables.table(arguments.table), arguments.version)
@@ -47,5 +47,5 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _lines(stop: Stop, depth: int = 0) -> Iterator[str]:
     yield f"{'  ' * depth}{stop.sentence}"
-    for one in stop.below:
-        yield from _lines(one, depth + 1)
+    for stop_below in stop.below:
+        yield from _lines(stop_below, depth + 1)

@@ -10,16 +10,16 @@ from include.monitoring.graph import look
 
 
 def add(commands: Any) -> None:
-    """The command `graph`."""
+    """Adds the command `graph`."""
     parser = commands.add_parser("graph", help="who reads whom, and how far behind")
     parser.add_argument("--json", action="store_true", help="for programs: nodes and edges")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    found = look(catalog.load())
+    graph = look(catalog.load())
     if not arguments.json:
-        print(found.text())
+        print(graph.text())
         return
-    nodes, edges = [asdict(node) for node in found.nodes], [edge.as_json() for edge in found.edges]
+    nodes, edges = [asdict(node) for node in graph.nodes], [edge.as_json() for edge in graph.edges]
     print(json.dumps({"nodes": nodes, "edges": edges}, indent=2))

@@ -12,53 +12,61 @@ from include.readers.batches import BatchRecord, Other
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("inspect", help="what every batch read and wrote, and what a restart will do")
-    found.add_argument("table")
-    found.add_argument("--flow", help="of this flow only, where the table has several")
-    found.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N batches and commits (20)")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
+    parser = commands.add_parser("inspect", help="what every batch read and wrote, and what a restart will do")
+    parser.add_argument("table")
+    parser.add_argument("--flow", help="of this flow only, where the table has several")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N batches and commits (20)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     table = catalog.load().table(arguments.table)
     if arguments.flow:
         catalog.load().flow(arguments.flow)
-    found = inspect(table, arguments.limit, arguments.flow)
-    print(json.dumps(asdict(found), indent=2) if arguments.json else "\n".join(_lines(found)))
+    inspection = inspect(table, arguments.limit, arguments.flow)
+    print(json.dumps(asdict(inspection), indent=2) if arguments.json else "\n".join(_lines(inspection)))
 
 
-def _lines(found: Inspection) -> Iterable[str]:
-    counts = [f"{count:,} {kind}" for kind, count in {**found.states, **found.others}.items()]
-    yield f"{found.table}: versions {found.versions[0]} to {found.versions[1]}: {', '.join(counts) or 'no batch yet'}"
-    yield f"  held by its batches: {found.rows:,} rows, added as {found.files:,} files, {found.bytes / 1e6:,.1f} MB"
-    for flow, restart in found.restarts.items():
+def _lines(inspection: Inspection) -> Iterable[str]:
+    counts = [f"{count:,} {kind}" for kind, count in {**inspection.states, **inspection.others}.items()]
+    yield (
+        f"{inspection.table}: versions {inspection.versions[0]} to {inspection.versions[1]}: "
+        f"{', '.join(counts) or 'no batch yet'}"
+    )
+    yield (
+        f"  held by its batches: {inspection.rows:,} rows, added as {inspection.files:,} files, "
+        f"{inspection.bytes / 1e6:,.1f} MB"
+    )
+    for flow, restart in inspection.restarts.items():
         lines = restart.lines() if restart else ["no checkpoint says what a restart would do"]
         yield from (f"  {flow}: {line}" for line in lines)
         for batch, sha256 in (restart.deployed if restart else {}).items():
             yield f"  {flow}: definition {sha256[:12]} from batch {batch} on"
-    yield from (f"  {fault.kind.upper()}: {fault.sentence}" for fault in found.faults)
-    yield from map(line, found.newest)
+    yield from (f"  {fault.kind.upper()}: {fault.sentence}" for fault in inspection.faults)
+    yield from map(line, inspection.newest)
 
 
-def line(one: BatchRecord | Other) -> str:
-    """A batch, or a commit that is none, in one line."""
-    if isinstance(one, Other):
-        gone = (", replaced" if one.kind == "refresh" else ", undone") if one.is_undone else ""
-        said = f": {one.note}" if one.note else ""
-        return f"{one.operation:<24} {one.kind:<10} version {one.version} at {at(one.committed_at)}{gone}{said}"
-    said = f"{one.name:<24} {one.state:<10}"
-    if one.planned_at:
-        said += f" planned at {at(one.planned_at)},"
-    if one.version is not None:
-        wrote = ", ".join(
-            f"{count:,} {what}" for what in ("rows", "files", "bytes") if (count := getattr(one, what)) is not None
+def line(entry: BatchRecord | Other) -> str:
+    """Describes a batch, or another commit, in one line."""
+    if isinstance(entry, Other):
+        undone = (", replaced" if entry.kind == "refresh" else ", undone") if entry.is_undone else ""
+        text = f": {entry.note}" if entry.note else ""
+        return (
+            f"{entry.operation:<24} {entry.kind:<10} version {entry.version} at {at(entry.committed_at)}{undone}{text}"
         )
-        said += f" version {one.version} at {at(one.committed_at or 0)}: {wrote or 'rows not told'},"
-    if one.tally:
-        duplicates = one.tally["kept"] - (one.tally["kept"] if one.rows is None else one.rows)
-        said += (
-            f" of {one.tally['read']:,} read, {duplicates:,} duplicates, {one.tally['quarantined']:,} quarantined, "
-            f"{one.tally['dropped']:,} dropped,"
+    text = f"{entry.name:<24} {entry.state:<10}"
+    if entry.planned_at:
+        text += f" planned at {at(entry.planned_at)},"
+    if entry.version is not None:
+        amounts = ", ".join(
+            f"{count:,} {what}" for what in ("rows", "files", "bytes") if (count := getattr(entry, what)) is not None
         )
-    return f"{said} from {offset_ranges.say(one.source, one.source_from, one.source_to)}"
+        text += f" version {entry.version} at {at(entry.committed_at or 0)}: {amounts or 'rows not told'},"
+    if entry.tally:
+        duplicates = entry.tally["kept"] - (entry.tally["kept"] if entry.rows is None else entry.rows)
+        text += (
+            f" of {entry.tally['read']:,} read, {duplicates:,} duplicates, {entry.tally['quarantined']:,} quarantined, "
+            f"{entry.tally['dropped']:,} dropped,"
+        )
+    return f"{text} from {offset_ranges.say(entry.source, entry.source_from, entry.source_to)}"

@@ -26,7 +26,7 @@ import argparse
 import sys
 from importlib import import_module
 
-# Which module has a command. Only that one is loaded: all of them together take a second.
+# The module of each command. Only the module of the requested command is imported: all of them take a second.
 COMMANDS = {
     "status": "status",
     "graph": "graph",
@@ -55,8 +55,8 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m include.ledger", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True)
-    asked = [COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS]
-    for module in dict.fromkeys(asked or COMMANDS.values()):
+    requested = [COMMANDS[word] for word in sys.argv[1:2] if word in COMMANDS]
+    for module in dict.fromkeys(requested or COMMANDS.values()):
         import_module(f"include.cli.{module}").add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -1,4 +1,4 @@
-"""The command `lineage`: tells OpenLineage of each flow's newest batch."""
+"""The command `lineage`: sends OpenLineage events of each flow's newest batch."""
 
 import argparse
 from typing import Any
@@ -8,12 +8,12 @@ from include.monitoring.lineage_loader import tell
 
 
 def add(commands: Any) -> None:
-    """The command `lineage`."""
+    """Adds the command `lineage`."""
     parser = commands.add_parser("lineage", help="tell OpenLineage of each flow's newest batch, once")
     parser.add_argument("--url", help="of the receiver; else OPENLINEAGE_URL, else the file lineage/events.ndjson")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    told = tell(catalog.load(), arguments.url)
-    print("\n".join(f"{flow}: {batch}" for flow, batch in told.items()) or "nothing new to tell")
+    outcomes = tell(catalog.load(), arguments.url)
+    print("\n".join(f"{flow}: {batch}" for flow, batch in outcomes.items()) or "nothing new to tell")

@@ -11,7 +11,7 @@ from include.monitoring.prometheus import registry
 
 
 def add(commands: Any) -> None:
-    """The command `metrics`."""
+    """Adds the command `metrics`."""
     parser = commands.add_parser("metrics", help="for Prometheus: once, or on a port of 127.0.0.1")
     parser.add_argument("--port", type=int, metavar="N", help="serve them there instead of printing them once")
     parser.set_defaults(run=_run)

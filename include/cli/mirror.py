@@ -8,14 +8,14 @@ from include.monitoring.consumer_groups import group, mirror
 
 
 def add(commands: Any) -> None:
-    """The command `mirror`."""
+    """Adds the command `mirror`."""
     parser = commands.add_parser("mirror", help="show Kafka's tools how far flows are, as groups sluice.<flow>")
     parser.set_defaults(run=_run)
 
 
 def _run(_: argparse.Namespace) -> None:
-    told = mirror(catalog.load())
-    for flow, why_not in told.items():
+    outcomes = mirror(catalog.load())
+    for flow, why_not in outcomes.items():
         print(f"{group(flow)}: {why_not or 'mirrored'}")
-    if not told:
+    if not outcomes:
         print("nothing to mirror: no flow has read from Kafka yet")

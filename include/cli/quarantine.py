@@ -14,38 +14,38 @@ from include.spec import Table
 
 
 def add(commands: Any) -> None:
-    """The command `quarantine`. commands: what `add_subparsers` returned."""
-    found = commands.add_parser("quarantine", help="the newest rows of a table's quarantine, and why they are there")
-    found.add_argument("table")
-    found.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N rows (20)")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
+    """Adds the command `quarantine`. commands: what `add_subparsers` returned."""
+    parser = commands.add_parser("quarantine", help="the newest rows of a table's quarantine, and why they are there")
+    parser.add_argument("table")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N rows (20)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     table = catalog.load().owner(arguments.table)
     is_stored = settings().is_stored(table.quarantine)
-    found = sample(table, arguments.limit) if is_stored else Sample([], 0, 0, {})
+    newest = sample(table, arguments.limit) if is_stored else Sample([], 0, 0, {})
     if arguments.json:
-        document = {"table": table.name, "quarantine": table.quarantine, **asdict(found)}
+        document = {"table": table.name, "quarantine": table.quarantine, **asdict(newest)}
         print(json.dumps(document, indent=2, default=_text))
         return
-    if not found.rows and found.total in (0, None):
+    if not newest.rows and newest.total in (0, None):
         print(f"{table.quarantine} holds no rows" if table.has_quarantine else f"no rule of {table.name} quarantines")
         return
-    print("\n".join(_lines(table, found)))
+    print("\n".join(_lines(table, newest)))
 
 
-def _lines(table: Table, found: Sample) -> Iterator[str]:
-    total = f"{found.counted:,} or more" if found.total is None else f"{found.total:,}"
-    yield f"{table.quarantine}: {total} rows; the newest {len(found.rows):,} of them are shown"
-    of = "" if found.counted == found.total else f" of the newest {found.counted:,}"
-    for rule, count in found.broke.items():
-        yield f"  {count:,} rows{of} are here by '{rule}'"
-    for row in found.rows:
-        at = datetime.fromtimestamp(row.at, UTC)
+def _lines(table: Table, newest: Sample) -> Iterator[str]:
+    total = f"{newest.counted:,} or more" if newest.total is None else f"{newest.total:,}"
+    yield f"{table.quarantine}: {total} rows; the newest {len(newest.rows):,} of them are shown"
+    counted_rows = "" if newest.counted == newest.total else f" of the newest {newest.counted:,}"
+    for rule, count in newest.broke.items():
+        yield f"  {count:,} rows{counted_rows} are here by '{rule}'"
+    for row in newest.rows:
+        committed_at = datetime.fromtimestamp(row.at, UTC)
         rules = ", ".join(f"'{rule}'" for rule in row.rules)
-        yield f"{row.flow} {row.generation}/{row.batch}  {at:%Y-%m-%d %H:%M:%S}Z  {rules}  {_origin(row)}"
+        yield f"{row.flow} {row.generation}/{row.batch}  {committed_at:%Y-%m-%d %H:%M:%S}Z  {rules}  {_origin(row)}"
         if row.reason:
             yield f"    {row.reason}"
         yield from (f"    {error['field']}: {error['message']}" for error in row.errors)
@@ -53,7 +53,7 @@ def _lines(table: Table, found: Sample) -> Iterator[str]:
 
 
 def _origin(row: Row) -> str:
-    """In one line; of a row that does not say, where its batch ended."""
+    """Describes where a row came from; if the row does not say, where its batch ended."""
     if "topic" in row.origin:
         return f"{row.origin['topic']}/{row.origin.get('partition')} offset {row.origin.get('offset')}"
     if "_filename" in row.origin:
@@ -69,7 +69,7 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """What JSON has no word for: bytes, times, decimals."""
+    """Converts a value that JSON cannot represent: bytes, times, decimals."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if isinstance(value, datetime) else str(value)

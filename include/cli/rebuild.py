@@ -9,12 +9,12 @@ from include.recovery.reset_preview import plan
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("rebuild", help="what `reset checkpoint` would do now; nothing is written")
-    found.add_argument("flow")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
+    parser = commands.add_parser("rebuild", help="what `reset checkpoint` would do now; nothing is written")
+    parser.add_argument("flow")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    found = plan(catalog.load().flow(arguments.flow))
-    print(json.dumps(asdict(found), indent=2) if arguments.json else "\n".join(found.lines()))
+    preview = plan(catalog.load().flow(arguments.flow))
+    print(json.dumps(asdict(preview), indent=2) if arguments.json else "\n".join(preview.lines()))

@@ -16,17 +16,32 @@ from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, look, rows, 
 from include.settings import settings
 
 
-def text(found: Iterable[FlowStatus]) -> str:
-    """For people: one line a flow, and below it what is wrong."""
+def text(statuses: Iterable[FlowStatus]) -> str:
+    """Formats the statuses for people: one line for each flow, and below them what is wrong."""
     lines = [("flow", "state", "behind by", "oldest unread", "promise", "trend")]
     notes = []
-    for one in found:
-        state = one.state or "unknown"
-        wanted = "" if one.wanted in (None, "running") else f" (wanted {one.wanted})"
-        age = "?" if one.lag.seconds is None else text_columns.duration(one.lag.seconds) if one.lag.seconds else ""
-        lines.append((one.flow, state + wanted, _behind(one.lag), age, one.freshness.words, one.trend.words))
-        notes += _notes(one)
-    return "\n".join([text_columns.in_columns(lines, is_left=6), *dict.fromkeys(notes)])
+    for status in statuses:
+        state = status.state or "unknown"
+        wanted = "" if status.wanted in (None, "running") else f" (wanted {status.wanted})"
+        age = (
+            "?"
+            if status.lag.seconds is None
+            else text_columns.duration(status.lag.seconds)
+            if status.lag.seconds
+            else ""
+        )
+        lines.append(
+            (
+                status.flow,
+                state + wanted,
+                _behind(status.lag),
+                age,
+                status.freshness.words,
+                status.trend.words,
+            )
+        )
+        notes += _notes(status)
+    return "\n".join([text_columns.in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
 
 
 def _behind(lag: Lag) -> str:
@@ -37,34 +52,34 @@ def _behind(lag: Lag) -> str:
     return f"{lag.words}, {'over ' if lag.is_more else ''}{lag.rows:,} rows, {(lag.bytes or 0) / 1e6:,.1f} MB"
 
 
-def _notes(one: FlowStatus) -> list[str]:
-    notes = list(one.stale)
-    if one.alarm:
-        notes.append(f"{one.flow}: {one.alarm}")
-    if one.state is None:
-        notes.append(one.reason)
-    elif one.state == VIEW and one.reason:
-        # Once, also where it has several sources.
-        notes.append(f"{one.table}: {one.reason}")
-    elif one.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
-        notes.append(f"{one.flow}: {one.state}: {one.reason}")
-    if one.lag.unknown:
-        notes.append(one.lag.unknown if one.lag.is_away else f"{one.flow}: {one.lag.unknown}")
-    if one.longer_interval_seconds and one.state == "HEALTHY":
-        seconds = one.longer_interval_seconds
-        notes.append(f"{one.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
-    if one.in_flight is not None:
-        notes.append(f"{one.flow}: batch {one.in_flight} is planned and not committed: a restart replays it")
-    if (hours := one.lag.hours_until_loss) is not None:
-        clock = one.lag.expires
+def _notes(status: FlowStatus) -> list[str]:
+    notes = list(status.stale)
+    if status.alarm:
+        notes.append(f"{status.flow}: {status.alarm}")
+    if status.state is None:
+        notes.append(status.reason)
+    elif status.state == VIEW and status.reason:
+        # A view with several sources gives this note once.
+        notes.append(f"{status.table}: {status.reason}")
+    elif status.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
+        notes.append(f"{status.flow}: {status.state}: {status.reason}")
+    if status.lag.unknown:
+        notes.append(status.lag.unknown if status.lag.is_away else f"{status.flow}: {status.lag.unknown}")
+    if status.longer_interval_seconds and status.state == "HEALTHY":
+        seconds = status.longer_interval_seconds
+        notes.append(f"{status.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
+    if status.in_flight is not None:
+        notes.append(f"{status.flow}: batch {status.in_flight} is planned and not committed: a restart replays it")
+    if (hours := status.lag.hours_until_loss) is not None:
+        clock = status.lag.expires
         assert clock
         where = f"topic '{clock.topic}', partition {clock.partition}"
-        notes.append(f"{one.flow}: Kafka deletes unread records of {where} in {hours:,.1f} h")
+        notes.append(f"{status.flow}: Kafka deletes unread records of {where} in {hours:,.1f} h")
     return notes
 
 
 def add(commands: Any) -> None:
-    """The command `status`."""
+    """Adds the command `status`."""
     parser = commands.add_parser("status", help="every flow: wanted and seen, lag, freshness, trend")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.set_defaults(run=_run)
@@ -72,19 +87,20 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
-    found = look(tables)
-    for words in filter(None, (attendance.absence(settings().control_url), *tables.warnings.values())):
-        # A program that reads JSON must not read this.
-        print(words, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
-    print(json.dumps([one.as_json() for one in found], indent=2) if arguments.json else text(found))
+    statuses = look(tables)
+    for warning in filter(None, (attendance.absence(settings().control_url), *tables.warnings.values())):
+        # JSON on stdout must stay parseable.
+        print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
+    print(json.dumps([status.as_json() for status in statuses], indent=2) if arguments.json else text(statuses))
 
 
 def summary() -> str:
-    """One line a table: rows, lag, age of its newest commit; and one for each flow, or source of a view, where it has
-    several.
+    """Returns one line for each table: rows, lag, and age of its newest commit.
+
+    Tables with several flows, and views with several sources, have one more line for each.
     """
     tables = catalog.load()
-    behind = {flow: found.words for flow, found in lags.look(tables.readers.values()).items()}
+    behind = {flow: flow_lag.words for flow, flow_lag in lags.look(tables.readers.values()).items()}
     lines = [("table", "rows", "behind its source by", "newest commit")]
     for table in tables.tables.values():
         flows, kind = table.readers, "source" if table.is_view else "flow"
@@ -94,7 +110,7 @@ def summary() -> str:
             lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
         if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
-    return text_columns.in_columns(lines, is_left=1)
+    return text_columns.in_columns(lines, left_columns=1)
 
 
 def _count(table: str) -> str:
@@ -103,8 +119,8 @@ def _count(table: str) -> str:
 
 
 def _age(table: str) -> str:
-    found = stored(table)
-    if found is None:
+    delta_table = stored(table)
+    if delta_table is None:
         return ""
-    written = datetime.fromtimestamp(found.history(1)[0]["timestamp"] / 1000, UTC)
+    written = datetime.fromtimestamp(delta_table.history(1)[0]["timestamp"] / 1000, UTC)
     return f"{(datetime.now(UTC) - written).total_seconds():.0f} s ago"

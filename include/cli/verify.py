@@ -11,25 +11,30 @@ from include.settings import settings
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    found = commands.add_parser("verify", help="what was consumed against what was written; fails at a difference")
-    found.add_argument("table", nargs="*", help="these only; without one, all that are stored")
-    found.add_argument("--json", action="store_true", help="for programs")
-    found.set_defaults(run=_run)
+    parser = commands.add_parser("verify", help="what was consumed against what was written; fails at a difference")
+    parser.add_argument("table", nargs="*", help="these only; without one, all that are stored")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
     named = [tables.table(name) for name in arguments.table]
-    chosen = named or [one for one in tables.tables.values() if settings().is_stored(one.name)]
-    verdicts: list[Verification] = []
+    chosen = named or [stored for stored in tables.tables.values() if settings().is_stored(stored.name)]
+    results: list[Verification] = []
     try:
         for table in chosen:
-            verdicts.append(verify(table))
+            results.append(verify(table))
             if not arguments.json:
-                print("\n".join(lines(verdicts[-1])), flush=True)
+                print("\n".join(lines(results[-1])), flush=True)
     except Unbalanced as difference:
         if arguments.json:
-            print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": str(difference)}, indent=2))
+            print(
+                json.dumps(
+                    {"tables": [asdict(result) for result in results], "difference": str(difference)},
+                    indent=2,
+                )
+            )
         raise
     if arguments.json:
-        print(json.dumps({"tables": [asdict(one) for one in verdicts], "difference": None}, indent=2))
+        print(json.dumps({"tables": [asdict(result) for result in results], "difference": None}, indent=2))

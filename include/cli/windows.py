@@ -1,4 +1,4 @@
-"""Commands about windows: the calendar, what one would do now, and holds, which keep old versions for a reader."""
+"""The commands `windows`, `plan`, `hold` and `release-hold`: the calendar, a plan, and versions kept for a reader."""
 
 import argparse
 import json
@@ -19,47 +19,47 @@ from include.settings import settings
 
 
 def add(commands: Any) -> None:
-    """commands: what `add_subparsers` returned."""
+    """Adds the commands. commands: what `add_subparsers` returned."""
     calendar = commands.add_parser("windows", help="past, running, planned and skipped windows, newest first")
     calendar.add_argument("table", nargs="?", help="of this table only")
     calendar.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (50)")
     calendar.set_defaults(run=_windows)
     plan = commands.add_parser("plan", help="what a window would do now, and who holds VACUUM back")
     plan.set_defaults(run=_plan)
-    for one in (calendar, plan):
-        one.add_argument("--json", action="store_true", help="for programs")
+    for parser in (calendar, plan):
+        parser.add_argument("--json", action="store_true", help="for programs")
     hold = commands.add_parser("hold", help="keep a version, and every later one, for a reader; again, it moves")
     hold.add_argument("--version", type=int, required=True, metavar="N", help="the oldest version the reader needs")
     hold.add_argument("--hours", type=float, required=True, metavar="H", help="for so long from now on")
     hold.set_defaults(run=_hold)
     release = commands.add_parser("release-hold", help="the reader needs them no more")
     release.set_defaults(run=_release_hold)
-    for one in (plan, hold, release):
-        one.add_argument("table")
-    for one in (hold, release):
-        one.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
+    for parser in (plan, hold, release):
+        parser.add_argument("table")
+    for parser in (hold, release):
+        parser.add_argument("--name", required=True, metavar="WHO", help="the reader, by a name of its own")
 
 
 def _plan(arguments: argparse.Namespace) -> None:
     table = catalog.load().owner(arguments.table)
-    found = table_state.look(database.connect(settings().control_url), table, catalog.load())
+    surveys = table_state.look(database.connect(settings().control_url), table, catalog.load())
     if arguments.json:
-        print(json.dumps([_as_json(one) for one in found], indent=2))
+        print(json.dumps([_as_json(survey) for survey in surveys], indent=2))
         return
-    print("\n".join(line for one in found for line in one.lines()) or f"{table.name} is not stored yet")
+    print("\n".join(line for survey in surveys for line in survey.lines()) or f"{table.name} is not stored yet")
 
 
-def _as_json(found: table_state.Survey) -> dict[str, object]:
+def _as_json(survey: table_state.Survey) -> dict[str, object]:
     return {
-        "table": found.name,
-        "steps": [asdict(step) for step in found.plan.steps],
-        "retention_seconds": found.retention_seconds,
-        "held_by": asdict(found.held),
+        "table": survey.name,
+        "steps": [asdict(step) for step in survey.plan.steps],
+        "retention_seconds": survey.retention_seconds,
+        "held_by": asdict(survey.held),
     }
 
 
 def _hold(arguments: argparse.Namespace) -> None:
-    # A name that is wrong by a letter would hold nothing, and nobody would notice before the files are gone.
+    # A hold on a misspelled table would go unnoticed until the files are deleted.
     catalog.load().owner(arguments.table)
     if not 0 < arguments.hours < math.inf:
         raise UsageError(f"--hours is {arguments.hours:g}: set it to a number above 0")
@@ -87,16 +87,16 @@ def _release_hold(arguments: argparse.Namespace) -> None:
 
 def _windows(arguments: argparse.Namespace) -> None:
     engine = database.connect(settings().control_url)
-    found = windows.calendar(engine, arguments.table, arguments.limit)
+    listed = windows.calendar(engine, arguments.table, arguments.limit)
     if arguments.json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        print(json.dumps([asdict(window) for window in listed], indent=2))
         return
-    print("\n".join(_line(one) for one in found) or "no window was planned yet")
+    print("\n".join(_line(window) for window in listed) or "no window was planned yet")
 
 
 def _line(window: Window) -> str:
-    at = datetime.fromtimestamp(window.opened_at or window.planned_at, UTC)
-    lines = [f"{window.number:>4}  {at:%Y-%m-%d %H:%M:%S}Z  {window.state:<8}{window.table}  by {window.who}"]
+    begun_at = datetime.fromtimestamp(window.opened_at or window.planned_at, UTC)
+    lines = [f"{window.number:>4}  {begun_at:%Y-%m-%d %H:%M:%S}Z  {window.state:<8}{window.table}  by {window.who}"]
     lines.append(f"      {window.why}")
     if window.state == "failed" and window.step:
         lines.append(f"      ended at: {window.step}")
@@ -108,7 +108,8 @@ def _line(window: Window) -> str:
             f"open for {(window.closed_at or 0) - (window.opened_at or 0):.1f} s"
         )
     lines += [
-        f"      {one.flow} waited {one.seconds:.1f} s, {one.beyond_seconds:.1f} s of that while no window was open"
-        for one in window.pauses
+        f"      {pause.flow} waited {pause.seconds:.1f} s, {pause.beyond_seconds:.1f} s of that "
+        f"while no window was open"
+        for pause in window.pauses
     ]
     return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""The tables that Sluice shows itself with, and what feeds them. `make remove-examples` takes all of it out."""
+"""Example tables, and the processes that feed them. `make remove-examples` removes both."""
 
 PRODUCER, BANK = "event-producer", "bank"
-# By process of `make up`, the module that it runs.
+# The module of each process that `make up` starts.
 FEEDS = {PRODUCER: "include.examples.producer", BANK: "include.examples.transactions"}

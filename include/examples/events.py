@@ -1,4 +1,4 @@
-"""Events of fitness trackers, as untidy as the real ones: the same seed gives the same events."""
+"""Random events of fitness trackers, with realistic errors. The same seed gives the same events."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 MODELS = ("Pulse One", "Pulse Two", "Stride", "Stride Pro", "Orbit")
 VERSIONS = ("1.0.4", "1.1.0", "2.0.1")
 DEVICES = 1000
-# Each kind of trouble, about one event in a hundred.
+# Each kind of error occurs in about one event of a hundred.
 TROUBLES = ("malformed", "empty", "tombstone", "wrong type", "implausible", "late", "repeated")
 TROUBLE_SHARE = 0.01
 WRONG_TYPES = (("heart_bpm", "fast"), ("kcal", "a lot"), ("time", "yesterday"))
@@ -21,7 +21,7 @@ RECENT = 100
 
 @dataclass(frozen=True)
 class Event:
-    """One Kafka record; `kind` says what is wrong with it, or "good"."""
+    """A Kafka record. `kind` is the kind of its error, or "good"."""
 
     key: bytes | None
     value: bytes | None
@@ -29,10 +29,10 @@ class Event:
 
 
 def events(seed: int, count: int, start: datetime, per_second: float) -> Iterator[Event]:
-    """`count` events from `start` (UTC) on, evenly `per_second`.
+    """Generate `count` events from `start` (UTC) on, at a rate of `per_second`.
 
-    The key is the device. Two readings of one device never have the same time, other than a repeated one, which is a
-    recent good event once more, byte for byte.
+    The key is the device. Readings of a device have different times, except a repeated event, which is an exact copy of
+    a recent good event.
     """
     chance = random.Random(seed)
     recent: deque[Event] = deque(maxlen=RECENT)
@@ -42,8 +42,8 @@ def events(seed: int, count: int, start: datetime, per_second: float) -> Iterato
         if kind == "repeated" and not recent:
             kind = "good"
         if kind == "repeated":
-            again = chance.choice(recent)
-            yield Event(again.key, again.value, kind)
+            earlier_event = chance.choice(recent)
+            yield Event(earlier_event.key, earlier_event.value, kind)
             continue
         device = f"tracker-{chance.randrange(DEVICES):04d}"
         late_seconds = chance.uniform(*LATE_SECONDS) if kind == "late" else 0
@@ -55,36 +55,36 @@ def events(seed: int, count: int, start: datetime, per_second: float) -> Iterato
 
 
 class _Clock:
-    """Gives no device the same millisecond twice: readings in time get even ones, late readings odd ones."""
+    """Assigns unique times (ms) to the readings of a device: even for punctual readings, odd for late ones."""
 
     def __init__(self) -> None:
         self._last: dict[str, datetime] = {}
-        self._late: dict[tuple[str, datetime], datetime] = {}
+        self._late_times: dict[tuple[str, datetime], datetime] = {}
 
-    def moment(self, device: str, now: datetime, late_seconds: float) -> datetime:
+    def moment(self, device: str, due_at: datetime, late_seconds: float) -> datetime:
         if not late_seconds:
-            moment = _even(now)
+            moment = _even(due_at)
             last = self._last.get(device)
             if last and moment <= last:
                 moment = last + timedelta(milliseconds=2)
             self._last[device] = moment
             return moment
-        moment = _even(now - timedelta(seconds=late_seconds)) + timedelta(milliseconds=1)
-        while (device, moment) in self._late:
+        moment = _even(due_at - timedelta(seconds=late_seconds)) + timedelta(milliseconds=1)
+        while (device, moment) in self._late_times:
             moment += timedelta(milliseconds=2)
-        self._late[device, moment] = now
-        self._forget(now - timedelta(seconds=LATE_SECONDS[1]))
+        self._late_times[device, moment] = due_at
+        self._forget(due_at - timedelta(seconds=LATE_SECONDS[1]))
         return moment
 
     def _forget(self, before: datetime) -> None:
-        # A dict keeps the order of insertion, so the oldest come first.
-        while (oldest := next(iter(self._late))) and self._late[oldest] < before:
-            del self._late[oldest]
+        # A dict keeps the order of insertion, so the oldest entry comes first.
+        while (oldest := next(iter(self._late_times))) and self._late_times[oldest] < before:
+            del self._late_times[oldest]
 
 
 def _kind(chance: random.Random) -> str:
-    drawn = int(chance.random() / TROUBLE_SHARE)
-    return TROUBLES[drawn] if drawn < len(TROUBLES) else "good"
+    index = int(chance.random() / TROUBLE_SHARE)
+    return TROUBLES[index] if index < len(TROUBLES) else "good"
 
 
 def _value(chance: random.Random, kind: str, device: str, time: str) -> bytes | None:

@@ -22,10 +22,10 @@ from include.examples.events import Event, events
 from include.settings import settings
 
 TOPIC = "tracker-events"
-# So many events come with each page view.
+# Number of tracker events for each page view.
 EVENTS_PER_VIEW = 4
 FLUSH_SECONDS = 5
-# What waits for a broker that is away, at most; then the producer waits too.
+# Maximum number of buffered events. The producer blocks when the buffer is full.
 BUFFERED_EVENTS = 20_000
 
 
@@ -35,11 +35,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=rate, help="events a second; of page views, a quarter")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many events; without it, never")
     parser.add_argument("--seed", type=int, help="the same seed gives the same events; without it, new ones each time")
-    given = parser.parse_args()
-    # A page view is known by its number alone: with one seed for all starts, each start would repeat the one before.
-    seed = secrets.randbits(64) if given.seed is None else given.seed
+    arguments = parser.parse_args()
+    # Page views are numbered: with a constant seed, each start would send the same page views again.
+    seed = secrets.randbits(64) if arguments.seed is None else arguments.seed
     print(f"begins with --seed {seed}", flush=True)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit)
     producer = Producer(
         {
             "bootstrap.servers": settings().kafka,
@@ -48,33 +48,33 @@ def main() -> None:
             "compression.type": "lz4",
             "linger.ms": 50,
             "queue.buffering.max.messages": BUFFERED_EVENTS,
-            # Never give an event up: a broker may be away for long.
+            # 0: no timeout, because a broker may be unavailable for long.
             "message.timeout.ms": 0,
         }
     )
     try:
-        send(producer, seed, given.count, given.rate)
+        send(producer, seed, arguments.count, arguments.rate)
     finally:
-        left = producer.flush(FLUSH_SECONDS)
-        print(f"{left} events were not delivered" if left else "every event was delivered", flush=True)
+        undelivered = producer.flush(FLUSH_SECONDS)
+        print(f"{undelivered} events were not delivered" if undelivered else "every event was delivered", flush=True)
 
 
 def send(producer: Producer, seed: int, count: int, per_second: float) -> None:
-    """Send `count` events, each when it is due. Raises Unreachable where the broker refuses one for good."""
-    begin, now = time.monotonic(), datetime.now(UTC)
+    """Send `count` events, each at its due time. Raises Unreachable if the broker rejects an event."""
+    began_seconds, start = time.monotonic(), datetime.now(UTC)
     views_per_second = per_second / EVENTS_PER_VIEW
-    some_views = views.views(seed, count // EVENTS_PER_VIEW, now, views_per_second)
+    page_views = views.views(seed, count // EVENTS_PER_VIEW, start, views_per_second)
     schedule = heapq.merge(
-        _due(TOPIC, events(seed, count, now, per_second), per_second),
-        _due(views.TOPIC, some_views, views_per_second),
-        key=lambda one: one[0],
+        _with_due_time(TOPIC, events(seed, count, start, per_second), per_second),
+        _with_due_time(views.TOPIC, page_views, views_per_second),
+        key=lambda entry: entry[0],
     )
     for seconds, topic, event in schedule:
-        wait = begin + seconds - time.monotonic()
+        wait = began_seconds + seconds - time.monotonic()
         producer.poll(max(wait, 0))
         if wait > 0:
-            # poll returns early when a report comes in.
-            time.sleep(max(begin + seconds - time.monotonic(), 0))
+            # poll returns early when it gets a delivery report.
+            time.sleep(max(began_seconds + seconds - time.monotonic(), 0))
         while True:
             try:
                 producer.produce(topic, event.value, event.key, on_delivery=_delivered)
@@ -83,9 +83,11 @@ def send(producer: Producer, seed: int, count: int, per_second: float) -> None:
                 producer.poll(0.5)
 
 
-def _due(topic: str, some: Iterable[Event], per_second: float) -> Iterator[tuple[float, str, Event]]:
-    """Each with the second at which it is due."""
-    return ((number / per_second, topic, event) for number, event in enumerate(some))
+def _with_due_time(
+    topic: str, events_of_topic: Iterable[Event], per_second: float
+) -> Iterator[tuple[float, str, Event]]:
+    """Each event with its due time in seconds and its topic."""
+    return ((number / per_second, topic, event) for number, event in enumerate(events_of_topic))
 
 
 def _delivered(error: KafkaError | None, _message: Message) -> None:
@@ -93,7 +95,7 @@ def _delivered(error: KafkaError | None, _message: Message) -> None:
         raise Unreachable(f"the broker at {settings().kafka} refused an event ({error}): read its log")
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def _exit(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 

@@ -23,7 +23,7 @@ HEADER = ("date", "amount", "description")
 BEGIN = date(2019, 8, 4)
 PAY, PAY_DAYS = "500.00", 7
 SHOPS = ("Uber Eats", "Movie Ticket", "Netflix", "ATM Withdrawal", "Groceries", 'Books, "used"', "Café\nCentral")
-# Each kind of trouble, about one file or row in twenty.
+# Each kind of error occurs in about one file or row of twenty.
 TROUBLE_SHARE = 0.05
 
 
@@ -32,19 +32,19 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365, help="how many daily files")
     parser.add_argument("--every", type=float, default=5, help="seconds from one to the next")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _leave)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _exit)
     folder = Path(settings().folder(FOLDER))
-    for name, rows in files(given.seed, given.days):
+    for name, rows in files(arguments.seed, arguments.days):
         if not (folder / name).exists():
             drop(folder, name, rows)
-            time.sleep(given.every)
-    # `make up` wants its processes alive.
+            time.sleep(arguments.every)
+    # `make up` reports processes that end.
     signal.pause()
 
 
 def files(seed: int, days: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """Name and rows of each daily file. The same seed gives the same files; some come a few days late."""
+    """Generate the name and the rows of each daily file. Some files are a few days late."""
     chance = random.Random(seed)
     late: list[tuple[int, tuple[str, list[tuple[str, str, str]]]]] = []
     for number in range(days):
@@ -54,20 +54,20 @@ def files(seed: int, days: int) -> Iterator[tuple[str, list[tuple[str, str, str]
             late.append((number + chance.randint(1, 5), file))
         else:
             yield file
-        yield from [one for due, one in late if due == number]
-        late = [one for one in late if one[0] > number]
-    yield from [one for _, one in late]
+        yield from [late_file for due, late_file in late if due == number]
+        late = [entry for entry in late if entry[0] > number]
+    yield from [late_file for _, late_file in late]
 
 
 def drop(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> None:
-    """Write the file and rename it into place, so that nobody sees half of it."""
+    """Write the file and rename it into place, so that readers see only complete files."""
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{name}"
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
+    temporary_file = folder / f".{name}"
+    with temporary_file.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([HEADER, *rows])
         file.flush()
         os.fsync(file.fileno())
-    unfinished.rename(folder / name)
+    temporary_file.rename(folder / name)
 
 
 def _rows(chance: random.Random, day: date, number: int) -> Iterator[tuple[str, str, str]]:
@@ -80,7 +80,7 @@ def _rows(chance: random.Random, day: date, number: int) -> Iterator[tuple[str, 
         yield str(day), amount, chance.choice(SHOPS)
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def _exit(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Page views as browsers report them, as untidy as the real ones: the same seed gives the same views."""
+"""Random page views of browsers, with realistic errors. The same seed gives the same views."""
 
 import random
 from collections import deque
@@ -10,10 +10,10 @@ from include.examples.events import Event
 TOPIC = "page-views"
 DOCUMENTS, USERS = 200, 500
 REFERRERS = ("https://search.example/?q=delta", "https://news.example/", "/home", "/library")
-# Each kind of trouble, about one view in a hundred.
+# Each kind of error occurs in about one view of a hundred.
 TROUBLES = ("malformed", "cut off", "too long", "unknown schema", "no header", "empty", "tombstone", "late", "repeated")
 TROUBLE_SHARE = 0.01
-# The share of browsers that still write schema 1.
+# The share of views with schema 1.
 OLD_SHARE = 0.3
 UNKNOWN_SCHEMA = 99
 LATE_SECONDS = (600, 7_200)
@@ -21,23 +21,23 @@ REPEATED_WITHIN_SECONDS = 60
 
 
 def views(seed: int, count: int, start: datetime, per_second: float) -> Iterator[Event]:
-    """`count` views from `start` (UTC) on, evenly `per_second`; the key is the document.
+    """Generate `count` views from `start` (UTC) on, at a rate of `per_second`. The key is the document.
 
-    A repeated one is a good view of the last minute once more, byte for byte.
+    A repeated view is an exact copy of a good view of the last minute.
     """
     chance = random.Random(seed)
-    # Good ones only, between which there are others.
+    # Only good views, which are fewer than all views of that time.
     recent: deque[Event] = deque(maxlen=max(1, int(0.8 * REPEATED_WITHIN_SECONDS * per_second)))
     for number in range(count):
         kind = _kind(chance)
         if kind == "repeated" and recent:
-            again = chance.choice(recent)
-            yield Event(again.key, again.value, kind)
+            earlier_view = chance.choice(recent)
+            yield Event(earlier_view.key, earlier_view.value, kind)
             continue
-        now = start + timedelta(seconds=number / per_second)
+        due_at = start + timedelta(seconds=number / per_second)
         document = f"document-{chance.randrange(DOCUMENTS):03d}"
         late_seconds = chance.uniform(*LATE_SECONDS) if kind == "late" else 0
-        value = _view(chance, kind, document, now - timedelta(seconds=late_seconds))
+        value = _view(chance, kind, document, due_at - timedelta(seconds=late_seconds))
         kind = "good" if kind == "repeated" else kind
         view = Event(document.encode(), value, kind)
         if kind == "good":
@@ -46,8 +46,8 @@ def views(seed: int, count: int, start: datetime, per_second: float) -> Iterator
 
 
 def _kind(chance: random.Random) -> str:
-    drawn = int(chance.random() / TROUBLE_SHARE)
-    return TROUBLES[drawn] if drawn < len(TROUBLES) else "good"
+    index = int(chance.random() / TROUBLE_SHARE)
+    return TROUBLES[index] if index < len(TROUBLES) else "good"
 
 
 def _view(chance: random.Random, kind: str, document: str, time: datetime) -> bytes | None:
@@ -75,7 +75,7 @@ def _view(chance: random.Random, kind: str, document: str, time: datetime) -> by
 
 
 def _optional(text: str | None) -> bytes:
-    """Avro's union of null and a string."""
+    """Encode the Avro union of null and string."""
     return _long(0) if text is None else _long(1) + _text(text)
 
 
@@ -84,11 +84,11 @@ def _text(text: str) -> bytes:
 
 
 def _long(number: int) -> bytes:
-    """Avro's zigzag: small numbers take few bytes, whatever their sign."""
-    left = (number << 1) ^ (number >> 63)
-    written = bytearray()
-    while left > 0x7F:
-        written.append(left & 0x7F | 0x80)
-        left >>= 7
-    written.append(left)
-    return bytes(written)
+    """Encode an Avro long: zigzag and variable length."""
+    remaining = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while remaining > 0x7F:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)

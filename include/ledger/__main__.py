@@ -1,4 +1,4 @@
-"""The commands of `include.cli`: python -m include.ledger."""
+"""Runs the commands of `include.cli`: python -m include.ledger COMMAND."""
 
 from include.cli.ledger import main
 from include.errors import report

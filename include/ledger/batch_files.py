@@ -1,4 +1,4 @@
-"""Which files of its source table each batch of a Delta flow read, by version and index: from that table's log."""
+"""Finds the files of the source table that each batch of a Delta flow read, by version and index in its log."""
 
 import json
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ from include.spec import Delta
 
 @dataclass(frozen=True)
 class Read:
-    """A file that a batch read. rows, None where its commit does not say.
+    """A file that a batch read. rows is None where the commit has no statistics.
 
-    is_of_snapshot: its index counts the files of the version in the order of their age, not those the version added.
+    index is the file's position within its version. Where is_of_snapshot is true, it is the position within the
+    whole snapshot, ordered by file age.
     """
 
     version: int
@@ -31,73 +32,82 @@ class Read:
 
 
 class Appends:
-    """What a source table brought, version by version. Raises Broken where its log no longer goes back that far."""
+    """The files that each version of a source table added. Methods raise Broken where the log was cleaned too far."""
 
     def __init__(self, log: Log, source: Delta) -> None:
         self.log = log
         self.source = source
 
     def of(self, entry: BatchRecord) -> list[Read]:
-        """The files of a batch, in the order in which Delta hands them out. Raises Broken, also for a change feed."""
+        """Returns the files of a batch in Delta's order. Raises Broken, also where the flow reads a change feed."""
         if self.source.changes:
             raise Broken(f"{entry.name} reads changes of {self.source.table}, whose rows its log does not count")
         return self.between(entry.source_from, entry.source_to)
 
     def between(self, begin: Any, end: Any) -> list[Read]:
-        """The files between two offsets of a stream, in their order; begin: None where it had not begun."""
+        """Returns the files between two Delta source offsets, in order. begin is None for the first batch of a flow."""
         if begin is None:
-            return list(self._first(end))
+            return list(self._first_batch(end))
         version, index = place(begin)
-        found = list(self._rest(begin)) if begin.get("isStartingVersion") else list(self._of(version, after=index))
+        files = (
+            list(self._rest_of_snapshot(begin))
+            if begin.get("isStartingVersion")
+            else list(self._added_files(version, after=index))
+        )
         if end.get("isStartingVersion"):
-            return [one for one in found if (one.version, one.index) <= place(end)]
-        found += [one for later in range(version + 1, place(end)[0] + 1) for one in self._of(later)]
-        # A negative index stands before the first file.
-        return [one for one in found if one.is_of_snapshot or (one.version, one.index) <= place(end)]
+            return [file for file in files if (file.version, file.index) <= place(end)]
+        files += [file for later in range(version + 1, place(end)[0] + 1) for file in self._added_files(later)]
+        # An end offset with a negative index lies before the first file of its version.
+        return [file for file in files if file.is_of_snapshot or (file.version, file.index) <= place(end)]
 
-    def _first(self, end: Any) -> Iterator[Read]:
-        """Of the batch a flow begins with. Which snapshot that was is only told while it is not read to its end."""
+    def _first_batch(self, end: Any) -> Iterator[Read]:
+        """Yields the files of a flow's first batch.
+
+        The offset names the initial snapshot only as long as the flow has not read all of it.
+        """
         version, index = place(end)
         if end.get("isStartingVersion"):
-            yield from (one for one in self._snapshot(version) if one.index <= index)
+            yield from (file for file in self._snapshot_files(version) if file.index <= index)
             return
-        since = self.source.since_version
+        first_version = self.source.since_version
         earlier: Iterator[Read]
-        if since is not None:
-            earlier = (one for version_ in range(since, version) for one in self._of(version_))
+        if first_version is not None:
+            earlier = (file for later in range(first_version, version) for file in self._added_files(later))
         elif self.source.since is not None:
             raise Broken(f"{self.source.table}: only the flow knows which version was the first since a moment")
         else:
-            # Whatever its snapshot was: with what was appended after it, those are the rows of the version before.
-            earlier = iter(self._snapshot(version - 1) if version else ())
+            # The initial snapshot and the appends after it add up to the rows of the previous version.
+            earlier = iter(self._snapshot_files(version - 1) if version else ())
         yield from earlier
-        yield from (one for one in self._of(version) if one.index <= index)
+        yield from (file for file in self._added_files(version) if file.index <= index)
 
     def left_of(self, end: Any) -> list[Read]:
-        """The files of the version in which an offset lies, or of the snapshot, that come behind it."""
+        """Returns the files after an offset that belong to the same version, or to the same initial snapshot."""
         version, index = place(end)
-        return list(self._rest(end) if end.get("isStartingVersion") else self._of(version, after=index))
+        return list(
+            self._rest_of_snapshot(end) if end.get("isStartingVersion") else self._added_files(version, after=index)
+        )
 
-    def _rest(self, begin: Any) -> Iterator[Read]:
+    def _rest_of_snapshot(self, begin: Any) -> Iterator[Read]:
         version, index = place(begin)
-        yield from (one for one in self._snapshot(version) if one.index > index)
+        yield from (file for file in self._snapshot_files(version) if file.index > index)
 
-    def _snapshot(self, version: int) -> list[Read]:
-        files = enumerate(snapshot(self.log, version))
-        return [Read(version, index, one.path, one.rows, one.bytes, True) for index, one in files]
+    def _snapshot_files(self, version: int) -> list[Read]:
+        indexed_files = enumerate(snapshot(self.log, version))
+        return [Read(version, index, file.path, file.rows, file.bytes, True) for index, file in indexed_files]
 
-    def _of(self, version: int, after: int = -1) -> Iterator[Read]:
-        """The files a version added; what only moved rows, an OPTIMIZE say, hands out none."""
+    def _added_files(self, version: int, after: int = -1) -> Iterator[Read]:
+        """Yields the data files that a version added, except those with dataChange=false, as OPTIMIZE writes them."""
         if version > self.log.newest:
             return
-        if version not in self._present:
+        if version not in self._listed_versions:
             raise Broken(f"{self.source.table}: version {version} is gone from its log: what it brought is not told")
-        added = (one["add"] for one in self.log.actions(version, b'"add"') if "add" in one)
-        for index, add in enumerate(one for one in added if one.get("dataChange", True)):
+        add_actions = (action["add"] for action in self.log.actions(version, b'"add"') if "add" in action)
+        for index, add in enumerate(add for add in add_actions if add.get("dataChange", True)):
             if index > after:
                 rows = json.loads(add.get("stats") or "{}").get("numRecords")
                 yield Read(version, index, unquote(add["path"]), rows, add["size"])
 
     @cached_property
-    def _present(self) -> set[int]:
+    def _listed_versions(self) -> set[int]:
         return set(self.log.versions)

@@ -1,4 +1,4 @@
-"""What is wrong with a table or its checkpoints, each named for what it is."""
+"""Names the faults of a table and its checkpoints."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,52 +8,53 @@ from include.errors import Broken
 from include.readers import active_commits, batches, checkpoint, offset_log
 from include.readers.batches import BatchHistory, BatchRecord, Generation, Other
 
-# Of a checkpoint that keeps more than Spark's hundred, the newest files are opened.
+# Spark keeps about 100 batches. Of a longer checkpoint only the newest files are opened.
 OPENED = 200
 RESTORE = "restore it from its backup, or begin a new generation where the table ends (action reset checkpoint)"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that somebody did, or that happened, to a table or a checkpoint.
+    """A fault of a table or a checkpoint, caused by somebody or by an accident.
 
-    kind: restored, overwritten, vacuumed, foreign, log cleaned, log with a gap, missing, doubled, and of a checkpoint:
-    lost, of another flow, damaged, with a gap.
+    kind, for tables: restored, overwritten, vacuumed, foreign, log cleaned, log with a gap, missing, doubled.
+    kind, for checkpoints: checkpoint lost, checkpoint of another flow, checkpoint damaged, checkpoint with a gap.
     """
 
     kind: str
     sentence: str
 
 
-def of_table(account: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
-    """By all of its commits. entries: those of the account."""
-    found = list(entries)
-    name, log = account.table.name, account.log
+def of_table(history: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
+    """Returns the faults that a table's commits show. entries: all entries of the history."""
+    listed = list(entries)
+    name, log = history.table.name, history.log
     faults = [
-        Fault("log with a gap", f"{name}: its log lacks versions {one}: restore them from a backup")
-        for one in [spans(set(range(log.versions[0], log.newest + 1)) - set(log.versions))]
-        if one
+        Fault("log with a gap", f"{name}: its log lacks versions {missing_versions}: restore them from a backup")
+        for missing_versions in [spans(set(range(log.versions[0], log.newest + 1)) - set(log.versions))]
+        if missing_versions
     ]
     if log.versions[0] > 0:
         faults.append(Fault("log cleaned", f"{name}: its log begins with version {log.versions[0]}"))
-    faults += [fault for one in found if isinstance(one, Other) for fault in _of_other(account, one, found)]
-    for state, says in (
+    faults += [fault for entry in listed if isinstance(entry, Other) for fault in _of_other(history, entry, listed)]
+    for state, meaning in (
         (batches.MISSING, "Spark is done with them, and the table's log has no commit of theirs"),
         (batches.DOUBLED, "the table holds a second commit of them, so their rows are in it twice"),
     ):
         faults += [
-            Fault(state, f"{name}: batches {said}: {says}") for said in _said(one for one in found if _is(one, state))
+            Fault(state, f"{name}: batches {batch_words}: {meaning}")
+            for batch_words in _batch_ranges(entry for entry in listed if _is_in_state(entry, state))
         ]
     return faults
 
 
-def of_checkpoints(account: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
-    """Of every generation that still has a directory, and of those that should. entries: those of the account."""
+def of_checkpoints(history: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
+    """Returns the faults of all checkpoint generations, missing ones included. entries: all entries of the history."""
     faults = []
-    held = [one for one in entries if isinstance(one, BatchRecord) and one.version is not None]
-    for flow in dict.fromkeys([*(flow.flow for flow in account.table.flows), *(one.flow for one in held)]):
-        generations = account.generations(flow)
-        newest = max((one.generation for one in held if one.flow == flow), default=0)
+    written = [entry for entry in entries if isinstance(entry, BatchRecord) and entry.version is not None]
+    for flow in dict.fromkeys([*(flow.flow for flow in history.table.flows), *(batch.flow for batch in written)]):
+        generations = history.generations(flow)
+        newest = max((batch.generation for batch in written if batch.flow == flow), default=0)
         if newest > max(generations, default=0):
             faults.append(
                 Fault(
@@ -63,42 +64,49 @@ def of_checkpoints(account: BatchHistory, entries: Iterable[BatchRecord | Other]
             )
         for number, generation in generations.items():
             faults += _of_generation(flow, number, generation)
-            beyond = [one for one in held if (one.flow, one.generation, one.state) == (flow, number, batches.HISTORY)]
+            unknown_to_checkpoint = [
+                batch
+                for batch in written
+                if (batch.flow, batch.generation, batch.state) == (flow, number, batches.HISTORY)
+            ]
             faults += [
                 Fault(
                     "checkpoint lost",
-                    f"batches {said}: the table holds them, and their checkpoint does not know them: {RESTORE}",
+                    f"batches {batch_words}: the table holds them, and their checkpoint does not know them: {RESTORE}",
                 )
-                for said in _said(beyond)
+                for batch_words in _batch_ranges(unknown_to_checkpoint)
             ]
     return faults
 
 
-def _of_other(account: BatchHistory, one: Other, found: list[BatchRecord | Other]) -> Iterator[Fault]:
-    name, what = account.table.name, f"version {one.version} ({one.operation})"
-    if one.is_undone or one.kind not in ("foreign", "declaration"):
+def _of_other(history: BatchHistory, other: Other, entries: list[BatchRecord | Other]) -> Iterator[Fault]:
+    name, what = history.table.name, f"version {other.version} ({other.operation})"
+    if other.is_undone or other.kind not in ("foreign", "declaration"):
         return
-    commit = account.log.commit(one.version)
-    gone = _said(entry for entry in found if _is(entry, batches.UNDONE) and (entry.version or 0) < one.version)
-    without = f"; without batches {', '.join(gone)}" if gone else ""
-    if one.operation == "RESTORE":
-        to = commit.parameters.get("version") or commit.parameters.get("timestamp")
-        yield Fault("restored", f"{name}: {what} put it back to {to}{without}")
+    commit = history.log.commit(other.version)
+    lost_batches = _batch_ranges(
+        batch for batch in entries if _is_in_state(batch, batches.UNDONE) and (batch.version or 0) < other.version
+    )
+    without = f"; without batches {', '.join(lost_batches)}" if lost_batches else ""
+    if other.operation == "RESTORE":
+        restored_to = commit.parameters.get("version") or commit.parameters.get("timestamp")
+        yield Fault("restored", f"{name}: {what} put it back to {restored_to}{without}")
     elif active_commits.overwrites(commit):
         yield Fault("overwritten", f"{name}: {what} replaced all it held{without}")
-    elif one.operation.startswith("VACUUM"):
+    elif other.operation.startswith("VACUUM"):
         yield Fault("vacuumed", f"{name}: {what} is by nobody Sluice knows: versions before it may be unreadable")
-    elif one.kind == "foreign":
+    elif other.kind == "foreign":
         yield Fault("foreign", f"{name}: {what} is by nobody Sluice knows")
 
 
 def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[Fault]:
     path = generation.path
     try:
-        whose = offset_log.owner(path).get("flow")
-        if whose != flow:
+        recorded_flow = offset_log.owner(path).get("flow")
+        if recorded_flow != flow:
             yield Fault(
-                "checkpoint of another flow", f"{flow}: its checkpoint {path} is that of {whose}: put its own back"
+                "checkpoint of another flow",
+                f"{flow}: its checkpoint {path} is that of {recorded_flow}: put its own back",
             )
     except Broken as error:
         yield Fault("checkpoint damaged", f"{flow}: {error}")
@@ -108,14 +116,16 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
         except Broken as error:
             yield Fault("checkpoint damaged", f"{flow}: {error}")
     for kind, listed in (("offsets", generation.planned), ("commits", generation.committed)):
-        # One that was seeded keeps its batch 0 until Spark purges it.
-        holes = set(range(min(listed), max(listed))) - listed if listed else set()
-        if holes:
-            yield Fault("checkpoint with a gap", f"{flow}: {path / kind} lacks {spans(holes)}: {RESTORE}")
-    newest, done = max(generation.planned, default=-1), generation.done
-    if newest - done not in (0, 1):
-        said = f"{flow}: {path} plans up to batch {newest} and is done up to {done}, files are missing: {RESTORE}"
-        yield Fault("checkpoint with a gap", said)
+        # A seeded checkpoint keeps its batch 0 until Spark purges it.
+        missing_batches = set(range(min(listed), max(listed))) - listed if listed else set()
+        if missing_batches:
+            yield Fault("checkpoint with a gap", f"{flow}: {path / kind} lacks {spans(missing_batches)}: {RESTORE}")
+    newest, newest_done = max(generation.planned, default=-1), generation.done
+    if newest - newest_done not in (0, 1):
+        sentence = (
+            f"{flow}: {path} plans up to batch {newest} and is done up to {newest_done}, files are missing: {RESTORE}"
+        )
+        yield Fault("checkpoint with a gap", sentence)
     for listed, read in ((generation.planned, offset_log.batch), (generation.committed, offset_log.check_commit)):
         for batch in sorted(listed)[-OPENED:]:
             try:
@@ -124,21 +134,23 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
                 yield Fault("checkpoint damaged", f"{flow}: {error}")
 
 
-def _is(entry: BatchRecord | Other, state: str) -> bool:
+def _is_in_state(entry: BatchRecord | Other, state: str) -> bool:
     return isinstance(entry, BatchRecord) and entry.state == state
 
 
-def _said(found: Iterable[BatchRecord | Other]) -> list[str]:
-    """Batches in words, by flow and generation."""
-    entries = sorted(((one.flow, one.generation), one.batch) for one in found if isinstance(one, BatchRecord))
-    groups = groupby(entries, key=lambda one: one[0])
+def _batch_ranges(entries: Iterable[BatchRecord | Other]) -> list[str]:
+    """Describes batches in words: one string for each flow and generation."""
+    places = sorted(
+        ((entry.flow, entry.generation), entry.batch) for entry in entries if isinstance(entry, BatchRecord)
+    )
+    groups = groupby(places, key=lambda place: place[0])
     return [f"{flow} {number}/{spans({batch for _, batch in group})}" for (flow, number), group in groups]
 
 
 def spans(numbers: set[int]) -> str:
-    """Such as `3 to 7, 9`."""
-    said = []
+    """Describes numbers as ranges, such as `3 to 7, 9`."""
+    ranges = []
     for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
         first, *rest = [number for _, number in group]
-        said.append(f"{first} to {rest[-1]}" if rest else f"{first}")
-    return ", ".join(said)
+        ranges.append(f"{first} to {rest[-1]}" if rest else f"{first}")
+    return ", ".join(ranges)

@@ -1,4 +1,4 @@
-"""python -m include.ledger inspect TABLE: its batches, its other commits, what a restart will do, what is wrong."""
+"""Gathers what `python -m include.ledger inspect TABLE` shows: batches, other commits, restarts and faults."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,11 +16,14 @@ from include.spec import Table
 
 @dataclass(frozen=True)
 class Inspection:
-    """A stored table. versions: the oldest and newest in its log.
+    """The state of a stored table.
 
-    states: how many batches are in which. others: how many commits of each kind are no batch's. rows, files, bytes:
-    what the batches added that the table still holds and its log still tells of. restarts: by flow, None where its
-    checkpoint does not say. newest: first.
+    versions: the oldest and the newest version in its log.
+    states: the number of batches in each state.
+    others: the number of commits of each kind that are not batches.
+    rows, files, bytes: what batches added and the table still holds, as far as its log goes back.
+    restarts: by flow, None where the checkpoint cannot tell.
+    newest: the newest entries, newest first.
     """
 
     table: str
@@ -36,27 +39,32 @@ class Inspection:
 
 
 def inspect(table: Table, limit: int, flow: str | None = None) -> Inspection:
-    """flow: look for the newest batches of this one only. Raises Unreachable where it is not stored, and Broken."""
-    account = BatchHistory(table)
-    entries = list(account.entries())
-    held = [one for one in entries if isinstance(one, BatchRecord) and one.state in HELD]
-    shown = (one for one in entries if flow is None or (isinstance(one, BatchRecord) and one.flow == flow))
+    """Inspects a stored table. With flow, `newest` holds only batches of that flow.
+
+    Raises Unreachable where the table is not stored, and Broken.
+    """
+    history = BatchHistory(table)
+    entries = list(history.entries())
+    written = [entry for entry in entries if isinstance(entry, BatchRecord) and entry.state in HELD]
+    listed = (entry for entry in entries if flow is None or (isinstance(entry, BatchRecord) and entry.flow == flow))
     return Inspection(
         table=table.name,
-        versions=(account.log.versions[0], account.log.newest),
-        states=dict(Counter(one.state for one in entries if isinstance(one, BatchRecord))),
-        others=dict(Counter(one.kind for one in entries if isinstance(one, Other))),
-        rows=sum(one.rows or 0 for one in held),
-        files=sum(one.files or 0 for one in held),
-        bytes=sum(one.bytes or 0 for one in held),
-        restarts={one.flow: _restart(account, one.flow) for one in table.flows if flow in (None, one.flow)},
-        faults=[*faults.of_table(account, entries), *faults.of_checkpoints(account, entries)],
-        newest=[account.detailed(one) if isinstance(one, BatchRecord) else one for one in islice(shown, limit)],
+        versions=(history.log.versions[0], history.log.newest),
+        states=dict(Counter(entry.state for entry in entries if isinstance(entry, BatchRecord))),
+        others=dict(Counter(entry.kind for entry in entries if isinstance(entry, Other))),
+        rows=sum(batch.rows or 0 for batch in written),
+        files=sum(batch.files or 0 for batch in written),
+        bytes=sum(batch.bytes or 0 for batch in written),
+        restarts={writer.flow: _restart(history, writer.flow) for writer in table.flows if flow in (None, writer.flow)},
+        faults=[*faults.of_table(history, entries), *faults.of_checkpoints(history, entries)],
+        newest=[
+            history.detailed(entry) if isinstance(entry, BatchRecord) else entry for entry in islice(listed, limit)
+        ],
     )
 
 
-def _restart(account: BatchHistory, flow: str) -> Restart | None:
-    generations = account.generations(flow)
+def _restart(history: BatchHistory, flow: str) -> Restart | None:
+    generations = history.generations(flow)
     if not generations:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is in a version of a table: its batch, and what that read, up to Kafka and the files."""
+"""Traces a table version back to its batch and to what that batch read, up to Kafka offsets and files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,10 +17,12 @@ from include.spec import Delta, Files, Table
 
 @dataclass(frozen=True)
 class Origin:
-    """One table on the way. entries: its batches that count. reads: of a Delta source, which files they read.
+    """One table on the way from a version back to its sources.
 
-    ranges, files: what they read of Kafka, and the names of files. above: what the versions that they read are of.
-    note: why no more can be told.
+    entries: the batches of this table. reads: the files they read, where the source is a Delta table.
+    ranges: the Kafka offsets they read. files: the names of the files they read.
+    above: the origin of the source versions that they read.
+    note: why nothing more is known.
     """
 
     table: str
@@ -33,29 +35,38 @@ class Origin:
 
 
 def of_version(tables: Catalog, table: Table, version: int) -> Origin:
-    """What the commit of this version brought. Raises UsageError where it is not in the log or is no batch's."""
-    account = BatchHistory(table)
-    if version not in account.log.versions:
-        held = f"{account.log.versions[0]} to {account.log.newest}"
-        raise UsageError(f"--version is {version}, and the log of {table.name} holds {held}: name one of these")
-    found = next(one for one in account.entries() if one.version == version)
-    if isinstance(found, Other) and found.note:
-        return Origin(table.name, [], note=f"version {version} of {table.name} is a {found.kind}: {found.note}")
-    if isinstance(found, Other):
-        raise UsageError(f"version {version} of {table.name} is a {found.operation} ({found.kind}) and read no source")
-    return _origin(tables, table, [account.detailed(found)])
+    """Returns the origin of what this version's commit added.
+
+    Raises UsageError where the version is not in the log, or is not a batch.
+    """
+    history = BatchHistory(table)
+    if version not in history.log.versions:
+        listed_versions = f"{history.log.versions[0]} to {history.log.newest}"
+        raise UsageError(
+            f"--version is {version}, and the log of {table.name} holds {listed_versions}: name one of these"
+        )
+    entry = next(entry for entry in history.entries() if entry.version == version)
+    if isinstance(entry, Other) and entry.note:
+        return Origin(table.name, [], note=f"version {version} of {table.name} is a {entry.kind}: {entry.note}")
+    if isinstance(entry, Other):
+        raise UsageError(f"version {version} of {table.name} is a {entry.operation} ({entry.kind}) and read no source")
+    return _origin(tables, table, [history.detailed(entry)])
 
 
 def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     if not entries:
         return Origin(table.name, [], note="no batch of it is told by its log any more")
-    flow = next((one for one in table.flows if one.flow == entries[-1].flow), None)
+    flow = next((table_flow for table_flow in table.flows if table_flow.flow == entries[-1].flow), None)
     if flow is None:
         return Origin(table.name, entries, note=f"{entries[-1].flow} is declared no more")
     if isinstance(flow.source, Files):
         return _of_files(table, entries)
     if not isinstance(flow.source, Delta):
-        ranges = [span for one in entries for span in offset_ranges.of_kafka(one.source_from, one.source_to)]
+        ranges = [
+            offset_range
+            for entry in entries
+            for offset_range in offset_ranges.of_kafka(entry.source_from, entry.source_to)
+        ]
         return Origin(table.name, entries, ranges=offset_ranges.joined(ranges))
     return _of_delta(tables, table, entries, flow.source)
 
@@ -63,57 +74,60 @@ def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin
 def _of_files(table: Table, entries: list[BatchRecord]) -> Origin:
     names: list[str] = []
     try:
-        for one in entries:
-            home = settings().checkpoints(one.flow) / str(one.generation)
-            names += [taken.path for taken in landing_folder.of_batch(home, one.source_from, one.source_to)]
+        for entry in entries:
+            checkpoint_path = settings().checkpoints(entry.flow) / str(entry.generation)
+            names += [
+                file.path for file in landing_folder.of_batch(checkpoint_path, entry.source_from, entry.source_to)
+            ]
     except Broken as error:
         return Origin(table.name, entries, files=names, note=str(error))
     return Origin(table.name, entries, files=names)
 
 
 def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source: Delta) -> Origin:
-    above = tables.table(source.table)
+    source_table = tables.table(source.table)
     log = Log(settings().table_path(source.table))
     reads: list[Read] = []
     note = ""
     try:
-        reads = [read for one in entries for read in Appends(log, source).of(one)]
+        reads = [read for entry in entries for read in Appends(log, source).of(entry)]
     except Broken as error:
         note = str(error)
     first, last = _versions(entries)
     # A snapshot's files hold rows of every version up to it.
-    is_whole = any(one.is_of_snapshot for one in reads)
-    named = None if is_whole or note else {one.version for one in reads}
-    upstream = BatchHistory(above)
-    chosen = [
-        upstream.detailed(one)
-        for one in upstream.batches()
-        if one.version is not None and (one.version in named if named is not None else first <= one.version <= last)
+    is_whole = any(read.is_of_snapshot for read in reads)
+    versions_read = None if is_whole or note else {read.version for read in reads}
+    source_history = BatchHistory(source_table)
+    source_batches = [
+        source_history.detailed(batch)
+        for batch in source_history.batches()
+        if batch.version is not None
+        and (batch.version in versions_read if versions_read is not None else first <= batch.version <= last)
     ]
-    return Origin(table.name, entries, reads, above=_origin(tables, above, chosen[::-1]), note=note)
+    return Origin(table.name, entries, reads, above=_origin(tables, source_table, source_batches[::-1]), note=note)
 
 
 def _versions(entries: list[BatchRecord]) -> tuple[int, int]:
-    """The versions of the source that batches reach over, the first and the last."""
-    begins = [0 if one.source_from is None else first_version(one.source_from) for one in entries]
-    return min(begins), max(checkpoint.read_version(one.source_to) for one in entries)
+    """Returns the first and the last version of the source that the batches cover."""
+    first_versions = [0 if entry.source_from is None else first_version(entry.source_from) for entry in entries]
+    return min(first_versions), max(checkpoint.read_version(entry.source_to) for entry in entries)
 
 
 def first_version(begin: Any) -> int:
-    """The first version that is read behind a Delta offset; 0 within the snapshot that a flow begins with."""
+    """Returns the first version that is read after a Delta offset; 0 for an offset within the initial snapshot."""
     return 0 if begin.get("isStartingVersion") else offset_ranges.place(begin)[0]
 
 
 def lines(origin: Origin) -> Iterator[str]:
-    """For people, the table itself first."""
-    for one in origin.entries[:1] if len(origin.entries) == 1 else ():
-        what = offset_ranges.say(one.source, one.source_from, one.source_to)
-        yield f"{origin.table} version {one.version} is batch {one.name}: {what}"
+    """Describes an origin for people. The table itself comes first."""
+    for entry in origin.entries[:1] if len(origin.entries) == 1 else ():
+        what = offset_ranges.say(entry.source, entry.source_from, entry.source_to)
+        yield f"{origin.table} version {entry.version} is batch {entry.name}: {what}"
     if len(origin.entries) > 1:
-        versions = [one.version for one in origin.entries if one.version is not None]
+        versions = [entry.version for entry in origin.entries if entry.version is not None]
         yield f"{origin.table}: {len(origin.entries):,} batches, versions {min(versions)} to {max(versions)}"
     if origin.reads:
-        rows = sum(one.rows or 0 for one in origin.reads)
+        rows = sum(read.rows or 0 for read in origin.reads)
         by_version: dict[tuple[int, bool], set[int]] = {}
         for read in origin.reads:
             by_version.setdefault((read.version, read.is_of_snapshot), set()).add(read.index)
@@ -121,8 +135,8 @@ def lines(origin: Origin) -> Iterator[str]:
         for (version, is_of_snapshot), indexes in by_version.items():
             what = "snapshot of version" if is_of_snapshot else "version"
             yield f"  {what} {version}, files {min(indexes)} to {max(indexes)}"
-    yield from (f"  {one}" for one in origin.ranges)
-    yield from (f"  file {one}" for one in origin.files)
+    yield from (f"  {offset_range}" for offset_range in origin.ranges)
+    yield from (f"  file {name}" for name in origin.files)
     if origin.note:
         yield f"  {origin.note}"
     if origin.above:

@@ -1,6 +1,6 @@
-"""The newest rows of a table's quarantine, each with why it is there, and how many rows broke each rule.
+"""Reads the newest rows of a table's quarantine and counts the rows that broke each rule.
 
-Only the newest files are read: for the counts one column of them, for the rows the few that hold these.
+It opens only the newest files: for the counts one column of them, for the rows the few files that hold them.
 """
 
 import json
@@ -18,20 +18,22 @@ from include.spec import Table
 from include.spec.origin import ORIGIN
 
 RULES = "_rules"
-# What says by which batch a row came here; beside these, a row has the columns of its table.
+# The columns that name the batch which wrote the row.
 STAMP = ("_flow", "_generation", "_batch")
 OTHERS = (RULES, "_source", "_replay", "_errors", "_reason")
-# Of so many rows, the newest, the broken rules are counted.
+# Rules are counted over the newest rows, at most this many.
 MOST_COUNTED_ROWS = 200_000
 SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class Row:
-    """at: when its batch put it here, in seconds; where nobody knows any more, the date of its file.
+    """A quarantined row.
 
-    errors: the fields that could not be typed, and why. reason: of a file that is not in the table.
-    origin: where it came from. source_to: where its batch ended in its source. row: its other columns.
+    at: when its batch was committed, in seconds since 1970. If the log no longer has that commit, its file's date.
+    errors: the fields that could not be cast, with messages. reason: for a file that is not in the table.
+    origin: the columns that say where the row came from. source_to: the source offset where its batch ended.
+    row: its other columns.
     """
 
     rules: list[str]
@@ -48,9 +50,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Sample:
-    """rows: newest first. total: of the whole quarantine, None where a file does not say.
+    """The newest quarantined rows, newest first.
 
-    counted: of how many rows, the newest, `broke` says by how many each rule was broken.
+    total: the rows of the whole quarantine, None where a file has no statistics.
+    counted: over how many of the newest rows `broke` counts the rows that broke each rule.
     """
 
     rows: list[Row]
@@ -60,16 +63,16 @@ class Sample:
 
 
 def sample(table: Table, limit: int) -> Sample:
-    """Raises Unreachable where there is no quarantine, and Broken where a file of it cannot be read."""
+    """Returns the newest rows. Raises Unreachable where there is no quarantine, and Broken for an unreadable file."""
     log = Log(settings().table_path(table.quarantine))
     files = sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True)
     counts = [file.rows for file in files]
     total = None if None in counts else sum(count for count in counts if count is not None)
-    counted, broke = _count(log, files)
+    counted, broke = _count_rules(log, files)
     return Sample(_newest(log, files, limit), total, counted, broke)
 
 
-def _count(log: Log, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
+def _count_rules(log: Log, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
     rows, broke = 0, Counter[str]()
     for file in files:
         if rows >= MOST_COUNTED_ROWS:
@@ -77,20 +80,20 @@ def _count(log: Log, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
         rules = _read(log, file, [RULES])
         rows += len(rules)
         names = pc.value_counts(pc.list_flatten(rules.column(RULES)))
-        broke.update({one["values"]: one["counts"] for one in names.to_pylist()})
+        broke.update({rule_count["values"]: rule_count["counts"] for rule_count in names.to_pylist()})
     return rows, dict(broke.most_common())
 
 
 def _newest(log: Log, files: list[LiveFile], limit: int) -> list[Row]:
-    found: list[tuple[dict[str, Any], LiveFile]] = []
+    stored: list[tuple[dict[str, Any], LiveFile]] = []
     for file in files:
-        if len(found) >= limit:
+        if len(stored) >= limit:
             break
         rows = _read(log, file).sort_by([("_generation", "descending"), ("_batch", "descending")])
-        found += [(row, file) for row in rows.slice(0, limit - len(found)).to_pylist()]
-    times = _times(log, {_batch(row) for row, _ in found})
-    made = [_row(row, times.get(_batch(row), file.modified_at)) for row, file in found]
-    return sorted(made, key=lambda row: row.at, reverse=True)
+        stored += [(row, file) for row in rows.slice(0, limit - len(stored)).to_pylist()]
+    committed_at = _commit_times(log, {_batch_key(row) for row, _ in stored})
+    newest = [_row(row, committed_at.get(_batch_key(row), file.modified_at)) for row, file in stored]
+    return sorted(newest, key=lambda row: row.at, reverse=True)
 
 
 def _read(log: Log, file: LiveFile, columns: list[str] | None = None) -> Any:
@@ -100,24 +103,24 @@ def _read(log: Log, file: LiveFile, columns: list[str] | None = None) -> Any:
         raise Broken(f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup") from error
 
 
-def _batch(row: dict[str, Any]) -> tuple[Any, ...]:
+def _batch_key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in STAMP)
 
 
-def _times(log: Log, batches: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """When these batches were committed, as far back as the log tells."""
-    found: dict[tuple[Any, ...], float] = {}
+def _commit_times(log: Log, batches: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
+    """Returns when these batches were committed, in seconds since 1970, as far back as the log goes."""
+    times: dict[tuple[Any, ...], float] = {}
     for commit in log.commits():
-        if len(found) == len(batches):
+        if len(times) == len(batches):
             break
         batch = tuple(commit.metadata.get(name.removeprefix("_")) for name in STAMP)
         if batch in batches:
-            found.setdefault(batch, commit.timestamp)
-    return found
+            times.setdefault(batch, commit.timestamp)
+    return times
 
 
 def _row(row: dict[str, Any], at: float) -> Row:
-    own = {name: value for name, value in row.items() if name not in (*STAMP, *OTHERS)}
+    columns = {name: value for name, value in row.items() if name not in (*STAMP, *OTHERS)}
     return Row(
         rules=list(row[RULES] or []),
         flow=row["_flow"],
@@ -126,7 +129,7 @@ def _row(row: dict[str, Any], at: float) -> Row:
         at=at,
         errors=row.get("_errors") or [],
         reason=row.get("_reason"),
-        origin={name: own[name] for name in ORIGIN if own.get(name) is not None},
+        origin={name: columns[name] for name in ORIGIN if columns.get(name) is not None},
         source_to=json.loads(row.get("_source") or "null"),
-        row={name: value for name, value in own.items() if name not in ORIGIN},
+        row={name: value for name, value in columns.items() if name not in ORIGIN},
     )

@@ -1,4 +1,4 @@
-"""Where a Kafka record or a landed file ended: in which tables, versions and quarantines."""
+"""Finds where a Kafka record or a landed file ended: in which tables, versions and quarantines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,10 +20,11 @@ FILE = "_filename"
 
 @dataclass(frozen=True)
 class Stop:
-    """What became of it in one table. versions: that can hold it, by their batches.
+    """What became of a record or file in one table.
 
-    rows: how many of the table's rows are of it now, None where the table does not carry its place. rules: of the rows
-    in the quarantine, or the files there, those they broke. sentence: for people.
+    sentence: for people. versions: those whose batches may hold it.
+    rows: how many rows of the table come from it, None where the table does not keep where its rows come from.
+    rules: the rules that its quarantined rows broke. below: the same for the tables that read this one.
     """
 
     table: str
@@ -35,19 +36,24 @@ class Stop:
 
 
 def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[Stop]:
-    """By every flow that reads the topic. Raises UsageError where none is declared, and Unreachable where none has."""
-    sought = {"topic": topic, "partition": partition, "offset": offset}
+    """Follows a Kafka record through every flow that reads its topic.
+
+    Raises UsageError where no flow is declared for the topic, and Unreachable where none has read it yet.
+    """
+    column_values = {"topic": topic, "partition": partition, "offset": offset}
     stops = []
     for table in tables.tables.values():
-        flows = [one.flow for one in table.flows if isinstance(one.source, Kafka)]
+        flows = [flow.flow for flow in table.flows if isinstance(flow.source, Kafka)]
         if not flows or not settings().is_stored(table.name):
             continue
-        detailed = _told(table, flows)
-        if any(topic in (one.source_to or {}) for one in detailed):
-            chosen = [one for one in detailed if _spans(one, topic, partition, offset)]
-            stops.append(_stop(tables, table, chosen, sought, f"offset {offset} of {topic}/{partition}"))
+        detailed = _batches_with_offsets(table, flows)
+        if any(topic in (batch.source_to or {}) for batch in detailed):
+            matching = [batch for batch in detailed if _contains_offset(batch, topic, partition, offset)]
+            stops.append(
+                _trace_in_table(tables, table, matching, column_values, f"offset {offset} of {topic}/{partition}")
+            )
     declared = [
-        one.flow for one in tables.flows.values() if isinstance(one.source, Kafka) and topic in one.source.names
+        flow.flow for flow in tables.flows.values() if isinstance(flow.source, Kafka) and topic in flow.source.names
     ]
     if not stops and declared:
         raise Unreachable(f"--topic is '{topic}', and no batch has read it yet: start the flow {declared[0]} first")
@@ -57,114 +63,130 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
 
 
 def of_file(tables: Catalog, table: Table, name: str) -> Stop:
-    """Raises UsageError where the table reads no files, and Broken."""
+    """Follows a landed file through its table. Raises UsageError where the table reads no files, and Broken."""
     if not isinstance(table.source, Files):
         raise UsageError(f"{table.name} is not fed by files: leave out --file, or name a table that is")
     path = f"{landing_folder.file_system(settings().folder(table.source.path))[1]}/{name}"
-    chosen = []
-    for one in _told(table, [table.flow]):
-        home = settings().checkpoints(one.flow) / str(one.generation)
-        if any(taken.path == path for taken in landing_folder.of_batch(home, one.source_from, one.source_to)):
-            chosen.append(one)
-    return _stop(tables, table, chosen, {FILE: name}, f"file '{name}'")
+    matching = []
+    for batch in _batches_with_offsets(table, [table.flow]):
+        checkpoint_path = settings().checkpoints(batch.flow) / str(batch.generation)
+        if any(
+            file.path == path for file in landing_folder.of_batch(checkpoint_path, batch.source_from, batch.source_to)
+        ):
+            matching.append(batch)
+    return _trace_in_table(tables, table, matching, {FILE: name}, f"file '{name}'")
 
 
-def _told(table: Table, flows: list[str]) -> list[BatchRecord]:
-    """All batches of these flows, with their offsets."""
-    account = BatchHistory(table)
-    found = (one for one in account.batches() if one.flow in flows)
-    return [one if one.version is not None else account.detailed(one) for one in found]
+def _batches_with_offsets(table: Table, flows: list[str]) -> list[BatchRecord]:
+    """Returns all batches of these flows, with their offsets."""
+    history = BatchHistory(table)
+    batches = (batch for batch in history.batches() if batch.flow in flows)
+    return [batch if batch.version is not None else history.detailed(batch) for batch in batches]
 
 
-def _spans(one: BatchRecord, topic: str, partition: int, offset: int) -> bool:
-    ranges = offset_ranges.of_kafka(one.source_from, one.source_to)
-    return any((r.topic, r.partition) == (topic, partition) and r.first <= offset < r.after for r in ranges)
+def _contains_offset(batch: BatchRecord, topic: str, partition: int, offset: int) -> bool:
+    ranges = offset_ranges.of_kafka(batch.source_from, batch.source_to)
+    return any(
+        (offset_range.topic, offset_range.partition) == (topic, partition)
+        and offset_range.first <= offset < offset_range.after
+        for offset_range in ranges
+    )
 
 
-def _stop(tables: Catalog, table: Table, entries: list[BatchRecord], sought: dict[str, Any], what: str) -> Stop:
-    """entries: its batches that may have brought it."""
-    held = [one for one in entries if one.state in HELD]
-    versions = tuple(sorted(one.version for one in held if one.version is not None))
-    if not held:
-        planned = next((one for one in entries if one.state == PLANNED), None)
-        why = f"is in batch {planned.name}, which is planned and not written" if planned else "no batch has read yet"
-        gone = [f"batch {one.name} had it: {one.state}" for one in entries if one is not planned]
-        return Stop(table.name, f"{table.name}: {what} {'; '.join(gone) or why}")
-    rows = _count(table.name, sought)
-    broken = _rules(table, sought)
-    said = [f"{table.name}: {_batches(held)}"]
+def _trace_in_table(
+    tables: Catalog, table: Table, entries: list[BatchRecord], column_values: dict[str, Any], what: str
+) -> Stop:
+    """Returns what became of it in one table. entries: the batches that may have read it."""
+    written = [batch for batch in entries if batch.state in HELD]
+    versions = tuple(sorted(batch.version for batch in written if batch.version is not None))
+    if not written:
+        planned = next((batch for batch in entries if batch.state == PLANNED), None)
+        state = f"is in batch {planned.name}, which is planned and not written" if planned else "no batch has read yet"
+        lost = [f"batch {batch.name} had it: {batch.state}" for batch in entries if batch is not planned]
+        return Stop(table.name, f"{table.name}: {what} {'; '.join(lost) or state}")
+    rows = _count_rows(table.name, column_values)
+    broken = _broken_rules(table, column_values)
+    parts = [f"{table.name}: {_batch_words(written)}"]
     if rows is None:
-        said.append("its rows do not say where they are from: one of these versions holds it, if any does")
+        parts.append("its rows do not say where they are from: one of these versions holds it, if any does")
     elif rows:
-        said.append(f"{rows:,} rows of the table are of it")
+        parts.append(f"{rows:,} rows of the table are of it")
     if broken:
-        said.append(f"it is in {table.quarantine}, as it broke {', '.join(map(repr, broken))}")
+        parts.append(f"it is in {table.quarantine}, as it broke {', '.join(map(repr, broken))}")
     elif rows == 0:
-        said.append(_why_none(held))
-    below = [stop for reader in tables.tables.values() for stop in _readers(tables, table, reader, versions, sought)]
-    return Stop(table.name, "; ".join(said), versions, rows, broken, below)
+        parts.append(_why_no_rows(written))
+    below = [
+        step
+        for reader in tables.tables.values()
+        for step in _trace_below(tables, table, reader, versions, column_values)
+    ]
+    return Stop(table.name, "; ".join(parts), versions, rows, broken, below)
 
 
-def _readers(
-    tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], sought: dict[str, Any]
+def _trace_below(
+    tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], column_values: dict[str, Any]
 ) -> Iterator[Stop]:
-    flows = [one.flow for one in reader.flows if isinstance(one.source, Delta) and one.source.table == table.name]
+    flows = [flow.flow for flow in reader.flows if isinstance(flow.source, Delta) and flow.source.table == table.name]
     if not flows or not settings().is_stored(reader.name):
         return
-    chosen = [one for one in _told(reader, flows) if any(_reaches(one, version) for version in versions)]
-    yield _stop(tables, reader, chosen, sought, f"what versions {versions} of {table.name} brought")
+    matching = [
+        batch
+        for batch in _batches_with_offsets(reader, flows)
+        if any(_reads_version(batch, version) for version in versions)
+    ]
+    yield _trace_in_table(tables, reader, matching, column_values, f"what versions {versions} of {table.name} brought")
 
 
-def _reaches(one: BatchRecord, version: int) -> bool:
-    """Whether a batch read something of a version of its source."""
-    if one.source_to is None:
+def _reads_version(batch: BatchRecord, version: int) -> bool:
+    """Returns whether a batch read any part of a version of its source."""
+    if batch.source_to is None:
         return False
-    first = 0 if one.source_from is None else provenance.first_version(one.source_from)
-    return first <= version <= checkpoint.read_version(one.source_to)
+    first = 0 if batch.source_from is None else provenance.first_version(batch.source_from)
+    return first <= version <= checkpoint.read_version(batch.source_to)
 
 
-def _count(table: str, sought: dict[str, Any]) -> int | None:
-    """How many rows of it the table holds; None where it lacks a column of what is sought."""
-    known = columns(table)
-    # Where all rows are of one topic, tables often leave its name out.
-    wanted = {name: value for name, value in sought.items() if name in known}
-    if not set(wanted) >= set(sought) - {"topic"}:
+def _count_rows(table: str, column_values: dict[str, Any]) -> int | None:
+    """Returns how many rows of the table match, or None where the table lacks one of the columns."""
+    stored_columns = columns(table)
+    # A table that is fed by one topic often leaves out the topic column.
+    filter_values = {name: value for name, value in column_values.items() if name in stored_columns}
+    if not set(filter_values) >= set(column_values) - {"topic"}:
         return None
-    return int(stored_rows.dataset(table).count_rows(filter=_filter(wanted)))
+    return int(stored_rows.dataset(table).count_rows(filter=_filter(filter_values)))
 
 
-def _rules(table: Table, sought: dict[str, Any]) -> tuple[str, ...]:
+def _broken_rules(table: Table, column_values: dict[str, Any]) -> tuple[str, ...]:
     if not (table.has_quarantine and settings().is_stored(table.quarantine)):
         return ()
-    known = columns(table.quarantine)
-    wanted = {name: value for name, value in sought.items() if name in known}
-    if not set(wanted) >= set(sought) - {"topic"}:
+    stored_columns = columns(table.quarantine)
+    filter_values = {name: value for name, value in column_values.items() if name in stored_columns}
+    if not set(filter_values) >= set(column_values) - {"topic"}:
         return ()
-    rows = stored_rows.dataset(table.quarantine).to_table(columns=["_rules"], filter=_filter(wanted))
+    rows = stored_rows.dataset(table.quarantine).to_table(columns=["_rules"], filter=_filter(filter_values))
     return tuple(dict.fromkeys(rule for names in rows["_rules"].to_pylist() for rule in names or []))
 
 
-def _filter(wanted: dict[str, Any]) -> Any:
+def _filter(filter_values: dict[str, Any]) -> Any:
     condition = None
-    for name, value in wanted.items():
-        one = pc.field(name) == value
-        condition = one if condition is None else condition & one
+    for name, value in filter_values.items():
+        comparison = pc.field(name) == value
+        condition = comparison if condition is None else condition & comparison
     return condition
 
 
-def _batches(held: list[BatchRecord]) -> str:
-    said = [f"batch {one.name}, version {one.version}" for one in held[:3]]
-    return "; ".join(said) + (f" and {len(held) - 3:,} more" if len(held) > 3 else "")
+def _batch_words(written: list[BatchRecord]) -> str:
+    listed = [f"batch {batch.name}, version {batch.version}" for batch in written[:3]]
+    return "; ".join(listed) + (f" and {len(written) - 3:,} more" if len(written) > 3 else "")
 
 
-def _why_none(held: list[BatchRecord]) -> str:
-    """Where neither table nor quarantine has a row of it."""
-    tallies = [one.tally for one in held if one.tally]
-    if not tallies:
+def _why_no_rows(written: list[BatchRecord]) -> str:
+    """Explains why neither the table nor the quarantine has a row of it."""
+    row_counts = [batch.tally for batch in written if batch.tally]
+    if not row_counts:
         return "no row is of it: the offset holds no record (compaction, transactions), or it is an empty file"
-    dropped = sum(one["dropped"] for one in tallies)
-    repeated = sum(one.tally["kept"] - one.rows for one in held if one.tally and one.rows is not None)
-    rules = ", ".join(sorted({repr(name) for one in tallies for name, count in one["broke"].items() if count}))
+    dropped = sum(counts["dropped"] for counts in row_counts)
+    repeated = sum(batch.tally["kept"] - batch.rows for batch in written if batch.tally and batch.rows is not None)
+    rules = ", ".join(sorted({repr(name) for counts in row_counts for name, count in counts["broke"].items() if count}))
     return (
         f"no row is of it: these batches dropped {dropped:,} rows{f' (broken: {rules})' if rules else ''} and left out "
         f"{repeated:,} that repeat another"

@@ -1,4 +1,4 @@
-"""The Kafka records that a table holds, offset by offset, against what its batches say they read."""
+"""Compares the Kafka offsets that a table holds with the offsets that its batches read."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -18,71 +18,87 @@ PLACE = ("topic", "partition", "offset")
 
 
 def columns(table: str) -> set[str]:
-    """Of a stored table."""
-    return {one.name for one in DeltaTable(str(settings().table_path(table))).schema().fields}
+    """Returns the column names of a stored table."""
+    return {column.name for column in DeltaTable(str(settings().table_path(table))).schema().fields}
 
 
 @dataclass
 class Arrived:
-    """A stored table that has the columns topic, partition and offset. Reading these takes 8 bytes of memory a row."""
+    """The Kafka offsets in a stored table with the columns topic, partition and offset.
+
+    Reading them takes 8 bytes of memory for each row.
+    """
 
     table: str
 
     @cached_property
     def _offsets(self) -> dict[tuple[str, int], Sequence[int]]:
-        """In order, by topic and partition."""
+        """The sorted offsets of each topic and partition."""
         stored = stored_rows.dataset(self.table)
         rows = stored.to_table(columns=list(PLACE)).sort_by("offset")
-        found: dict[tuple[str, int], Sequence[int]] = {}
+        offsets: dict[tuple[str, int], Sequence[int]] = {}
         for group in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist():
             topic, partition = group["topic"], group["partition"]
-            own = compute.and_(compute.equal(rows["topic"], topic), compute.equal(rows["partition"], partition))
-            column = rows.filter(own)["offset"].cast(pyarrow.int64()).combine_chunks()
-            # Plain numbers where they lie, without an object for each.
-            found[topic, partition] = memoryview(column.buffers()[1]).cast("q")[: len(column)]
-        return found
+            is_in_partition = compute.and_(
+                compute.equal(rows["topic"], topic), compute.equal(rows["partition"], partition)
+            )
+            column = rows.filter(is_in_partition)["offset"].cast(pyarrow.int64()).combine_chunks()
+            # A memoryview avoids a Python object for each offset.
+            offsets[topic, partition] = memoryview(column.buffers()[1]).cast("q")[: len(column)]
+        return offsets
 
     @property
     def count(self) -> int:
         return sum(len(offsets) for offsets in self._offsets.values())
 
-    def within(self, span: Range) -> Sequence[int]:
-        """The offsets of this range that it holds, in order, each as often as it does."""
-        offsets = self._offsets.get((span.topic, span.partition), ())
-        return offsets[bisect_left(offsets, span.first) : bisect_left(offsets, span.after)]
+    def within(self, range_: Range) -> Sequence[int]:
+        """Returns the offsets that the table holds in this range, sorted, with repetitions."""
+        offsets = self._offsets.get((range_.topic, range_.partition), ())
+        return offsets[bisect_left(offsets, range_.first) : bisect_left(offsets, range_.after)]
 
 
-def check(who: str, span: Range, held: Sequence[int]) -> int:
-    """How many offsets of the range hold no record, as compaction and transactions leave them.
+def check(batch_name: str, range_: Range, stored_offsets: Sequence[int]) -> int:
+    """Returns how many offsets of the range hold no record, as after compaction and transactions.
 
-    who: the batch. held: as `Arrived.within`. Raises Unbalanced for a row too many or too few, and Unreachable where
-    rows are missing and nobody can be asked whether the topic has them.
+    batch_name: for messages. stored_offsets: the result of `Arrived.within`.
+    Raises Unbalanced for a missing or repeated row, and Unreachable where Kafka does not answer about missing ones.
     """
-    doubled = next((one for one, other in zip(held, held[1:], strict=False) if one == other), None)
-    if doubled is not None:
-        raise Unbalanced(f"{who}: offset {doubled} of {span.topic}/{span.partition} is in the table more than once")
-    missing = set(range(span.first, span.after)) - set(held) if len(held) < span.count else set()
-    if missing:
-        # What retention has deleted since can be asked for no more; what it took was not there to be asked, either.
-        asked = kafka_broker.records(
-            settings().kafka, span.topic, {span.partition: (min(missing), span.after - 1)}, only_committed=True
+    repeated = next(
+        (offset for offset, following in zip(stored_offsets, stored_offsets[1:], strict=False) if offset == following),
+        None,
+    )
+    if repeated is not None:
+        raise Unbalanced(
+            f"{batch_name}: offset {repeated} of {range_.topic}/{range_.partition} is in the table more than once"
         )
-        lost = missing & {record.offset for record in asked[span.partition]}
+    missing = (
+        set(range(range_.first, range_.after)) - set(stored_offsets) if len(stored_offsets) < range_.count else set()
+    )
+    if missing:
+        # Records that retention has deleted since count as offsets without a record.
+        in_topic = kafka_broker.records(
+            settings().kafka,
+            range_.topic,
+            {range_.partition: (min(missing), range_.after - 1)},
+            only_committed=True,
+        )
+        lost = missing & {record.offset for record in in_topic[range_.partition]}
         if lost:
             raise Unbalanced(
-                f"{who}: {len(lost):,} of {span.count:,} records of {span} are missing, the first at offset {min(lost)}"
+                f"{batch_name}: {len(lost):,} of {range_.count:,} records of {range_} are missing, "
+                f"the first at offset {min(lost)}"
             )
     return len(missing)
 
 
 def why_missing(topic: str, count: int) -> str:
-    """What a range without some of its records is like. Raises Unreachable."""
+    """Explains why a topic has offsets without a record. Raises Unreachable."""
     policy = kafka_broker.Topics(settings().kafka).configuration(topic)["cleanup.policy"]
-    left = "compaction or transactions" if "compact" in policy else "marks of transactions and what they aborted"
-    return f"{count:,} offsets of topic {topic} (cleanup.policy {policy}) hold no record: {left}"
+    reason = "compaction or transactions" if "compact" in policy else "marks of transactions and what they aborted"
+    return f"{count:,} offsets of topic {topic} (cleanup.policy {policy}) hold no record: {reason}"
 
 
-def unaccounted(table: str, count: int, told: int) -> Iterator[str]:
-    """Rows that no batch tells of."""
-    if count != told:
-        yield f"{table} holds {count:,} records, and its batches read {told:,}"
+def unaccounted(table: str, count: int, expected: int) -> Iterator[str]:
+    """Yields a sentence where the table holds another number of records than its batches read."""
+    if count != expected:
+        yield f"{table} holds {count:,} records, and its batches read {expected:,}"

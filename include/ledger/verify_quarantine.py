@@ -1,4 +1,4 @@
-"""What verification reads beside a table's own commits: its quarantine, its files, and accepted losses."""
+"""Verifies a table's quarantine and its files, and reads backfilled rows and accepted losses."""
 
 from typing import Any
 
@@ -15,81 +15,91 @@ from include.spec import Table
 
 
 def rows(table: Table, entries: list[BatchRecord]) -> list[str]:
-    """Notes on the quarantine, whose rows of each batch are those that its commit counts. Raises Unbalanced."""
+    """Checks that the quarantine holds as many rows of each batch as the batch's commit counts.
+
+    Returns notes. Raises Unbalanced.
+    """
     stored = stored_rows.dataset(table.quarantine)
-    held = stored.to_table(columns=["_flow", "_generation", "_batch"])
-    groups = held.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
-    found = {(one["_flow"], one["_generation"], one["_batch"]): one["count_all"] for one in groups}
+    batch_columns = stored.to_table(columns=["_flow", "_generation", "_batch"])
+    groups = batch_columns.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
+    stored_counts = {(group["_flow"], group["_generation"], group["_batch"]): group["count_all"] for group in groups}
     log = Log(settings().table_path(table.quarantine))
-    counting = [commit for commit, stands in active_commits.commits(log) if stands]
-    replayed = sum(_deleted(log, commit.version) for commit in counting)
-    backfills = [commit.version for commit in counting if BACKFILL in commit.metadata]
-    # Those of the range stand there under the newest batch by now.
-    owed = sum(more_by_backfill(log, version) for version in backfills)
-    entries = [one for one in entries if one.state != UNDONE]
-    for entry in entries:
-        count = found.pop((entry.flow, entry.generation, entry.batch), 0)
-        if entry.tally is None or entry.state not in HELD:
+    active = [commit for commit, is_active in active_commits.commits(log) if is_active]
+    replayed = sum(_deleted(log, commit.version) for commit in active)
+    backfills = [commit.version for commit in active if BACKFILL in commit.metadata]
+    # A backfill stores the rows of its range under the newest batch.
+    missing = sum(more_by_backfill(log, version) for version in backfills)
+    entries = [batch for batch in entries if batch.state != UNDONE]
+    for batch in entries:
+        count = stored_counts.pop((batch.flow, batch.generation, batch.batch), 0)
+        if batch.tally is None or batch.state not in HELD:
             continue
-        owed += entry.tally["quarantined"] - count
+        missing += batch.tally["quarantined"] - count
         if backfills:
             continue
-        if count > entry.tally["quarantined"] or (count < entry.tally["quarantined"] and not replayed):
+        if count > batch.tally["quarantined"] or (count < batch.tally["quarantined"] and not replayed):
             raise Unbalanced(
-                f"{entry.name} put {entry.tally['quarantined']:,} rows into {table.quarantine}, which holds {count:,}"
+                f"{batch.name} put {batch.tally['quarantined']:,} rows into {table.quarantine}, which holds {count:,}"
             )
-    if owed != replayed and log.versions[0] == 0 and all(one.state in HELD for one in entries):
-        raise Unbalanced(f"{table.quarantine} lacks {owed:,} rows, and replays took {replayed:,} out of it")
+    if missing != replayed and log.versions[0] == 0 and all(batch.state in HELD for batch in entries):
+        raise Unbalanced(f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it")
     notes = [f"{replayed:,} rows of {table.quarantine} were put back by replays"] if replayed else []
     if backfills:
         notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} backfills replaced ranges of it")
-    # Of a batch that was tried and not committed: the next try replaces them.
-    return notes + [f"{count:,} rows in {table.quarantine} are of {key}, not committed" for key, count in found.items()]
+    # Rows of a batch that was not committed. The next attempt replaces them.
+    return notes + [
+        f"{count:,} rows in {table.quarantine} are of {key}, not committed" for key, count in stored_counts.items()
+    ]
 
 
 def more_by_backfill(log: Log, version: int) -> int:
-    """How many rows more there are since a backfill replaced a range; 0 for any other commit.
+    """Returns how many rows a backfill added to what the batches count; 0 for any other commit.
 
-    Of those before it that were made anew from the source, no batch is counted any more.
+    After a full refresh, the batches before it do not count any more.
     """
     commit = log.commit(version)
-    said = commit.metadata.get(BACKFILL) or {}
-    if "rows_before" not in said:
+    backfill = commit.metadata.get(BACKFILL) or {}
+    if "rows_before" not in backfill:
         return 0
-    return (commit.rows or 0) - (0 if "anew" in said else int(said["rows_before"]))
+    return (commit.rows or 0) - (0 if "anew" in backfill else int(backfill["rows_before"]))
 
 
 def _deleted(log: Log, version: int) -> int:
-    """How many rows a replay took out."""
+    """Returns how many rows a replay removed."""
     if "replay" not in log.commit(version).metadata:
         return 0
-    said = (one.get("commitInfo", {}) for one in log.actions(version, b'"commitInfo"'))
-    return sum(int((one.get("operationMetrics") or {}).get("numDeletedRows", 0)) for one in said)
+    commit_infos = (action.get("commitInfo", {}) for action in log.actions(version, b'"commitInfo"'))
+    return sum(
+        int((commit_info.get("operationMetrics") or {}).get("numDeletedRows", 0)) for commit_info in commit_infos
+    )
 
 
 def files(table: Table) -> None:
-    """Raises Unbalanced where a file's rows are not numbered from 0 on without a gap, each number once."""
+    """Checks that the rows of each file are numbered from 0 on. Raises Unbalanced for a gap or a repetition."""
     stored = stored_rows.dataset(table.name)
-    held = stored.to_table(columns=["_filename", "_index"])
-    wanted = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
-    for one in held.group_by("_filename").aggregate(wanted).to_pylist():
-        count, distinct, most = one["_index_count"], one["_index_count_distinct"], one["_index_max"] + 1
+    row_numbers = stored.to_table(columns=["_filename", "_index"])
+    aggregates = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
+    for group in row_numbers.group_by("_filename").aggregate(aggregates).to_pylist():
+        count, distinct, expected = group["_index_count"], group["_index_count_distinct"], group["_index_max"] + 1
         if count != distinct:
-            raise Unbalanced(f"{table.name}: {count - distinct:,} rows of file '{one['_filename']}' are there twice")
-        if distinct != most:
-            raise Unbalanced(f"{table.name}: {most - distinct:,} rows of file '{one['_filename']}' are missing")
+            raise Unbalanced(f"{table.name}: {count - distinct:,} rows of file '{group['_filename']}' are there twice")
+        if distinct != expected:
+            raise Unbalanced(f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing")
 
 
-def beginning(account: BatchHistory, entry: BatchRecord) -> Any:
-    """Where the first batch of a Kafka flow began."""
-    generation = account.generations(entry.flow).get(entry.generation)
+def beginning(history: BatchHistory, batch: BatchRecord) -> Any:
+    """Returns the Kafka offsets at which the first batch of a flow began, as `offset_log.begins`."""
+    generation = history.generations(batch.flow).get(batch.generation)
     return offset_log.begins(generation.path) if generation else None
 
 
-def accepted(entry: BatchRecord) -> str:
-    """What was given up when the generation of this batch began, in words; empty for nothing. Raises Unreachable."""
-    own = (losses.c.flow == entry.flow) & (losses.c.generation == entry.generation)
+def accepted(batch: BatchRecord) -> str:
+    """Describes the loss that was accepted when this batch's generation began; empty for none. Raises Unreachable."""
+    is_of_generation = (losses.c.flow == batch.flow) & (losses.c.generation == batch.generation)
     with database.reading(database.connect(settings().control_url)) as connection:
-        found = connection.execute(select(losses).where(own)).all()
-    spans = (f"{one.topic}/{one.partition} from {one.first} to before {one.after or 'its end'}" for one in found)
-    return ", ".join(spans)
+        accepted_losses = connection.execute(select(losses).where(is_of_generation)).all()
+    ranges = (
+        f"{loss.topic}/{loss.partition} from {loss.first} to before {loss.after or 'its end'}"
+        for loss in accepted_losses
+    )
+    return ", ".join(ranges)

@@ -1,4 +1,4 @@
-"""Airflow on this machine: its database, its four processes, and the little of its REST API that `make up` needs."""
+"""Airflow on this machine: its database, its four processes, and the REST API calls of `make up`."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ API = "airflow-api-server"
 SCHEDULER = "airflow-scheduler"
 PARSER = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
-# Task logs are read from disk, so nobody needs the two servers that would take ports 8793 and 8794.
+# Task logs are read from disk. The two log servers would need ports 8793 and 8794.
 COMMANDS = {
     API: ["api-server"],
     SCHEDULER: ["scheduler", "--skip-serve-logs"],
@@ -33,19 +33,19 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Airflow:
-    """variables: the environment of its processes."""
+    """variables: the environment variables of its processes."""
 
     where: Settings
     platform: Platform
     variables: dict[str, str]
 
     def begin_migration(self) -> subprocess.Popen[bytes] | None:
-        """Start bringing the database to this version's schema; None where it is there already."""
-        if self._migrated.exists() and self._migrated.read_text() == _version():
+        """Start the migration of the database to this version's schema; None if it is up to date."""
+        if self._migration_marker.exists() and self._migration_marker.read_text() == _version():
             return None
-        self._migrated.unlink(missing_ok=True)
+        self._migration_marker.unlink(missing_ok=True)
         with sqlite3.connect(self._home / "airflow.db") as connection:
-            # Kept in the file: with a write-ahead log, readers and the one writer do not wait for each other.
+            # In WAL mode, which SQLite stores in the file, readers and the single writer do not block each other.
             connection.execute("PRAGMA journal_mode = WAL")
         connection.close()
         with self.platform.log("airflow-migration").open("a") as log:
@@ -53,22 +53,22 @@ class Airflow:
             return subprocess.Popen(command, env=self.variables, stdout=log, stderr=subprocess.STDOUT)
 
     def end_migration(self, migration: subprocess.Popen[bytes] | None) -> None:
-        """Wait for it. Raises SetupError."""
+        """Wait for the migration. Raises SetupError if it fails."""
         if migration and migration.wait():
             raise SetupError(
                 f"the Airflow database {self._home / 'airflow.db'} could not be brought up to date: "
                 f"read {self.platform.log('airflow-migration')}; it ends with\n"
                 f"{self.platform.last_lines('airflow-migration')}"
             )
-        self._migrated.write_text(_version())
+        self._migration_marker.write_text(_version())
 
     def start(self, name: str) -> None:
-        """Start one of `COMMANDS`, unless it runs."""
+        """Start a process of `COMMANDS`, unless it runs."""
         if not self.platform.find(name):
             self.platform.start(name, [_airflow(), *COMMANDS[name]], self.variables)
 
     def wait(self, timeout_seconds: float, check: Callable[[], None]) -> None:
-        """Return once the API server lets the user in. `check` may raise. Raises SetupError."""
+        """Wait until the API server accepts the user. Calls `check`, which may raise. Raises SetupError on timeout."""
         deadline = time.monotonic() + timeout_seconds
         while not self._token():
             check()
@@ -80,15 +80,15 @@ class Airflow:
             time.sleep(0.3)
 
     def trigger(self, dag: str, timeout_seconds: float, check: Callable[[], None]) -> None:
-        """Start a run of `dag` as soon as Airflow has parsed it. Raises SetupError."""
+        """Start a run of `dag` as soon as Airflow has parsed it. Raises SetupError on timeout or a DAG import error."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             check()
-            status, answer = self._ask("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
+            status, answer = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
             if status == 200:
                 return
-            broken = self._ask("GET", "/api/v2/importErrors")[1].get("import_errors", [])
-            for error in broken:
+            import_errors = self._call("GET", "/api/v2/importErrors")[1].get("import_errors", [])
+            for error in import_errors:
                 raise SetupError(f"Airflow cannot import {error['filename']}: mend it\n{error['stack_trace']}")
             if time.monotonic() > deadline:
                 raise SetupError(
@@ -106,22 +106,22 @@ class Airflow:
         return self.where.home / "airflow"
 
     @property
-    def _migrated(self) -> Path:
+    def _migration_marker(self) -> Path:
         return self._home / "migrated-lock.sha256"
 
     def _token(self) -> str | None:
         login = {"username": environment.USER, "password": environment.password(self.where)}
         return _request(f"{self.url}/auth/token", "POST", login, {})[1].get("access_token")
 
-    def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    def _call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         return _request(self.url + path, method, body, {"Authorization": f"Bearer {self._token()}"})
 
 
 def _request(url: str, method: str, body: Any, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-    """Status and JSON answer; status 0 where nobody answers."""
+    """HTTP status and JSON answer; status 0 if the server does not answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
-    # A proxy of the environment must not get what is meant for this machine.
+    # Requests to this machine must not pass through a proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""A real Kafka broker in KRaft mode on this machine, for one user: one node, no replicas."""
+"""A Kafka broker in KRaft mode on this machine: one node, no replicas."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ from include.errors import SetupError
 from include.local import artifacts
 
 HOST = "127.0.0.1"
-# What the broker takes from PySpark's jars instead of bringing copies of its own.
+# Jars of PySpark that the broker uses, too.
 FROM_PYSPARK = (
     *("scala-library", "scala-reflect", "jackson-annotations", "jackson-core", "jackson-databind"),
     *("jackson-dataformat-yaml", "snakeyaml", "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core"),
@@ -57,7 +57,7 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5p %c{1}: %m%n
 
 @dataclass(frozen=True)
 class Broker:
-    """directory: everything the broker keeps. jars: where `artifacts.fetch` put its class path."""
+    """directory: configuration and data of the broker. jars: the directory that `artifacts.fetch` fills."""
 
     directory: Path
     jars: Path
@@ -71,7 +71,7 @@ class Broker:
         return f"{HOST}:{self.port}"
 
     def prepare(self) -> None:
-        """Write its configuration and, only where there are none yet, its data directories. Raises SetupError."""
+        """Write the configuration, and format the data directory if it does not exist. Raises SetupError."""
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
         data = self.directory / "data"
         values = {"host": HOST, "port": self.port, "controller_port": self.controller_port, "data": data}
@@ -81,18 +81,18 @@ class Broker:
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         properties = self.directory / "server.properties"
-        # An id may begin with a dash.
+        # With `=`, because an id may begin with a dash.
         arguments = ["format", "--standalone", f"--cluster-id={cluster}", "-c", str(properties)]
-        done = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
-        if done.returncode:
-            raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{done.stderr}")
+        result = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
+        if result.returncode:
+            raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{result.stderr}")
 
     def command(self) -> list[str]:
-        """What runs it in the foreground; SIGTERM ends it cleanly."""
+        """The command that runs the broker in the foreground. SIGTERM stops it cleanly."""
         return self._java("kafka.Kafka", str(self.directory / "server.properties"))
 
     def wait(self, timeout_seconds: float, check: Callable[[], None] = lambda: None) -> None:
-        """Return once it answers. `check` may raise what went wrong meanwhile. Raises SetupError."""
+        """Wait until the broker answers. Calls `check`, which may raise. Raises SetupError on timeout."""
         deadline = time.monotonic() + timeout_seconds
         while not self._answers():
             check()
@@ -103,27 +103,27 @@ class Broker:
             time.sleep(0.1)
 
     def _answers(self) -> bool:
-        # librdkafka would print a line for every refused connection; a plain socket asks first.
+        # librdkafka prints a line for each refused connection, so a plain socket connects first.
         with contextlib.suppress(OSError, KafkaException), socket.create_connection((HOST, self.port), timeout=1):
             _admin(self.address).list_topics(timeout=2)
             return True
         return False
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
-        shipped = artifacts.pyspark_jars()
-        found = [str(jar) for name in FROM_PYSPARK for jar in shipped.glob(f"{name}-[0-9]*.jar")]
+        directory = artifacts.pyspark_jars()
+        jars = [str(jar) for name in FROM_PYSPARK for jar in directory.glob(f"{name}-[0-9]*.jar")]
         return [
             str(self.java_home / "bin" / "java"),
             *(f"-Xmx{self.heap_megabytes}m", "-Xms128m", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
-            *("-cp", ":".join([f"{self.jars / 'broker'}/*", *found]), main_class, *arguments),
+            *("-cp", ":".join([f"{self.jars / 'broker'}/*", *jars]), main_class, *arguments),
         ]
 
 
 def create_topic(address: str, name: str, partitions: int) -> None:
-    """Make sure the topic exists; one that exists stays as it is. Raises SetupError."""
-    # Held until the answer is there: a client that is collected takes its requests with it.
+    """Create the topic if it does not exist. Raises SetupError."""
+    # A client that is garbage collected cancels its requests, so it is held until the answer arrives.
     admin = _admin(address)
     try:
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)

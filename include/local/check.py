@@ -1,4 +1,4 @@
-"""Refuses wrong table files, in sentences: `make check`. Nothing is started that goes on."""
+"""Checks the table files, and prints a sentence for each mistake: `make check`. No process stays running."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from include.errors import report
 from include.local import environment, install, java
 from include.settings import settings
 
-# The check is over before a second compiler would have paid. PySpark would note for each column expression where it
-# stands, which takes half of the time that building a plan does.
+# The check ends before the JVM's second compiler would pay off. PySpark's DataFrame debugging records the call site of
+# each column expression, which takes half of the time to build a plan.
 SHORT_LIVED = {
     "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     "PYSPARK_SUBMIT_ARGS": "--conf spark.python.sql.dataFrameDebugging.enabled=false pyspark-shell",

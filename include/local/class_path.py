@@ -1,4 +1,4 @@
-"""The class path of a Spark driver, and the archive of its classes that the JVM maps instead of parsing jars."""
+"""The class path of a Spark driver, and its class archive, which the JVM maps instead of parsing jars."""
 
 import hashlib
 from pathlib import Path
@@ -7,17 +7,20 @@ from include.local import artifacts
 from include.settings import Settings
 
 
-def of_driver(where: Settings) -> str:
-    """What stands before Spark's own: a directory of settings, and nothing behind that can be in the archive."""
-    return ":".join([*(f"{directory}/*" for directory in _archived(where)), f"{where.jars}/s3/*"])
+def of_driver(config: Settings) -> str:
+    """The class path in front of Spark's own, which begins with the configuration directory.
+
+    Class data sharing does not use jars behind a directory, so all archived jars come first.
+    """
+    return ":".join([*(f"{directory}/*" for directory in _archived_directories(config)), f"{config.jars}/s3/*"])
 
 
-def archive(where: Settings, java_home: Path) -> Path:
-    """Where the archive for these jars and this Java lies, made or not."""
-    jars = [jar for directory in _archived(where) for jar in sorted(directory.glob("*.jar"))]
-    known = [str(java_home.resolve()), *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
-    return where.jars / f"classes-{hashlib.sha256(chr(10).join(known).encode()).hexdigest()[:12]}.jsa"
+def archive(config: Settings, java_home: Path) -> Path:
+    """The path of the archive for these jars and this Java, whether it exists or not."""
+    jars = [jar for directory in _archived_directories(config) for jar in sorted(directory.glob("*.jar"))]
+    inputs = [str(java_home.resolve()), *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
+    return config.jars / f"classes-{hashlib.sha256(chr(10).join(inputs).encode()).hexdigest()[:12]}.jsa"
 
 
-def _archived(where: Settings) -> list[Path]:
-    return [where.jars / "spark", artifacts.pyspark_jars()]
+def _archived_directories(config: Settings) -> list[Path]:
+    return [config.jars / "spark", artifacts.pyspark_jars()]

@@ -1,4 +1,4 @@
-"""Stops every process of this platform and no other, also what a crash left behind: `make down`."""
+"""Stops all processes of this platform, including those that a crash left behind: `make down`."""
 
 import sys
 
@@ -11,22 +11,22 @@ from include.local.up import BROKER
 from include.settings import settings
 
 GRACE_SECONDS = 10
-# A broker that ends cleanly need not check its log at the next start.
+# After a clean stop, the broker need not recover its log at the next start.
 BROKER_GRACE_SECONDS = 30
 
 
 def main() -> None:
     platform = Platform(settings().home)
-    _note_that_it_is_on_purpose(platform)
-    # The broker goes last: producer and drivers finish faster while it answers.
+    _record_shutdown(platform)
+    # The broker stops last, because producers and drivers end faster while it answers.
     stopped = platform.stop(GRACE_SECONDS, spare=BROKER, first=airflow.SCHEDULER)
     stopped += platform.stop(BROKER_GRACE_SECONDS)
     platform.forget()
     print(f"stopped {stopped} processes of {platform.home}" if stopped else f"nothing of {platform.home} was running")
 
 
-def _note_that_it_is_on_purpose(platform: Platform) -> None:
-    """Before anything is: what dies later is no failure. Without a control database all is stopped all the same."""
+def _record_shutdown(platform: Platform) -> None:
+    """Record the shutdown, so that stopped processes do not count as failures. An error does not stop `make down`."""
     if not (pids := {process.pid for process in platform.processes()}):
         return
     try:

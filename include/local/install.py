@@ -1,9 +1,9 @@
-"""The virtual environment from `requirements.lock` or, with --dev, from `requirements-dev.lock`, which holds more.
+"""Installs the virtual environment from `requirements.lock` or, with --dev, from the larger `requirements-dev.lock`.
 
-Runs on a bare Python 3.11, before anything is installed, so it imports the standard library alone.
+Runs on a bare Python 3.11, before any package is installed, so it imports only the standard library.
 """
 
-# So that an older Python gets as far as the sentence that asks for a newer one.
+# An older Python must be able to parse this file, and to print the sentence that asks for a newer version.
 from __future__ import annotations
 
 import hashlib
@@ -21,9 +21,9 @@ from include.settings import ROOT, settings
 
 LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
 DISK_NEEDED_BYTES = 5 * 10**9
-# PySpark comes as a source archive. To compress its 450 MB of jars into a wheel takes longer than all other packages.
+# PySpark is a source archive. Compressing its 450 MB of jars into a wheel takes longer than all other packages.
 FAST_BUILD = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
-# uv reads neither pip's variables nor its configuration files; a mirror set up for pip has to serve it too.
+# uv reads neither pip's variables nor its configuration files, but must use the same mirror.
 UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -33,17 +33,17 @@ UV_NAMES = {
 
 
 def venv() -> Path:
-    """Where the virtual environment lies: `SLUICE_VENV`, by default `venv` in the home directory."""
+    """The path of the virtual environment: `SLUICE_VENV`, by default `venv` in the home directory."""
     return Path(os.environ.get("SLUICE_VENV") or settings().home / "venv").absolute()
 
 
 def cache() -> Path:
-    """Where downloads are kept: `SLUICE_CACHE`, by default `cache` in the home directory."""
+    """The directory of downloads: `SLUICE_CACHE`, by default `cache` in the home directory."""
     return Path(os.environ.get("SLUICE_CACHE") or settings().home / "cache").absolute()
 
 
 def require_disk(home: Path, needed_bytes: int) -> None:
-    """Raises SetupError where the disk under `home` has less room."""
+    """Raises SetupError if the disk of `home` has less free space."""
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     if free < needed_bytes:
@@ -54,11 +54,11 @@ def require_disk(home: Path, needed_bytes: int) -> None:
 
 
 def install(lock: Path) -> None:
-    """Make the virtual environment match the lock; nothing is done where it holds that already. Raises SetupError."""
-    stamp = venv() / "installed-lock.sha256"
-    wanted = _hash(lock)
-    # What runs Sluice is part of what checks it.
-    if stamp.exists() and stamp.read_text() in (wanted, _hash(DEV_LOCK)):
+    """Make the virtual environment match the lock, unless it does so already. Raises SetupError."""
+    marker = venv() / "installed-lock.sha256"
+    lock_hash = _hash(lock)
+    # The development lock contains all packages of the other lock.
+    if marker.exists() and marker.read_text() in (lock_hash, _hash(DEV_LOCK)):
         return
     if sys.version_info[:2] != (3, 11):
         raise SetupError(
@@ -73,7 +73,7 @@ def install(lock: Path) -> None:
         remedy="see its reason above; a second `make up` goes on from here",
         environment={"UV_CACHE_DIR": str(cache() / "uv"), **_mirror(), **os.environ, "VIRTUAL_ENV": str(venv())},
     )
-    stamp.write_text(wanted)
+    marker.write_text(lock_hash)
 
 
 def _hash(lock: Path) -> str:
@@ -81,27 +81,27 @@ def _hash(lock: Path) -> str:
 
 
 def _install_uv() -> None:
-    """uv out of the lock, with its hashes: it installs the rest in a third of pip's time."""
+    """Install uv from the lock, with hashes. It installs the other packages in a third of pip's time."""
     lines = LOCK.read_text().splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("uv=="))
     end = next(number for number in range(begin + 1, len(lines)) if not lines[number].startswith("    --hash"))
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as only_uv:
-        only_uv.write("\n".join(lines[begin:end]) + "\n")
-        only_uv.flush()
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as uv_lock:
+        uv_lock.write("\n".join(lines[begin:end]) + "\n")
+        uv_lock.flush()
         command = (str(venv() / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes")
-        _run(*command, "-r", only_uv.name, remedy="see pip's reason above; a mirror goes into PIP_INDEX_URL")
+        _run(*command, "-r", uv_lock.name, remedy="see pip's reason above; a mirror goes into PIP_INDEX_URL")
 
 
 def _mirror() -> dict[str, str]:
-    """What pip's configuration says about where packages come from, under uv's names."""
+    """The package indexes of pip's configuration, as variables of uv."""
     command = [str(venv() / "bin" / "python"), "-m", "pip", "config", "list"]
-    found = {}
+    variables = {}
     for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
         key, _, value = line.partition("=")
         name = UV_NAMES.get(key.rpartition(".")[2])
         if name:
-            found[name] = " ".join(shlex.split(value)).replace("\n", " ")
-    return found
+            variables[name] = " ".join(shlex.split(value)).replace("\n", " ")
+    return variables
 
 
 def _run(*command: str, remedy: str, environment: dict[str, str] | None = None) -> None:

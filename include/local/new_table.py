@@ -26,7 +26,7 @@ NAME = re.compile(f"({'|'.join(LAYERS)})[.][a-z][a-z0-9_]*")
 SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in FORMATS)} or the name of a table"
 COLUMNS = "Spark DDL, such as order_id STRING, time TIMESTAMP; or set KEYS, to count the rows by these columns"
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'fields that could not be typed'"
-# By a column of its source, the columns that tell where a row came from.
+# Columns that identify the origin of a row, by a column that the source must have.
 ORIGINS = {
     "offset": ("topic STRING COMMENT 'where the message came from'", "partition INT", "offset BIGINT"),
     "_filename": ("_filename STRING COMMENT 'where it came from'", "_index BIGINT COMMENT 'its place in that file'"),
@@ -35,7 +35,7 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Draft:
-    """What a file says: its imports from `include.spec`, the functions before the table, and the table's arguments."""
+    """The content of a table file: imports from `include.spec`, functions, and the arguments of `Table`."""
 
     imports: set[str]
     arguments: dict[str, str]
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--comment", default="", help="what one row is")
     arguments = parser.parse_args()
     name = arguments.name or _ask("NAME", "the table, as <layer>.<name>")
-    path = _path(name)
+    path = _new_path(name)
     source = arguments.source or _ask("SOURCE", SOURCES)
     tables = catalog.load()
     draft, row = begin(tables, path.stem, source, arguments.columns, arguments.keys)
@@ -72,7 +72,7 @@ def main() -> None:
     print(f"wrote {path.relative_to(ROOT)}: edit it, then `make check`, then `make up`")
 
 
-def _path(name: str) -> Path:
+def _new_path(name: str) -> Path:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"NAME is '{name}': write <layer>.<name> in small letters, digits and _; the layers are {', '.join(LAYERS)}"
@@ -90,40 +90,40 @@ def _ask(setting: str, meaning: str) -> str:
 
 
 def begin(tables: Catalog, name: str, source: str, columns: str = "", keys: str = "") -> tuple[Draft, str]:
-    """What a table of this name says at first, and in words what its rows are. Raises UsageError."""
-    kind, colon, place = source.partition(":")
+    """The draft of a table, and a description of its rows. Raises UsageError for an invalid option."""
+    kind, colon, location = source.partition(":")
     if colon and kind == "kafka":
-        topic = place or name
+        topic = location or name
         return Draft({"Kafka"}, {"source": f'Kafka("{topic}")'}), f"Every message of topic {topic}, as it came"
     if colon and kind in FORMATS:
-        folder = place or name
+        folder = location or name
         files = f'Files("{folder}", format="{kind}")'
         return Draft({"Files"}, {"source": files}), f"Every row of the files in {folder}, as it came"
     if colon:
         raise UsageError(f"SOURCE is '{source}': {suggest(kind, ['kafka', *FORMATS])}")
-    above = tables.table(source)
+    source_table = tables.table(source)
     if keys:
-        return _counted(above, [key.strip() for key in keys.split(",")]), f"Rows of {source} by {keys}"
-    return _typed(above, columns or _ask("COLUMNS", COLUMNS)), f"One row of {source}, typed"
+        return _counting_draft(source_table, [key.strip() for key in keys.split(",")]), f"Rows of {source} by {keys}"
+    return _typed_draft(source_table, columns or _ask("COLUMNS", COLUMNS)), f"One row of {source}, typed"
 
 
-def _typed(above: Table, columns: str) -> Draft:
-    """Its source's rows with types: out of JSON for messages, out of text for files, else columns by their names."""
+def _typed_draft(source: Table, columns: str) -> Draft:
+    """A table with typed columns: from JSON for messages, from text for files, else columns by name."""
     definitions = ddl.definitions(columns)
     if len(definitions) < len(ddl.columns(columns)):
         raise UsageError(f"COLUMNS is '{columns}', in which a column has no type: write {COLUMNS}")
-    known = ddl.columns(above.schema)
+    source_columns = ddl.columns(source.schema)
     lines = [f"{name} {kind}" for name, kind in definitions.items()]
-    imports, arguments = {"Delta", "Expect"}, {"source": f'Delta("{above.name}")'}
-    into = [name for name, kind in definitions.items() if kind.upper() != "STRING"]
-    if "value" in known:
+    imports, arguments = {"Delta", "Expect"}, {"source": f'Delta("{source.name}")'}
+    parsed = [name for name, kind in definitions.items() if kind.upper() != "STRING"]
+    if "value" in source_columns:
         imports |= {"Json"}
         arguments["parse"] = f'Json("value", into={_tuple(list(definitions))})'
-    elif isinstance(above.source, Files) and into:
+    elif isinstance(source.source, Files) and parsed:
         imports |= {"Cast"}
-        arguments["parse"] = f"Cast(into={_tuple(into)})"
+        arguments["parse"] = f"Cast(into={_tuple(parsed)})"
     for column, origin in ORIGINS.items():
-        lines += origin if column in known else ()
+        lines += origin if column in source_columns else ()
     lines += [ERRORS] if "parse" in arguments else []
     arguments["schema"] = _schema(lines)
     times = [name for name, kind in definitions.items() if kind.upper() in ("TIMESTAMP", "DATE")]
@@ -134,33 +134,33 @@ def _typed(above: Table, columns: str) -> Draft:
     return Draft(imports, arguments)
 
 
-def _counted(above: Table, keys: list[str]) -> Draft:
-    """How many rows of its source there are by key, and by hour where the source has a time."""
-    definitions = ddl.definitions(above.schema)
+def _counting_draft(source: Table, keys: list[str]) -> Draft:
+    """A table that counts rows by key, and by hour if the source has a TIMESTAMP column."""
+    definitions = ddl.definitions(source.schema)
     for key in keys:
         if key not in definitions:
-            raise UsageError(f"KEYS names '{key}', no column of {above.name}: {suggest(key, list(definitions))}")
+            raise UsageError(f"KEYS names '{key}', no column of {source.name}: {suggest(key, list(definitions))}")
     time = next((name for name, kind in definitions.items() if kind.upper() == "TIMESTAMP"), None)
     lines = [f"{key} {definitions[key]}" for key in keys]
-    arguments = {"source": f'Delta("{above.name}")'}
+    arguments = {"source": f'Delta("{source.name}")'}
     if time:
         lines.append("hour TIMESTAMP COMMENT 'start of the hour, UTC'")
-    by = [*keys, "hour"] if time else keys
+    group_by = [*keys, "hour"] if time else keys
     arguments["schema"] = _schema([*lines, "rows BIGINT COMMENT 'how many'"])
     arguments["transform"] = "transform"
     bucket = f', recompute=Bucket("hour", of="{time}", unit="hour")' if time else ""
-    arguments["write"] = f"Upsert(keys={_tuple(by)}{bucket})"
-    listed = ", ".join(f'"{name}"' for name in by)
+    arguments["write"] = f"Upsert(keys={_tuple(group_by)}{bucket})"
+    quoted = ", ".join(f'"{name}"' for name in group_by)
     functions = (
         "\n\ndef transform(rows):\n    from pyspark.sql import functions as F\n\n"
-        f'    return rows.groupBy({listed}).agg(F.count("*").alias("rows"))\n\n'
+        f'    return rows.groupBy({quoted}).agg(F.count("*").alias("rows"))\n\n'
     )
     return Draft({"Delta", "Upsert", *(["Bucket"] if time else [])}, arguments, functions)
 
 
 def _schema(lines: list[str]) -> str:
-    inside = ",\n".join(f"        {line}" for line in lines)
-    return f'"""\n{inside}\n    """'
+    columns = ",\n".join(f"        {line}" for line in lines)
+    return f'"""\n{columns}\n    """'
 
 
 def _tuple(names: list[str]) -> str:

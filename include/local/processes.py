@@ -1,7 +1,7 @@
-"""The processes that `make up` starts, and all that they start in turn.
+"""The processes that `make up` starts, and their descendants.
 
-Each carries the marker `SLUICE_PLATFORM=<home>` in its environment and hands it down, so that what belongs to a
-platform can be told from what does not, also after its parent was killed.
+Each process inherits the marker `SLUICE_PLATFORM=<home>` in its environment. The marker identifies the processes of a
+platform, even after their parent was killed.
 """
 
 import os
@@ -18,7 +18,7 @@ from include.control.process import Process
 from include.errors import SetupError
 
 MARKER = "SLUICE_PLATFORM"
-# A process that is forked while the others are being stopped shows up in the next round.
+# The next round finds a process that was forked while the others were stopped.
 STOP_ROUNDS = 5
 ORPHAN_GRACE_SECONDS = 5
 
@@ -33,12 +33,12 @@ class Platform:
         return self.home / "log" / f"{name}.log"
 
     def last_lines(self, name: str, count: int = 20) -> str:
-        """The end of its log."""
+        """The last lines of its log."""
         log = self.log(name)
         return "\n".join(log.read_text(errors="replace").splitlines()[-count:]) if log.exists() else "(no log)"
 
     def start(self, name: str, command: list[str], environment: dict[str, str]) -> Process:
-        """Start `command` in a session of its own, its output appended to the log of `name`."""
+        """Start `command` in a new session, and append its output to the log of `name`."""
         self.log(name).parent.mkdir(parents=True, exist_ok=True)
         with self.log(name).open("a") as log:
             popen = subprocess.Popen(
@@ -51,21 +51,21 @@ class Platform:
                 start_new_session=True,
             )
         process = Process.of(popen.pid)
-        self._record(name).parent.mkdir(parents=True, exist_ok=True)
-        self._record(name).write_text(process.to_json())
+        self._record_path(name).parent.mkdir(parents=True, exist_ok=True)
+        self._record_path(name).write_text(process.to_json())
         return process
 
     def find(self, name: str) -> Process | None:
-        """The process that was started under this name, where it still lives."""
-        process = self._recorded(name)
+        """The process with this name, if it is alive."""
+        process = self._read_record(name)
         return process if process and process.is_alive else None
 
     def names(self) -> list[str]:
-        """Everything that was started and not stopped since, alive or not."""
+        """The names of all processes that were started and not stopped since, alive or not."""
         return sorted(record.stem for record in (self.home / "run").glob("*.json"))
 
     def require(self, names: list[str]) -> None:
-        """Raises SetupError where one of them has died, with the end of its log."""
+        """Raises SetupError, with the last lines of the log, if one of them has died."""
         for name in names:
             if not self.find(name):
                 raise SetupError(
@@ -74,60 +74,61 @@ class Platform:
                 )
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process that carries the marker, also those that nobody recorded."""
-        found = []
+        """All living processes with the marker, with or without a record."""
+        processes = []
         for process in psutil.process_iter():
             try:
-                carries = process.environ().get(MARKER) == str(self.home)
-                if carries and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                has_marker = process.environ().get(MARKER) == str(self.home)
+                if has_marker and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                    processes.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
                 continue
-        return found
+        return processes
 
     def stop(self, grace_seconds: float, spare: str | None = None, first: str | None = None) -> int:
-        """SIGTERM to all but the process named `spare`, SIGKILL to what is left after `grace_seconds`.
+        """Send SIGTERM to all processes, and SIGKILL to those that remain after `grace_seconds`.
 
-        first: the process that gets its signal before the others, so that it starts nothing in their place.
-        Returns how many were stopped. Raises SetupError where something outlives SIGKILL.
+        spare: name of a process that keeps running. first: name of the process that gets its signal before the others,
+        so that it does not replace them. Returns the number of stopped processes. Raises SetupError if a process
+        survives SIGKILL.
         """
         spared = self.find(spare) if spare else None
         leader = self.find(first) if first else None
         stopped: set[psutil.Process] = set()
         for _ in range(STOP_ROUNDS):
-            left = [process for process in self.processes() if not spared or process.pid != spared.pid]
-            if not left:
+            remaining = [process for process in self.processes() if not spared or process.pid != spared.pid]
+            if not remaining:
                 return len(stopped)
-            left.sort(key=lambda process: not leader or process.pid != leader.pid)
-            stopped.update(left)
-            _end(left, grace_seconds)
-        raise SetupError(f"process {left[0].pid} ({left[0].name()}) cannot be stopped: end it by hand")
+            remaining.sort(key=lambda process: not leader or process.pid != leader.pid)
+            stopped.update(remaining)
+            _terminate(remaining, grace_seconds)
+        raise SetupError(f"process {remaining[0].pid} ({remaining[0].name()}) cannot be stopped: end it by hand")
 
     def forget(self) -> None:
-        """Remove the records of what no longer runs, and end what that left behind."""
+        """Remove the records of dead processes, and end the processes that they left behind."""
         for name in self.names():
             if not self.find(name):
-                _end(self._orphans(name), ORPHAN_GRACE_SECONDS)
-                self._record(name).unlink()
+                _terminate(self._orphans(name), ORPHAN_GRACE_SECONDS)
+                self._record_path(name).unlink()
 
     def _orphans(self, name: str) -> list[psutil.Process]:
-        """The rest of its session. Until that is gone, the kernel gives its number to nobody else."""
-        leader = self._recorded(name)
+        """The other processes of its session. While they live, the kernel does not reuse the session id."""
+        leader = self._read_record(name)
         if not leader or not leader.is_here or psutil.pid_exists(leader.pid):
             return []
-        return [process for process in self.processes() if _session(process) == leader.pid]
+        return [process for process in self.processes() if _session_id(process) == leader.pid]
 
-    def _recorded(self, name: str) -> Process | None:
+    def _read_record(self, name: str) -> Process | None:
         try:
-            return Process.from_json(self._record(name).read_text())
+            return Process.from_json(self._record_path(name).read_text())
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def _record(self, name: str) -> Path:
+    def _record_path(self, name: str) -> Path:
         return self.home / "run" / f"{name}.json"
 
 
-def _end(processes: list[psutil.Process], grace_seconds: float) -> None:
+def _terminate(processes: list[psutil.Process], grace_seconds: float) -> None:
     for process in processes:
         _signal(process, signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
@@ -145,7 +146,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def _session(process: psutil.Process) -> int | None:
+def _session_id(process: psutil.Process) -> int | None:
     try:
         return os.getsid(process.pid)
     except ProcessLookupError:
@@ -153,7 +154,7 @@ def _session(process: psutil.Process) -> int | None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    # A zombie waits for its parent, which may be this very machine's first process: it will do no more harm.
+    # A zombie does no work. It may wait for its parent for long, which in a container may be process 1.
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

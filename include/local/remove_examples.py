@@ -1,7 +1,7 @@
-"""Takes the examples out of this checkout: `make remove-examples`.
+"""Removes the examples from this checkout: `make remove-examples`.
 
-Their tables go, what feeds them, the tests and benchmarks that need them, and what they wrote below the home: tables,
-checkpoints and landed files. Run it again after a merge of a newer Sluice, which may bring some of it back.
+It deletes their tables, producers, tests and benchmarks, and their data below the home directory: tables, checkpoints
+and landed files. A merge of a newer Sluice may add examples again: run it again afterwards.
 """
 
 import ast
@@ -17,20 +17,20 @@ from include.settings import ROOT, Settings, settings
 from include.spec import Files, Kafka, Table
 
 EXAMPLES = ROOT / "include" / "examples"
-# Whoever imports one of these cannot do without the examples, or tests how they are removed.
+# A module that imports one of these needs the examples, or tests their removal.
 NEEDED = [catalog.EXAMPLES, "include.local.remove_examples"]
 
 
 def main() -> None:
-    where = settings()
+    config = settings()
     if not EXAMPLES.exists():
         raise UsageError("the examples are not part of this checkout: nothing to remove")
-    if Platform(where.home).processes():
-        raise SetupError(f"the platform in {where.home} runs, and the examples with it: `make down`, then try again")
-    # Raises where a table of this project reads an example.
+    if Platform(config.home).processes():
+        raise SetupError(f"the platform in {config.home} runs, and the examples with it: `make down`, then try again")
+    # Raises DeclarationError if a table of this project reads an example.
     catalog.require(catalog.TABLES)
     examples = catalog.require(f"{catalog.EXAMPLES}.tables").tables
-    for path in [*written(where, examples), *dependents(ROOT, names(examples)), EXAMPLES]:
+    for path in [*written(config, examples), *dependents(ROOT, names(examples)), EXAMPLES]:
         if path.is_dir():
             shutil.rmtree(path)
         elif path.exists():
@@ -42,41 +42,43 @@ def main() -> None:
 
 
 def names(tables: dict[str, Table]) -> set[str]:
-    """By which a test or benchmark calls an example: its table, quarantine or topic."""
+    """Names that identify an example in a test or benchmark: its tables, quarantines and topics."""
     sources = [flow.source for table in tables.values() for flow in table.flows]
     topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
     return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
-def written(where: Settings, tables: dict[str, Table]) -> list[Path]:
-    """What the examples have written below the home, and the folders in which their files landed."""
-    stored = [name for table in tables.values() for name in (table.name, table.quarantine)]
+def written(config: Settings, tables: dict[str, Table]) -> list[Path]:
+    """The tables and checkpoints of the examples below the home directory, and their landing folders."""
+    table_names = [name for table in tables.values() for name in (table.name, table.quarantine)]
     flows = [flow for table in tables.values() for flow in table.flows]
-    folders = [where.folder(flow.source.path) for flow in flows if isinstance(flow.source, Files)]
-    landed = [Path(folder) for folder in folders if "://" not in folder]
-    return [*map(where.table_path, stored), *(where.checkpoints(flow.flow) for flow in flows), *landed]
+    folders = [config.folder(flow.source.path) for flow in flows if isinstance(flow.source, Files)]
+    landing_folders = [Path(folder) for folder in folders if "://" not in folder]
+    return [*map(config.table_path, table_names), *(config.checkpoints(flow.flow) for flow in flows), *landing_folders]
 
 
 def dependents(root: Path, example_names: set[str]) -> list[Path]:
-    """The tests and benchmarks that import the examples or name one, and those that import such a module in turn."""
-    named = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(example_names)))
+    """The tests and benchmarks that import or name an example, directly or through other modules."""
+    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(example_names)))
     files = [file for room in ("tests", "benchmarks") for file in sorted((root / room).rglob("*.py"))]
     imported = {file: set(_imports(file.read_text())) for file in files}
-    gone = [file for file in files if named.search(file.read_text()) or _needs(imported[file], NEEDED)]
+    dependent_files = [
+        file for file in files if pattern.search(file.read_text()) or _imports_any(imported[file], NEEDED)
+    ]
     while True:
-        modules = [".".join(file.relative_to(root).with_suffix("").parts) for file in gone]
-        more = [file for file in files if file not in gone and _needs(imported[file], modules)]
-        if not more:
-            return gone
-        gone += more
+        modules = [".".join(file.relative_to(root).with_suffix("").parts) for file in dependent_files]
+        importers = [file for file in files if file not in dependent_files and _imports_any(imported[file], modules)]
+        if not importers:
+            return dependent_files
+        dependent_files += importers
 
 
-def _needs(imported: set[str], modules: list[str]) -> bool:
+def _imports_any(imported: set[str], modules: list[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for name in imported for module in modules)
 
 
 def _imports(code: str) -> Iterator[str]:
-    """Every module that is imported, and every name out of one, as it may be a module, too."""
+    """The names of imported modules and of imported members, which may be modules, too."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""What runs on this machine, and how far behind it is: `make status`."""
+"""Prints the running processes, and the status of each flow: `make status`."""
 
 import psutil
 
@@ -14,19 +14,19 @@ from include.settings import settings
 def main() -> None:
     platform = Platform(settings().home)
     print(processes(platform))
-    for words in filter(None, (attendance.absence(settings().control_url), *catalog.load().warnings.values())):
-        print(f"\n{words}")
+    for notice in filter(None, (attendance.absence(settings().control_url), *catalog.load().warnings.values())):
+        print(f"\n{notice}")
     print(f"\n{summary()}")
 
 
 def processes(platform: Platform) -> str:
-    """One line for each process that `make up` started, and one for all that those started."""
+    """A line for each process that `make up` started, and a line for all their descendants."""
     rows = [("process", "pid", "up for", "memory")]
-    known = set()
+    pids = set()
     for name in platform.names():
         process = platform.find(name)
         if process:
-            known.add(process.pid)
+            pids.add(process.pid)
             rows.append(
                 (
                     name,
@@ -37,9 +37,9 @@ def processes(platform: Platform) -> str:
             )
         else:
             rows.append((name, "-", "DEAD", f"see {platform.log(name)}"))
-    others = [process for process in platform.processes() if process.pid not in known]
-    if others:
-        rows.append((f"{len(others)} more, started by these", "", "", _memory(others)))
+    descendants = [process for process in platform.processes() if process.pid not in pids]
+    if descendants:
+        rows.append((f"{len(descendants)} more, started by these", "", "", _memory(descendants)))
     if len(rows) == 1:
         return "nothing is running: `make up` starts it"
     return "\n".join(f"{name:<26}{pid:>9}{age:>12}   {memory}" for name, pid, age, memory in rows)
@@ -52,7 +52,7 @@ def _age(age_seconds: float) -> str:
 
 
 def _memory(processes: list[psutil.Process]) -> str:
-    """Proportional set size: memory that several share counts once."""
+    """Proportional set size: shared memory is counted once."""
     total = 0
     for process in processes:
         try:

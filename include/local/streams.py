@@ -1,4 +1,4 @@
-"""What the control database says about the streams, for whoever waits for them."""
+"""The state of the streams in the control database, for commands that wait for them."""
 
 from sqlalchemy import Engine, select, update
 
@@ -10,38 +10,43 @@ from include.control.store.schema import drivers, runs
 
 
 def clear_failures(engine: Engine) -> None:
-    """Who calls `make up` wants the streams now, not after a back-off."""
+    """Clear failures and back-off times: `make up` starts all streams immediately."""
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(attempts=0, intended_at=None, failure=None, needs_person=False))
 
 
 def failed(engine: Engine) -> dict[str, str]:
-    """By flow, the sentence it ended with, for those that wait for their next start or for a person."""
+    """By flow, the sentence of its failure, for flows that wait for a retry or for a person."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(runs.c.flow, runs.c.failure).where(runs.c.failure.is_not(None)))
         return {row.flow: row.failure for row in rows}
 
 
 def missing(engine: Engine) -> list[str]:
-    """The flows that are to run and that no living driver holds."""
+    """The flows that should run, but whose lease no living driver holds."""
     with database.reading(engine) as connection:
-        held = lease.alive(connection)
+        active_leases = lease.alive(connection)
         names = catalog.load().flows
-        return [name for name in names if name not in held and orders.order(connection, name).state == "running"]
+        return [
+            name for name in names if name not in active_leases and orders.order(connection, name).state == "running"
+        ]
 
 
 def launched(engine: Engine) -> dict[str, str]:
-    """By driver, the process that the supervisor launched last."""
+    """By driver, the handle of the process that the supervisor launched last."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(drivers.c.driver, drivers.c.handle).where(drivers.c.handle.is_not(None)))
         return {row.driver: row.handle for row in rows}
 
 
-def ended(engine: Engine, before: dict[str, str]) -> list[str]:
-    """The drivers that were launched since they were `launched(...) == before`, and have ended although some flow of
-    theirs is to run.
+def ended(engine: Engine, earlier_handles: dict[str, str]) -> list[str]:
+    """The drivers that have ended although one of their flows should run.
+
+    Only drivers launched after `earlier_handles`, an earlier result of `launched`, are considered.
     """
-    declared = catalog.load()
-    owners = {declared.flows[name].driver for name in missing(engine)}
-    now = {driver: handle for driver, handle in launched(engine).items() if handle != before.get(driver)}
-    return sorted(name for name in owners & now.keys() if not Process.from_json(now[name]).is_alive)
+    tables = catalog.load()
+    expected = {tables.flows[name].driver for name in missing(engine)}
+    new_handles = {
+        driver: handle for driver, handle in launched(engine).items() if handle != earlier_handles.get(driver)
+    }
+    return sorted(name for name in expected & new_handles.keys() if not Process.from_json(new_handles[name]).is_alive)

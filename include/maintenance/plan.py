@@ -1,4 +1,4 @@
-"""What a window is worth: which steps would do a table good, and why, from facts alone."""
+"""Decides which policy steps a table needs, and why, from facts alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ MERGE, OPTIMIZE, VACUUM, CLEAN_LOG = "merge", "optimize", "vacuum", "clean log"
 MB = 2**20
 DAY_SECONDS = 86_400
 
-# Half: a bin that was closed because the next of these did not fit is over half full, so it is never taken again.
+# With one half, a full bin of small files always exceeds this share, so it is not rewritten again.
 GOOD_SHARE = 0.5
-# Of files that come out no smaller than this there are at most 1.2 times the fewest possible.
+# Files of at least this share number at most 1.2 times the fewest possible files.
 FULL_SHARE = 5 / 6
-# What is put together before it fills a bin is written again with that bin: 0.4 / FULL_SHARE, under half of all bytes.
+# A compacted tail is rewritten once more when its bin is full. That is 0.4 / FULL_SHARE, under half of all bytes.
 TAIL_SHARE = 0.4
 MANY_FILES = 100
-# A file of the tail that is larger than this share of all smaller ones would be rewritten for their sake.
+# A file of the tail is left out if it exceeds this share of all smaller files: rewriting it gains too little.
 DRAGGED_SHARE = 0.1
-# Where whole bins cannot be had, as many files are of one size: so many, and what is written too early is little.
+# After this many bins, an incomplete bin is accepted. Files of equal size can make whole bins impossible.
 MANY_BINS = 4
-# Larger bins often take in what would else be left over: from four on always, as each takes a quarter more.
+# Larger bins often take the remaining files too. From four bins on they always do, as each takes a quarter more.
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.25)
-# Rows of another kind are larger or smaller than the ones before; shrinking by more than this is no packaging.
+# A stronger shrinking does not come from compaction, but from rows of another size.
 MOST_SHRINKING = 0.25
-# Until there is a large file to compare with: between 1 and the 0.7 that small appends come down to.
+# The assumption without a large file to compare with. Small appends shrink to about 0.7.
 UNKNOWN_SHRINKING = 0.75
 
 DEAD_SHARE = 0.2
@@ -39,11 +39,11 @@ MANY_LOG_FILES = 1_000
 class Facts:
     """What is known of a table before its window.
 
-    dead: files in its directory that are in the table no more, from `guard.dead_files`.
-    kept_since, held_by: from the vacuum guard; of dead files, those from that moment on stay, because of whom.
-    removable_log_files: how many files of the log nobody needs.
-    unread_versions: of the source of a table that is merged in windows; 0 for every other.
-    seconds_since_compaction: None where the table never was, and what counts is how old its small files are.
+    dead: files in its directory that are not in the table, from `vacuum_guard.dead_files`.
+    kept_since, held_by: VACUUM keeps files deleted since then (seconds since 1970), because of this consumer.
+    removable_log_files: the number of log files that nobody needs.
+    unread_versions: unmerged versions of the source of a table that is merged in windows; 0 for other tables.
+    seconds_since_compaction: None for a table that was never compacted. Then the age of its small files counts.
     now: seconds since 1970.
     """
 
@@ -59,7 +59,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Step:
-    """why: a sentence for people, worth it or not. numbers: what it rests on. partitions: none for all."""
+    """A step. why: a sentence, also for a step not worth it. numbers: its inputs. partitions: empty means all."""
 
     kind: str
     is_worth_it: bool
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True)
 class MaintenancePlan:
-    """The steps in their order, the ones not worth it too."""
+    """All steps in their order, including those not worth doing."""
 
     steps: tuple[Step, ...]
 
@@ -84,7 +84,7 @@ class MaintenancePlan:
 
 @dataclass(frozen=True)
 class Selection:
-    """A way to compact: Delta rewrites the first `files` of the candidates, in bins of at most `bin_bytes`."""
+    """A compaction: Delta rewrites the first `files` of the candidates, in bins of at most `bin_bytes`."""
 
     files: int
     bin_bytes: int
@@ -93,9 +93,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class End:
-    """A file as the last one to be rewritten. bin: the number of its bin, from 1 on.
+    """A file as the last one of a compaction. bin: the number of its bin, from 1 on.
 
-    held, total: the bytes in that bin, and in all up to here.
+    held: the bytes of that bin up to here. total: the bytes of all bins up to here.
     """
 
     size: int
@@ -104,9 +104,9 @@ class End:
     total: int
 
 
-def plan(facts: Facts, wants: Maintenance) -> MaintenancePlan:
-    """What to do in the next window: merge, optimize, vacuum, clean the log."""
-    return MaintenancePlan((_merge(facts), _optimize(facts, wants), _vacuum(facts, wants), _clean_log(facts)))
+def plan(facts: Facts, policy: Maintenance) -> MaintenancePlan:
+    """Returns the steps of the next window: merge, optimize, vacuum, clean log."""
+    return MaintenancePlan((_merge(facts), _optimize(facts, policy), _vacuum(facts, policy), _clean_log(facts)))
 
 
 def _merge(facts: Facts) -> Step:
@@ -115,43 +115,43 @@ def _merge(facts: Facts) -> Step:
     return Step(MERGE, unread > 0, why, {"unread_versions": unread})
 
 
-def _optimize(facts: Facts, wants: Maintenance) -> Step:
-    target = int(wants.target_file_mb * MB)
+def _optimize(facts: Facts, policy: Maintenance) -> Step:
+    target = int(policy.target_file_mb * MB)
     good = ceil(GOOD_SHARE * target)
     small = sorted((file for file in facts.live if file.bytes < good), key=lambda file: file.bytes)
     sizes = [file.bytes for file in small]
     shrinking = _shrinking(small, [file for file in facts.live if file.bytes >= good])
-    bound = int(wants.most_rewritten_mb * MB)
-    cut = _cut(sizes, target / shrinking, bound, _has_waited(facts, small))
+    max_bytes = int(policy.most_rewritten_mb * MB)
+    selection = _select(sizes, target / shrinking, max_bytes, _has_waited(facts, small))
     numbers = {"files": len(facts.live), "small_files": len(small), "small_bytes": sum(sizes)}
     share = f"{len(small):,} of {_count(len(facts.live), 'file')} are smaller than {_size(good)}"
-    if cut is None:
-        return Step(OPTIMIZE, False, f"{share}: {_why_not(sizes, bound)}", numbers)
-    rewritten = sum(sizes[: cut.files])
+    if selection is None:
+        return Step(OPTIMIZE, False, f"{share}: {_why_not(sizes, max_bytes)}", numbers)
+    rewritten = sum(sizes[: selection.files])
     numbers |= {
-        # Delta takes every file below this size, and there is none between the last one meant and this.
-        "smaller_than_bytes": sizes[cut.files] if cut.files < len(sizes) else good,
-        "target_bytes": cut.bin_bytes,
-        "files_rewritten": cut.files,
-        "files_written": cut.outputs,
+        # OPTIMIZE takes every file below this size. No file lies between the last selected one and this size.
+        "smaller_than_bytes": sizes[selection.files] if selection.files < len(sizes) else good,
+        "target_bytes": selection.bin_bytes,
+        "files_rewritten": selection.files,
+        "files_written": selection.outputs,
         "bytes_rewritten": rewritten,
     }
-    why = f"{share}; {cut.files:,} of them become {cut.outputs:,}, {_size(rewritten)} are rewritten"
+    why = f"{share}; {selection.files:,} of them become {selection.outputs:,}, {_size(rewritten)} are rewritten"
     return Step(OPTIMIZE, True, why, numbers)
 
 
-def _why_not(sizes: Sequence[int], bound: int) -> str:
+def _why_not(sizes: Sequence[int], max_bytes: int) -> str:
     if len(sizes) < 2:
         return "there is nothing to put together"
-    if sum(sizes) > bound:
-        return f"no whole file comes of the {_size(bound)} that most_rewritten_mb allows, raise it"
+    if sum(sizes) > max_bytes:
+        return f"no whole file comes of the {_size(max_bytes)} that most_rewritten_mb allows, raise it"
     return f"they wait for more, as {_size(sum(sizes))} make no whole file"
 
 
-def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Selection | None:
-    """The most files that fill whole bins, and the tail behind them where it has grown long or waited; else None.
+def _select(sizes: Sequence[int], full: float, max_bytes: int, has_waited: bool) -> Selection | None:
+    """Selects the most files that fill whole bins. A tail that is long or old is included. Returns None for nothing.
 
-    full: the bytes that go into a file of the target size.
+    full: the bytes of small files that become one file of the target size.
     """
 
     def is_whole(end: End) -> bool:
@@ -163,48 +163,48 @@ def _cut(sizes: Sequence[int], full: float, bound: int, has_waited: bool) -> Sel
     def is_late(end: End) -> bool:
         return end.bin > MANY_BINS
 
-    cuts = [_prefix(sizes, int(full * stretch), bound, is_whole) for stretch in STRETCHES]
+    selections = [_prefix(sizes, int(full * stretch), max_bytes, is_whole) for stretch in STRETCHES]
     has_grown = len(sizes) >= MANY_FILES and sum(sizes) <= TAIL_SHARE * full
     if has_waited or has_grown:
-        cuts.append(_prefix(sizes, int(full), bound, is_tail))
-    elif not any(cuts):
-        cuts = [_prefix(sizes, int(full * stretch), bound, is_late) for stretch in STRETCHES]
-    # Of equals the first: whole bins, and no larger than they have to be.
-    return max(filter(None, cuts), key=lambda cut: cut.files, default=None)
+        selections.append(_prefix(sizes, int(full), max_bytes, is_tail))
+    elif not any(selections):
+        selections = [_prefix(sizes, int(full * stretch), max_bytes, is_late) for stretch in STRETCHES]
+    # Among equals, max takes the first: whole bins, as small as possible.
+    return max(filter(None, selections), key=lambda selection: selection.files, default=None)
 
 
-def _prefix(sizes: Sequence[int], most: int, bound: int, may_end: Callable[[End], bool]) -> Selection | None:
-    """The longest prefix that Delta can be told to take, of at most `bound` bytes, whose end will do."""
+def _prefix(sizes: Sequence[int], bin_bytes: int, max_bytes: int, may_end: Callable[[End], bool]) -> Selection | None:
+    """Returns the longest prefix, of at most `max_bytes`, that Delta can select and whose end is acceptable."""
     best = None
-    for files, end in enumerate(bins(sizes, most), start=1):
-        # Delta leaves a bin of one file alone, and its threshold cannot part files of one size.
+    for files, end in enumerate(bins(sizes, bin_bytes), start=1):
+        # Delta skips a bin with one file, and its size threshold cannot separate files of equal size.
         can_end = end.held > end.size and (files == len(sizes) or sizes[files] > end.size)
-        if can_end and end.total <= bound and may_end(end):
-            best = Selection(files, most, end.bin)
+        if can_end and end.total <= max_bytes and may_end(end):
+            best = Selection(files, bin_bytes, end.bin)
     return best
 
 
-def bins(sizes: Sequence[int], most: int) -> Iterator[End]:
-    """How Delta packs sizes that ascend into bins of at most so many bytes, after each file."""
+def bins(sizes: Sequence[int], bin_bytes: int) -> Iterator[End]:
+    """Yields, after each file, how Delta packs ascending file sizes into bins of at most `bin_bytes` bytes."""
     number, held, total = 1, 0, 0
     for size in sizes:
-        if held and held + size > most:
+        if held and held + size > bin_bytes:
             number, held = number + 1, 0
         held, total = held + size, total + size
         yield End(size, number, held, total)
 
 
 def _has_waited(facts: Facts, small: Sequence[LiveFile]) -> bool:
-    waited = facts.seconds_since_compaction
-    if waited is None:
-        waited = facts.now - min((file.modified_at for file in small), default=facts.now)
-    return waited >= DAY_SECONDS
+    seconds_waited = facts.seconds_since_compaction
+    if seconds_waited is None:
+        seconds_waited = facts.now - min((file.modified_at for file in small), default=facts.now)
+    return seconds_waited >= DAY_SECONDS
 
 
 def _shrinking(small: Sequence[LiveFile], good: Sequence[LiveFile]) -> float:
-    """How much of the small files' bytes a large one needs, having fewer footers and dictionaries."""
-    large, little = _bytes_per_row(good), _bytes_per_row(small)
-    return min(1.0, max(MOST_SHRINKING, large / little)) if large and little else UNKNOWN_SHRINKING
+    """Returns the share of the small files' bytes that a large file needs, as it has fewer footers and dictionaries."""
+    after, before = _bytes_per_row(good), _bytes_per_row(small)
+    return min(1.0, max(MOST_SHRINKING, after / before)) if after and before else UNKNOWN_SHRINKING
 
 
 def _bytes_per_row(files: Sequence[LiveFile]) -> float:
@@ -212,19 +212,19 @@ def _bytes_per_row(files: Sequence[LiveFile]) -> float:
     return sum(file.bytes for file in counted) / max(1, sum(file.rows or 0 for file in counted))
 
 
-def _vacuum(facts: Facts, wants: Maintenance) -> Step:
+def _vacuum(facts: Facts, policy: Maintenance) -> Step:
     kept_since = float("inf") if facts.kept_since is None else facts.kept_since
     dead = sum(file.bytes or 0 for file in facts.dead)
-    gone = [file for file in facts.dead if file.deleted_at < kept_since]
-    deletable, live = sum(file.bytes or 0 for file in gone), sum(file.bytes for file in facts.live)
-    least = GOOD_SHARE * wants.target_file_mb * MB
-    is_worth_it = deletable > DEAD_BYTES or len(gone) > MANY_DEAD or deletable > max(DEAD_SHARE * live, least)
-    why = f"{_count(len(gone), 'file')} with {_size(deletable)} can be deleted, beside {_size(live)} in the table"
+    old = [file for file in facts.dead if file.deleted_at < kept_since]
+    deletable, live = sum(file.bytes or 0 for file in old), sum(file.bytes for file in facts.live)
+    least = GOOD_SHARE * policy.target_file_mb * MB
+    is_worth_it = deletable > DEAD_BYTES or len(old) > MANY_DEAD or deletable > max(DEAD_SHARE * live, least)
+    why = f"{_count(len(old), 'file')} with {_size(deletable)} can be deleted, beside {_size(live)} in the table"
     if not is_worth_it:
         why += f": worth it from {_size(min(DEAD_BYTES, max(DEAD_SHARE * live, least)))} or {MANY_DEAD:,} files on"
     if dead > deletable:
         why += f"; {_size(dead - deletable)} more are held back by {facts.held_by or 'a reader'}"
-    numbers = {"dead_bytes": dead, "deletable_files": len(gone), "deletable_bytes": deletable, "live_bytes": live}
+    numbers = {"dead_bytes": dead, "deletable_files": len(old), "deletable_bytes": deletable, "live_bytes": live}
     return Step(VACUUM, is_worth_it, why, numbers)
 
 

@@ -1,4 +1,4 @@
-"""The vacuum guard: who still needs which old version of a table, and what may be deleted in spite of them."""
+"""Finds who still needs which old version of a table, and what may be deleted nevertheless."""
 
 import re
 from bisect import bisect_right
@@ -22,19 +22,19 @@ RETENTION = "delta.deletedFileRetentionDuration"
 INTERVAL = re.compile(r"(?:interval\s+)?(\d+(?:\.\d+)?)\s+(second|minute|hour|day|week)s?")
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 PROMISE = "the promised time travel"
-# A window is over within an hour; what expires in it counts as expired.
+# A window ends within an hour. What expires during it counts as expired.
 WINDOW_SECONDS = 3_600
-# Where the rows of the change feed lie. VACUUM knows them by their age alone.
+# The directory of the change data feed. VACUUM decides about its files by age alone.
 CHANGES = "_change_data"
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """Somebody to whom an old version matters.
+    """A consumer that needs old versions of a table.
 
-    version: it has read up to and including this one; below 0 it needs everything there is.
-    since: when it came to stand there, seconds since 1970; None where nobody knows.
-    needs_files: whether it goes on from there; else it only looks something up in the log.
+    version: the newest version that it has read. Below 0 it needs everything.
+    since: when it reached that version, in seconds since 1970; None where unknown.
+    needs_files: whether it will read data files. Else it needs the log only.
     """
 
     name: str
@@ -44,71 +44,77 @@ class Consumer:
 
 
 def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
-    """The flows that read a table, and how."""
+    """Returns the flows that read a table, with their sources."""
     sources = {name: flow.source for name, flow in catalog.flows.items()}
-    return {name: one for name, one in sources.items() if isinstance(one, Delta) and one.table == table}
+    return {name: source for name, source in sources.items() if isinstance(source, Delta) and source.table == table}
 
 
 def consumers(
-    own: Collection[str],
+    writers: Collection[str],
     log: Log,
     flows: Mapping[str, Delta],
     time_travel_hours: float,
-    now: float,
+    now_seconds: float,
     registered: Iterable[Consumer] = (),
     released: Collection[str] = (),
 ) -> list[Consumer]:
-    """Everybody who counts: the flows that read the table, its own, the promised time travel, and the registered.
+    """Returns all consumers: reading flows, writing flows, the promised time travel and registered readers.
 
-    own: the flows that write it. flows: as `readers`. now: seconds since 1970. released: flows that count no
-    more, because somebody decided to rebuild them.
+    writers: the flows that write the table. flows: as `readers`. now_seconds: since 1970.
+    released: flows that no longer count, because somebody decided to rebuild them.
     """
-    found = [one for flow, source in flows.items() if flow not in released for one in _flow(flow, source)]
-    return [*found, *_own_flows(own, log), _time_travel(log, time_travel_hours, now), *registered]
+    reading = [
+        consumer for flow, source in flows.items() if flow not in released for consumer in _reading_flow(flow, source)
+    ]
+    return [*reading, *_writing_flows(writers, log), _time_travel(log, time_travel_hours, now_seconds), *registered]
 
 
 def held_by(consumers: Iterable[Consumer]) -> Consumer | None:
-    """The one that keeps the most files from VACUUM: the furthest back, as each also needs what the later ones need."""
-    return min((one for one in consumers if one.needs_files), key=lambda one: one.version, default=None)
+    """Returns the consumer that needs the oldest version. It also keeps all files that the others need."""
+    return min(
+        (consumer for consumer in consumers if consumer.needs_files),
+        key=lambda consumer: consumer.version,
+        default=None,
+    )
 
 
-def files_kept_since(log: Log, consumers: Iterable[Consumer], now: float) -> float | None:
-    """The moment, in seconds since 1970, that VACUUM's retention must not end after; None where nothing is held back.
+def files_kept_since(log: Log, consumers: Iterable[Consumer], now_seconds: float) -> float | None:
+    """Returns the time, in seconds since 1970, from which VACUUM must keep deleted files; None for no limit.
 
-    It is the earliest deletion among the files that were removed behind the version of the consumer furthest back,
-    and not the time at which that version was committed: an OPTIMIZE dates its removals when it starts, and appends
-    commit while it runs, so a file may be removed in a later version and dated before that one.
+    This is the earliest deletion among the files removed after the version of the oldest consumer. The commit time of
+    that version is not enough: OPTIMIZE dates its removals when it starts, so a later commit can have earlier deletion
+    times.
 
-    Delta forgets a removal once `delta.deletedFileRetentionDuration` is over. From then on nothing but its own age
-    keeps the file, so that counts in its place. Which commit removed a file that only a checkpoint tells of can no
-    longer be known, so the commits are read; where one of them is gone, everything is kept. Files of the change feed
-    are never removed, so of those behind that version their own age counts, too.
+    Delta forgets a tombstone after `delta.deletedFileRetentionDuration`. Then VACUUM goes by the file's modification
+    time, so that time counts instead. A tombstone in a checkpoint does not name its commit, so the commits themselves
+    are read. If one of them is missing, everything is kept. Change feed files have no tombstones, so their modification
+    times count.
     """
-    decisive = held_by(consumers)
-    if decisive is None:
+    oldest = held_by(consumers)
+    if oldest is None:
         return None
-    if decisive.version < 0 or len(log.after(decisive.version)) < log.newest - decisive.version:
+    if oldest.version < 0 or len(log.after(oldest.version)) < log.newest - oldest.version:
         return 0.0
     live = {file.path for file in log.state.live}
-    forgotten = now + WINDOW_SECONDS - _seconds(log.state.properties.get(RETENTION, "interval 1 week"))
-    remembered = {one.path for one in log.state.tombstones if one.deleted_at > forgotten}
-    moments = []
-    for one in log.removed_after(decisive.version):
-        if one.path in remembered:
-            moments.append(one.deleted_at)
-        elif one.path not in live and (modified := _modified(log.table / one.path)) is not None:
-            moments.append(modified)
-    changes = (_modified(log.table / path) for path in _changes_after(log, decisive.version))
-    return min([*moments, *filter(None, changes)], default=None)
+    forgotten_before = now_seconds + WINDOW_SECONDS - _seconds(log.state.properties.get(RETENTION, "interval 1 week"))
+    remembered_paths = {tombstone.path for tombstone in log.state.tombstones if tombstone.deleted_at > forgotten_before}
+    times = []
+    for tombstone in log.removed_after(oldest.version):
+        if tombstone.path in remembered_paths:
+            times.append(tombstone.deleted_at)
+        elif tombstone.path not in live and (modified := _modified(log.table / tombstone.path)) is not None:
+            times.append(modified)
+    change_times = (_modified(log.table / path) for path in _changes_after(log, oldest.version))
+    return min([*times, *filter(None, change_times)], default=None)
 
 
 def dead_files(log: Log) -> list[Tombstone]:
-    """The data files that lie in the table's directory and are not in the table, whether or not they ever were.
+    """Returns the data files in the table's directory that are not in the table, including those that never were.
 
-    `deleted_at` is what VACUUM goes by: when the file was removed, else when it was written.
+    `deleted_at` is the time by which VACUUM decides: the file's removal, or else its modification.
     """
     live = {file.path for file in log.state.live}
-    removed = {one.path: one for one in log.state.tombstones}
+    removed = {tombstone.path: tombstone for tombstone in log.state.tombstones}
     dead = []
     for file in _data_files(log.table):
         path = str(file.relative_to(log.table))
@@ -119,106 +125,109 @@ def dead_files(log: Log) -> list[Tombstone]:
     return dead
 
 
-def would_vacuum(log: Log, retention_seconds: float, now: float) -> list[Tombstone]:
-    """The files that VACUUM would delete with that retention."""
-    return [file for file in dead_files(log) if file.deleted_at < now - retention_seconds]
+def would_vacuum(log: Log, retention_seconds: float, now_seconds: float) -> list[Tombstone]:
+    """Returns the files that VACUUM would delete with this retention. now_seconds: since 1970."""
+    return [file for file in dead_files(log) if file.deleted_at < now_seconds - retention_seconds]
 
 
 def log_needed_from(log: Log, consumers: Iterable[Consumer]) -> int:
-    """The oldest version that somebody has to be able to read from the log."""
-    return max(0, min((one.version for one in consumers), default=log.newest))
+    """Returns the oldest version that a consumer must be able to read from the log."""
+    return max(0, min((consumer.version for consumer in consumers), default=log.newest))
 
 
 def removable_log_files(log: Log, needed_from: int) -> list[Path]:
-    """What of the log nobody needs, in the order in which to delete it; nothing without a checkpoint to begin from."""
+    """Returns the log files before the newest checkpoint that covers `needed_from`, in deletion order."""
     boundary = max((version for version in log.checkpoints if version <= needed_from), default=0)
-    # Hadoop's checksums begin with a dot; a version's files go together.
+    # Hadoop's checksum files begin with a dot. Sorting by version deletes the files of a version together.
     removable = [
-        (int(found[1]), name) for name in log.names if (found := LOG_FILE.fullmatch(name)) and int(found[1]) < boundary
+        (int(match[1]), name) for name in log.names if (match := LOG_FILE.fullmatch(name)) and int(match[1]) < boundary
     ]
     return [log.directory / name for _, name in sorted(removable)]
 
 
 def clean_log(log: Log, needed_from: int) -> list[Path]:
-    """Delete what of the log nobody needs, oldest version first, so that no kill leaves a hole in it."""
+    """Deletes the log files that nobody needs, oldest version first, so that an interruption leaves no gap."""
     removable = removable_log_files(log, needed_from)
     for file in removable:
         file.unlink(missing_ok=True)
     return removable
 
 
-def _flow(name: str, source: Delta) -> Iterator[Consumer]:
-    """Where a flow stands in the table; nothing where it has not begun, so that it will begin with the newest version.
+def _reading_flow(name: str, source: Delta) -> Iterator[Consumer]:
+    """Yields the versions that a reading flow needs; nothing before its first batch.
 
-    When it starts again, Spark asks the source for its last batch once more, whose rows it does not look at. So it
-    needs the log from the end of the batch before.
+    On restart, Spark requests the last batch from the source again without reading its rows. So the flow needs the log
+    from the end of the previous batch on.
     """
     checkpoints = settings().checkpoints(name)
     generation = checkpoint.newest_generation(checkpoints)
     if generation is None:
         return
     directory = checkpoints / str(generation)
-    done = checkpoint.last_committed(directory)
-    at = None if done is None else _modified(directory / "commits" / str(done))
+    committed = checkpoint.last_committed(directory)
+    committed_at = None if committed is None else _modified(directory / "commits" / str(committed))
     try:
         checkpoint.check(directory)
-        batch = checkpoint.last_planned(directory) if done is None else done
+        batch = checkpoint.last_planned(directory) if committed is None else committed
         offset = None if batch is None else checkpoint.end_offset(directory, batch)
         if offset is None:
             return
-        version = _before_first(name, source, offset) if done is None else checkpoint.read_version(offset)
-        before = checkpoint.end_offset(directory, done - 1) if done else None
-        began = None if before is None else checkpoint.read_version(before)
+        version = _before_first(name, source, offset) if committed is None else checkpoint.read_version(offset)
+        previous_end = checkpoint.end_offset(directory, committed - 1) if committed else None
+        previous_version = None if previous_end is None else checkpoint.read_version(previous_end)
     except (Broken, Unreachable, KeyError, TypeError, ValueError):
-        yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, at)
+        yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, committed_at)
         return
-    yield Consumer(name, version, at)
-    if began is not None:
-        yield Consumer(f"{name}, which looks up its last batch when it starts", began, at, needs_files=False)
+    yield Consumer(name, version, committed_at)
+    if previous_version is not None:
+        yield Consumer(
+            f"{name}, which looks up its last batch when it starts", previous_version, committed_at, needs_files=False
+        )
 
 
 def _before_first(name: str, source: Delta, offset: dict[str, Any]) -> int:
-    """The version before those that a first batch needs when it is replayed. offset: where it ends."""
-    begins = starting_version.first_version(name, source)
-    # Without a declared beginning it may begin with all of the version before the one in which it ends.
-    return int(offset["reservoirVersion"]) - 1 if begins is None else begins - 1
+    """Returns the version before those that a replay of the first batch needs. offset: the batch's end."""
+    declared_start = starting_version.first_version(name, source)
+    # Without a declared start, its snapshot may be the version before the one in which the batch ends.
+    return int(offset["reservoirVersion"]) - 1 if declared_start is None else declared_start - 1
 
 
-def _own_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
-    """The newest commit of each that counts."""
-    sought, commits = set(flows), (commit for commit, stands in active_commits.commits(log) if stands)
-    while sought and (commit := next(commits, None)):
-        if (flow := commit.metadata.get("flow")) in sought:
-            sought.remove(flow)
+def _writing_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
+    """Yields the newest active commit of each writing flow."""
+    remaining, commits = set(flows), (commit for commit, is_active in active_commits.commits(log) if is_active)
+    while remaining and (commit := next(commits, None)):
+        if (flow := commit.metadata.get("flow")) in remaining:
+            remaining.remove(flow)
             name = f"{flow} itself, which goes on from this commit when its checkpoint is reset"
             yield Consumer(name, commit.version, commit.timestamp, needs_files=False)
 
 
-def _time_travel(log: Log, hours: float, now: float) -> Consumer:
-    behind = bisect_right(log.versions, now - hours * 3_600, key=lambda version: log.commit(version).timestamp)
+def _time_travel(log: Log, hours: float, now_seconds: float) -> Consumer:
+    behind = bisect_right(log.versions, now_seconds - hours * 3_600, key=lambda version: log.commit(version).timestamp)
     version = log.versions[max(0, behind - 1)]
     return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp)
 
 
 def _changes_after(log: Log, version: int) -> Iterator[str]:
-    """The files of the change feed that later commits brought."""
-    for one in log.after(version):
-        yield from (unquote(action["cdc"]["path"]) for action in log.actions(one, b'"cdc"') if "cdc" in action)
+    """Yields the change feed files that later commits added."""
+    for later in log.after(version):
+        yield from (unquote(action["cdc"]["path"]) for action in log.actions(later, b'"cdc"') if "cdc" in action)
 
 
 def _seconds(interval: str) -> float:
-    """The length of a Delta interval; 0, the careful reading, where it is written in some other way."""
-    found = INTERVAL.fullmatch(interval.strip().lower())
-    return float(found[1]) * SECONDS[found[2]] if found else 0.0
+    """Returns the seconds of a Delta interval; 0, the careful value, for an unknown notation."""
+    match = INTERVAL.fullmatch(interval.strip().lower())
+    return float(match[1]) * SECONDS[match[2]] if match else 0.0
 
 
 def _data_files(directory: Path) -> Iterator[Path]:
-    """As VACUUM lists them: names with a dot or an underscore in front are somebody else's, except of a partition and
-    of the change feed.
+    """Lists data files as VACUUM does.
+
+    It skips names with a leading dot or underscore, except partition directories and the change data feed.
     """
     for entry in directory.iterdir():
-        is_ours = "=" in entry.name or entry.name == CHANGES
-        if entry.name.startswith(".") or (entry.name.startswith("_") and not is_ours):
+        is_data_directory = "=" in entry.name or entry.name == CHANGES
+        if entry.name.startswith(".") or (entry.name.startswith("_") and not is_data_directory):
             continue
         if entry.is_dir():
             yield from _data_files(entry)

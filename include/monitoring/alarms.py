@@ -1,4 +1,4 @@
-"""The open alarms, in words, with who has taken them on."""
+"""Describes the open alarms, and who has acknowledged them."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,10 @@ from include.settings import settings
 
 
 def by_target() -> dict[str, str]:
-    """Of a flow, a table, the supervisor, or "window" or "vacuum" and a table. Nothing where nobody can tell."""
+    """Returns a description of each open alarm, by target; empty where the control database does not answer.
+
+    A target is a flow, a table, the supervisor, or "window" or "vacuum" with a table.
+    """
     try:
         with database.reading(database.connect(settings().control_url)) as connection:
             open_alarms = connection.execute(select(incidents).where(incidents.c.ended_at.is_(None))).all()
@@ -22,6 +25,6 @@ def by_target() -> dict[str, str]:
     alarms = {}
     for alarm in open_alarms:
         since = datetime.fromtimestamp(alarm.began_at, UTC)
-        taken_on = f" ({acknowledged[alarm.target]})" if alarm.target in acknowledged else ""
-        alarms[alarm.target] = f"alarm {alarm.state} since {since:%Y-%m-%d %H:%M}Z{taken_on}: {alarm.reason}"
+        acknowledgement = f" ({acknowledged[alarm.target]})" if alarm.target in acknowledged else ""
+        alarms[alarm.target] = f"alarm {alarm.state} since {since:%Y-%m-%d %H:%M}Z{acknowledgement}: {alarm.reason}"
     return alarms

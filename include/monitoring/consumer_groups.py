@@ -1,7 +1,7 @@
-"""Mirrors what flows have read into Kafka consumer groups, `sluice.<flow>`, so that Kafka's own tools show their lag.
+"""Mirrors processed offsets into Kafka consumer groups, `sluice.<flow>`, so that Kafka's own tools show the lag.
 
-Structured Streaming commits no offsets to Kafka. A mirrored group has no members and steers nothing: a flow goes by its
-checkpoint alone, and the next mirroring puts right whatever somebody has set there.
+Structured Streaming commits no offsets to Kafka. The groups have no members and control nothing: flows use their
+checkpoints, and the next mirroring overwrites any manual change.
 """
 
 from concurrent.futures import Future
@@ -16,7 +16,7 @@ from include.readers import checkpoint, position
 from include.settings import settings
 from include.spec import Kafka
 
-# A group that is new has to find its coordinator first.
+# A new group must find its coordinator first.
 TIMEOUT_SECONDS = 5.0
 
 
@@ -25,44 +25,45 @@ def group(flow: str) -> str:
 
 
 def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, str | None]:
-    """By flow that reads Kafka and has committed a batch: None, or why its offsets were not mirrored.
+    """Mirrors the offsets of all flows that read Kafka and have committed a batch.
 
-    timeout_seconds: for which a broker that does not answer may keep all of them waiting.
+    Returns, by flow, None or why its offsets were not mirrored. timeout_seconds: the maximum wait for all of them.
     """
-    read: dict[str, dict[tuple[str, int], int]] = {}
-    told: dict[str, str | None] = {}
+    offsets_by_flow: dict[str, dict[tuple[str, int], int]] = {}
+    outcomes: dict[str, str | None] = {}
     for flow in tables.flows.values():
         try:
-            at = position.of(flow.flow)
+            flow_position = position.of(flow.flow)
         except SluiceError as error:
-            told[flow.flow] = str(error)
+            outcomes[flow.flow] = str(error)
             continue
-        if isinstance(flow.source, Kafka) and at is not None and at.offset:
-            read[flow.flow] = {
+        if isinstance(flow.source, Kafka) and flow_position is not None and flow_position.offset:
+            offsets_by_flow[flow.flow] = {
                 (topic, partition): offset
-                for topic in at.offset
-                for partition, offset in checkpoint.positions(at.offset, topic).items()
+                for topic in flow_position.offset
+                for partition, offset in checkpoint.positions(flow_position.offset, topic).items()
             }
-    return told | (_commit(read, timeout_seconds) if read else {})
+    return outcomes | (_commit(offsets_by_flow, timeout_seconds) if offsets_by_flow else {})
 
 
-def _commit(read: dict[str, dict[tuple[str, int], int]], timeout_seconds: float) -> dict[str, str | None]:
-    """read: by flow, the next offset of each partition. All are asked for at once, so a hanging broker costs one
-    timeout.
+def _commit(offsets_by_flow: dict[str, dict[tuple[str, int], int]], timeout_seconds: float) -> dict[str, str | None]:
+    """Commits the next offset of each partition, by flow.
+
+    It sends all requests at once, so that a broker that does not answer costs one timeout.
     """
-    # Held to the end: an AdminClient that is collected takes its pending requests with it.
+    # Garbage collection of the AdminClient would cancel its pending requests.
     admin = AdminClient({"bootstrap.servers": settings().kafka, "log_level": 0})
-    asked: dict[str, Future[Any]] = {}
-    for flow, offsets in read.items():
-        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        request = [ConsumerGroupTopicPartitions(group(flow), wanted)]
-        [asked[flow]] = admin.alter_consumer_group_offsets(request, request_timeout=timeout_seconds).values()
-    return {flow: _refusal(future) for flow, future in asked.items()}
+    futures: dict[str, Future[Any]] = {}
+    for flow, offsets in offsets_by_flow.items():
+        partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group(flow), partitions)]
+        [futures[flow]] = admin.alter_consumer_group_offsets(request, request_timeout=timeout_seconds).values()
+    return {flow: _refusal(future) for flow, future in futures.items()}
 
 
 def _refusal(future: Future[Any]) -> str | None:
     try:
-        errors = [one.error for one in future.result().topic_partitions if one.error]
+        errors = [partition.error for partition in future.result().topic_partitions if partition.error]
     except KafkaException as error:
         errors = [error.args[0]]
     return f"the broker at {settings().kafka} took no offsets ({errors[0].str()}): see its log" if errors else None

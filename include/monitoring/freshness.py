@@ -1,4 +1,4 @@
-"""How old the oldest thing is that a table has yet to show, against the age that it promises."""
+"""Compares the age of a table's oldest unread data with the promised age."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from include.spec import Delta, Table
 
 @dataclass(frozen=True)
 class Freshness:
-    """seconds: the age of the oldest commit, record or file that is in a source and not in the table, also where it
-    waits further up; 0 where there is none, None where nobody knows. by: the flow that has yet to read it.
+    """A table's freshness.
 
+    seconds: the age of the oldest commit, record or file that is in a source, direct or indirect, and not in the table.
+    It is 0 where there is none, and None where it is unknown. by: the flow that must still read it.
     promised_seconds: the table's `fresh_minutes`; None without a promise.
     """
 
@@ -23,7 +24,7 @@ class Freshness:
 
     @property
     def is_kept(self) -> bool | None:
-        """None without a promise, and where nobody knows."""
+        """None without a promise, and where the age is unknown."""
         if self.promised_seconds is None or self.seconds is None:
             return None
         return self.seconds <= self.promised_seconds
@@ -41,23 +42,26 @@ class Freshness:
 
 
 def look(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
-    """By table, in graph order."""
-    feeding: dict[str, dict[str, Lag]] = {}
+    """Returns the freshness of each table, in graph order."""
+    lags_of: dict[str, dict[str, Lag]] = {}
     for table in tables.tables.values():
-        own = {reader.flow: lags[reader.flow] for reader in table.readers}
-        read = [feeding[reader.source.table] for reader in table.readers if isinstance(reader.source, Delta)]
-        feeding[table.name] = {flow: lag for found in (*read, own) for flow, lag in found.items()}
-    return {name: _of(tables.tables[name], found.values()) for name, found in feeding.items()}
+        direct = {reader.flow: lags[reader.flow] for reader in table.readers}
+        inherited = [lags_of[reader.source.table] for reader in table.readers if isinstance(reader.source, Delta)]
+        lags_of[table.name] = {flow: lag for group in (*inherited, direct) for flow, lag in group.items()}
+    return {name: _of(tables.tables[name], table_lags.values()) for name, table_lags in lags_of.items()}
 
 
-def _of(table: Table, feeding: Iterable[Lag]) -> Freshness:
-    """feeding: the lags of its flows, and of those of all tables that they read from."""
+def _of(table: Table, upstream_lags: Iterable[Lag]) -> Freshness:
+    """Returns the freshness of one table.
+
+    upstream_lags: the lags of its flows and of the flows of all upstream tables.
+    """
     promised = None if table.fresh_minutes is None else table.fresh_minutes * 60
-    ages = [(lag.seconds if lag.unknown is None else None, lag.flow) for lag in feeding]
-    known = [(seconds, flow) for seconds, flow in ages if seconds is not None]
-    oldest, by = max(known, key=lambda one: one[0], default=(0.0, ""))
+    ages = [(lag.seconds if lag.unknown is None else None, lag.flow) for lag in upstream_lags]
+    known_ages = [(seconds, flow) for seconds, flow in ages if seconds is not None]
+    oldest, by = max(known_ages, key=lambda entry: entry[0], default=(0.0, ""))
     unknown = next((flow for seconds, flow in ages if seconds is None), None)
-    # What is known to be too old is so, whatever else is unknown.
+    # A known age beyond the promise counts, whatever else is unknown.
     if unknown and (promised is None or oldest <= promised):
         return Freshness(table.name, None, unknown, promised)
     return Freshness(table.name, oldest, by if oldest else None, promised)

@@ -1,4 +1,4 @@
-"""The medallion graph with the lag on its edges: topics and folders, tables, temporary steps."""
+"""Builds the medallion graph, with the lag on its edges: topics, folders, tables and temporary steps."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,8 +16,9 @@ from include.spec import Delta, Files, Kafka, Table
 
 @dataclass(frozen=True)
 class Node:
-    """kind: topic, folder, table or step. rows, quarantined: of a table that is stored, and of its quarantine; None
-    where there is none. stale: whether it was made of rows that a backfill has replaced since.
+    """A node. kind: topic, folder, table or step. stale: whether a backfill has replaced the rows it was made of.
+
+    rows, quarantined: the rows of a stored table and of its quarantine, else None.
     """
 
     name: str
@@ -29,8 +30,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """What `target` reads. flow: which does it, and its lag; a view does it when it is refreshed, by the name of that
-    source. A step is done by the flows of the tables that read it, so the edge into one has neither.
+    """An edge: `target` reads `source`. flow, lag: the flow that reads, and its lag.
+
+    A view reads when it is refreshed; its flow is named after that source. An edge into a step has no flow and no lag.
     """
 
     source: str
@@ -45,39 +47,41 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """nodes: each after those it reads."""
+    """The graph. nodes: each after the nodes that it reads."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
     def text(self) -> str:
-        """One line a node, indented below each that it reads; a node that several read stands below each of them."""
-        read = {edge.target for edge in self.edges}
-        return "\n".join(line for node in self.nodes if node.name not in read for line in self._branch(node, None, 0))
+        """Returns one line for each node, indented below each node that it reads."""
+        readers = {edge.target for edge in self.edges}
+        return "\n".join(
+            line for node in self.nodes if node.name not in readers for line in self._branch(node, None, 0)
+        )
 
     def _branch(self, node: Node, edge: Edge | None, depth: int) -> Iterator[str]:
         yield "  " * depth + _line(node, edge)
-        for out in self.edges:
-            if out.source == node.name:
-                below = next(one for one in self.nodes if one.name == out.target)
-                yield from self._branch(below, out, depth + 1)
+        for outgoing in self.edges:
+            if outgoing.source == node.name:
+                below = next(target for target in self.nodes if target.name == outgoing.target)
+                yield from self._branch(below, outgoing, depth + 1)
 
 
 def look(tables: Catalog) -> Graph:
-    """Raises nothing that a source that is away is to blame for: see `Lag.unknown`."""
-    found = lags.look(tables.readers.values())
+    """Builds the graph. It does not raise where a source does not answer: see `Lag.unknown`."""
+    flow_lags = lags.look(tables.readers.values())
     edges: list[Edge] = []
     for flow in tables.readers.values():
         sources, steps = _sources(flow), [step.name for step in flow.steps]
         edges += [Edge(source, step) for step in steps[:1] for source in sources]
         edges += [Edge(before, after) for before, after in pairwise(steps)]
-        edges += [Edge(source, flow.name, flow.flow, found[flow.flow]) for source in steps[-1:] or sources]
-    # Several tables may read one step.
+        edges += [Edge(source, flow.name, flow.flow, flow_lags[flow.flow]) for source in steps[-1:] or sources]
+    # Several tables may read the same step.
     edges = list({(edge.source, edge.target, edge.flow): edge for edge in edges}.values())
     origins = {edge.source: _kind(edge.source, tables) for edge in edges}
     nodes = [Node(name, kind) for name, kind in origins.items() if kind in ("topic", "folder")]
     nodes += [Node(name, "step") for name in tables.steps]
-    stale = {one.table for one in backfills.stale_or_nothing()}
+    stale = {mark.table for mark in backfills.stale_or_nothing()}
     nodes += [_table(table, table.name in stale) for table in tables.tables.values()]
     return Graph(tuple(nodes), tuple(edges))
 
@@ -106,17 +110,17 @@ def _table(table: Table, stale: bool) -> Node:
 
 
 def _line(node: Node, edge: Edge | None) -> str:
-    said = [node.name]
+    parts = [node.name]
     if node.kind == "step":
-        said.append("(a step, not stored)")
+        parts.append("(a step, not stored)")
     if node.kind == "table":
-        said.append("not stored yet" if node.rows is None else f"{node.rows:,} rows")
+        parts.append("not stored yet" if node.rows is None else f"{node.rows:,} rows")
     if node.quarantined:
-        said.append(f"{node.quarantined:,} quarantined")
+        parts.append(f"{node.quarantined:,} quarantined")
     if node.stale:
-        said.append("STALE: python -m include.ledger backfills says why")
+        parts.append("STALE: python -m include.ledger backfills says why")
     if edge and edge.lag:
         lag = edge.lag
         behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words
-        said.append(behind if edge.flow == edge.target else f"{edge.flow} {behind}")
-    return f"{said[0]}  {', '.join(said[1:])}".rstrip()
+        parts.append(behind if edge.flow == edge.target else f"{edge.flow} {behind}")
+    return f"{parts[0]}  {', '.join(parts[1:])}".rstrip()

@@ -1,4 +1,4 @@
-"""How far flows are behind their sources: without a JVM, and also while everything is down."""
+"""Measures how far flows are behind their sources, without a JVM, and also while drivers and brokers are down."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,17 +17,17 @@ from include.spec import Delta, Files, Kafka, Table
 
 @dataclass(frozen=True)
 class Lag:
-    """What a flow has not read. None: its source has no such thing, or nobody knows.
+    """What a flow has not read. A field is None where its source has no such measure, or where it is unknown.
 
-    count, unit: the measure of its source: records of a topic, files of a folder, versions of a table. A view counts
-        what changed as well as what came, so it says no rows and bytes.
-    versions, files, bytes, rows: of a table those that hold new data, except `versions`, which are all.
-    offsets: of Kafka, by topic and partition; the marks of transactions count.
-    seconds: the age of the oldest unread commit, record or file, by its own time; 0 where nothing is unread.
-    expires: where and when Kafka deletes what is unread, if it does.
-    is_more: files, bytes and rows are those of the first commits only, and there are more.
-    has_begun: whether it has committed a batch.
-    unknown: why nobody knows, in a sentence. is_away: because its source does not answer.
+    unit, count: the measure of its source: records of a topic, files of a folder, or versions of a table.
+        A view counts changed rows too, so it has no rows and bytes.
+    versions, files, bytes, rows: of a table. `versions` counts all versions, the others count new data.
+    offsets: of Kafka, by topic and partition, including transaction markers.
+    seconds: the age of the oldest unread commit, record or file, by its own timestamp; 0 where nothing is unread.
+    expires: when Kafka deletes the first unread record, if it does.
+    is_more: files, bytes and rows cover the first commits only.
+    has_begun: whether the flow has committed a batch.
+    unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer.
     """
 
     flow: str
@@ -47,102 +47,114 @@ class Lag:
 
     @property
     def hours_until_loss(self) -> float | None:
-        """Until Kafka deletes the first unread record; None where it deletes none."""
+        """The hours until Kafka deletes the first unread record; None where it deletes none."""
         seconds = self.expires.expires_in_seconds if self.expires else None
         return None if seconds is None else seconds / 3600
 
     @property
     def is_up_to_date(self) -> bool:
-        """Whether nothing is unread. A version that brought no data is nothing."""
+        """Whether nothing is unread. A version without new data does not count."""
         return self.unknown is None and not (self.count if self.files is None else self.files)
 
     @property
     def words(self) -> str:
-        """The lag in its source's measure."""
+        """The lag in the measure of its source."""
         if self.unknown:
             return "unknown: no broker" if self.is_away and self.unit == "records" else self.unknown
         if not self.has_begun:
             return "nothing read yet"
-        # It is within the version that it began with.
+        # Without unread versions, the unread files belong to the version that the flow began with.
         return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}"
 
 
 def look(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
-    """By flow. timeout_seconds: for which a broker may keep all of them waiting. Raises nothing: see `Lag.unknown`."""
-    asked = list(flows)
-    return of_all(asked, Sources(asked, timeout_seconds))
+    """Measures the lag of each flow. It raises nothing: see `Lag.unknown`.
+
+    timeout_seconds: the maximum wait for the broker, for all flows.
+    """
+    listed = list(flows)
+    return of_all(listed, Sources(listed, timeout_seconds))
 
 
 def of_all(flows: Iterable[Table], sources: Sources) -> dict[str, Lag]:
-    """The lags of the flows that `sources` was made for."""
-    # Those that read Kafka last: until then the broker may have answered.
-    return {flow.flow: of(flow, sources) for flow in sorted(flows, key=lambda one: isinstance(one.source, Kafka))}
+    """Returns the lags of the flows that `sources` was made for."""
+    # Kafka flows come last, because the broker may answer meanwhile.
+    return {flow.flow: of(flow, sources) for flow in sorted(flows, key=lambda flow: isinstance(flow.source, Kafka))}
 
 
 def of(flow: Table, sources: Sources) -> Lag:
-    """The lag of one of the flows that `sources` was made for."""
+    """Returns the lag of one of the flows that `sources` was made for."""
     unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
     lag = Lag(flow.flow, unit)
     try:
         if flow.is_view:
             assert isinstance(flow.source, Delta)
             return _of_view(lag, flow.name, flow.source, sources)
-        at = position.of(flow.flow)
-        lag = replace(lag, has_begun=at is not None and at.committed is not None)
+        flow_position = position.of(flow.flow)
+        lag = replace(lag, has_begun=flow_position is not None and flow_position.committed is not None)
         if isinstance(flow.source, Kafka):
-            return _of_kafka(lag, flow.source, at, sources)
+            return _of_kafka(lag, flow.source, flow_position, sources)
         if isinstance(flow.source, Files):
-            return _of_files(lag, flow.source, at, sources)
+            return _of_files(lag, flow.source, flow_position, sources)
         assert isinstance(flow.source, Delta)
-        return _of_delta(lag, flow.source, at, sources)
+        return _of_delta(lag, flow.source, flow_position, sources)
     except Unreachable as error:
         return replace(lag, unknown=str(error), is_away=True)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError) as error:
         return replace(lag, unknown=str(error))
 
 
-def _of_kafka(lag: Lag, source: Kafka, at: Position | None, sources: Sources) -> Lag:
+def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: Sources) -> Lag:
     clocks = [
         clock
         for name, topic in sources.topics(source).items()
-        for clock in kafka_retention.clocks(settings().kafka, _places(name, topic, at), topic.limits)
+        for clock in kafka_retention.clocks(settings().kafka, _places(name, topic, flow_position), topic.limits)
     ]
     offsets: dict[str, dict[int, int]] = {}
-    for one in clocks:
-        offsets.setdefault(one.topic, {})[one.partition] = one.unread
-    oldest_at = min((one.oldest_at for one in clocks if one.oldest_at is not None), default=None)
+    for clock in clocks:
+        offsets.setdefault(clock.topic, {})[clock.partition] = clock.unread
+    oldest_at = min((clock.oldest_at for clock in clocks if clock.oldest_at is not None), default=None)
     return replace(
         lag,
-        count=sum(one.unread for one in clocks),
+        count=sum(clock.unread for clock in clocks),
         offsets=offsets,
         seconds=_age(oldest_at, sources),
         expires=kafka_retention.soonest(clocks),
     )
 
 
-def _places(name: str, topic: Topic, at: Position | None) -> list[Place]:
-    """A flow that has read nothing begins with what there is; a partition that comes later is read from 0 on."""
-    read = None if at is None or at.committed is None else checkpoint.positions(at.offset, name)
+def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Place]:
+    """Returns the flow's position in each partition.
+
+    A flow without a batch starts at the first offset. Partitions that are added later are read from offset 0 on.
+    """
+    read = (
+        None
+        if flow_position is None or flow_position.committed is None
+        else checkpoint.positions(flow_position.offset, name)
+    )
     return [
         Place(name, partition, span.begin if read is None else read.get(partition, 0), span.begin, span.end)
         for partition, span in topic.spans.items()
     ]
 
 
-def _of_files(lag: Lag, source: Files, at: Position | None, sources: Sources) -> Lag:
+def _of_files(lag: Lag, source: Files, flow_position: Position | None, sources: Sources) -> Lag:
     waiting = (
-        landing_folder.waiting(source, at.checkpoint, at.offset) if at else list(landing_folder.landed(source).values())
+        landing_folder.waiting(source, flow_position.checkpoint, flow_position.offset)
+        if flow_position
+        else list(landing_folder.landed(source).values())
     )
     oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
     size = sum(file.bytes for file in waiting)
     return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=_age(oldest_at, sources))
 
 
-def _of_delta(lag: Lag, source: Delta, at: Position | None, sources: Sources) -> Lag:
+def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: Sources) -> Lag:
     feed = sources.feed(source)
     newest = feed.log.newest
-    if at is not None and at.offset is not None:
-        versions, volume = newest - checkpoint.read_version(at.offset), feed.behind(at.offset)
+    if flow_position is not None and flow_position.offset is not None:
+        versions, volume = newest - checkpoint.read_version(flow_position.offset), feed.behind(flow_position.offset)
     elif (first := beginning.first_version(lag.flow, source)) is not None:
         versions, volume = newest - first + 1, feed.since(first)
     else:
@@ -160,10 +172,10 @@ def _of_delta(lag: Lag, source: Delta, at: Position | None, sources: Sources) ->
 
 
 def _of_view(lag: Lag, view: str, source: Delta, sources: Sources) -> Lag:
-    # With what a stream passes over: of a view, a row that was deleted or changed makes a difference.
+    # The change feed includes deleted and changed rows, which matter to a view.
     feed = sources.feed(replace(source, changes=True))
-    done = refreshes.newest(view)
-    read = done.read.get(source.table, -1) if done else -1
+    refresh = refreshes.newest(view)
+    read = refresh.read.get(source.table, -1) if refresh else -1
     volume = feed.all() if read < 0 else feed.since(read + 1)
     return replace(
         lag,
@@ -172,7 +184,7 @@ def _of_view(lag: Lag, view: str, source: Delta, sources: Sources) -> Lag:
         files=volume.files,
         seconds=_age(volume.oldest_at, sources),
         is_more=volume.is_more,
-        has_begun=done is not None,
+        has_begun=refresh is not None,
     )
 
 

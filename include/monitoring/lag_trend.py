@@ -1,9 +1,7 @@
-"""Whether a flow falls behind: what came to its source in the last minutes against what it read of it.
+"""Tells whether a flow falls behind: what arrived in its source in the last minutes, against what it read.
 
-Nothing is kept for this. Where the flow stood at the earlier moment stands in the stamps of its commits; what its
-source held then, in the source: Delta's log, the dates of files, and for Kafka the first offset whose record is later,
-by the record's own time. A flow that reads faster than rows come in is catching up; how fast it reads says nothing
-without what comes in.
+It needs no stored history. The flow's earlier position is in the metadata of its commits. The source's earlier state is
+in Delta's log, in the modification times of files, or in Kafka's index of record timestamps.
 """
 
 from bisect import bisect_right
@@ -21,9 +19,9 @@ from include.readers.delta_backlog import MOST_COMMITS, Volume
 from include.readers.delta_log import Log
 from include.spec import Delta, Files, Kafka, Table
 
-# What is unread for no longer has only just come: no flow reads at once.
+# Data that is unread for a shorter time has only just arrived.
 JUST_NOW_SECONDS = 60
-# Less of what came is noise.
+# Smaller differences, as a share of what arrived, are noise.
 NOISE_SHARE = 0.01
 
 
@@ -41,9 +39,10 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Trend:
-    """arrived, read: in the last `seconds`, in `unit`; None where the verdict needs no numbers or has none.
+    """The trend of a flow. arrived, read: the amounts in the last `seconds`, in `unit`; None where there are no
+    numbers.
 
-    caught_up_in_seconds: at this pace; None where it never will be.
+    caught_up_in_seconds: the time to catch up at this rate; None where the flow never will.
     """
 
     verdict: Direction
@@ -57,13 +56,13 @@ class Trend:
     def words(self) -> str:
         if self.arrived is None or self.read is None or self.seconds is None:
             return str(self.verdict)
-        said = f"{self.verdict}: {self.arrived:,} {self.unit} came, {self.read:,} were read in {self.seconds:,.0f} s"
-        soon = self.caught_up_in_seconds
-        return said if soon is None else f"{said}, up to date in {soon / 60:,.0f} min"
+        amounts = f"{self.verdict}: {self.arrived:,} {self.unit} came, {self.read:,} were read in {self.seconds:,.0f} s"
+        seconds_left = self.caught_up_in_seconds
+        return amounts if seconds_left is None else f"{amounts}, up to date in {seconds_left / 60:,.0f} min"
 
 
 def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
-    """Of a flow and its lag, by the same look at the sources. Its verdict is UNKNOWN where nobody can tell."""
+    """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where it cannot be told."""
     if lag.is_up_to_date:
         return Trend(Direction.UP_TO_DATE)
     if lag.unknown is not None or lag.seconds is None:
@@ -75,86 +74,86 @@ def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
     if lag.seconds < max(JUST_NOW_SECONDS, 2 * flow.interval_seconds):
         return Trend(Direction.KEEPING_UP)
     try:
-        moved = _moved(flow, lag, sources)
+        movement = _movement(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
-        moved = None
-    return Trend(Direction.UNKNOWN) if moved is None else judge(*moved, sources.now - sources.since)
+        movement = None
+    return Trend(Direction.UNKNOWN) if movement is None else judge(*movement, sources.now - sources.since)
 
 
 def judge(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:
-    """waiting: what is unread now."""
-    gained = read - arrived
+    """Returns the trend from the amounts that arrived, were read and are unread, in `seconds`. waiting: unread now."""
+    gain = read - arrived
     if not arrived and not read:
         verdict = Direction.STANDING_STILL
-    elif abs(gained) <= NOISE_SHARE * arrived:
+    elif abs(gain) <= NOISE_SHARE * arrived:
         verdict = Direction.KEEPING_DISTANCE
     else:
-        verdict = Direction.CATCHING_UP if gained > 0 else Direction.FALLING_BEHIND
-    soon = waiting * seconds / gained if verdict is Direction.CATCHING_UP else None
-    return Trend(verdict, unit, seconds, arrived, read, soon)
+        verdict = Direction.CATCHING_UP if gain > 0 else Direction.FALLING_BEHIND
+    seconds_left = waiting * seconds / gain if verdict is Direction.CATCHING_UP else None
+    return Trend(verdict, unit, seconds, arrived, read, seconds_left)
 
 
-def _moved(flow: Table, lag: Lag, sources: Sources) -> tuple[str, int, int, int] | None:
-    """Unit, arrived, read, unread; None where the flow, or its source, cannot be followed back that far."""
-    stamp = _stamp(flow.flow, sources.log(flow.name), sources.since)
-    if stamp is None:
+def _movement(flow: Table, lag: Lag, sources: Sources) -> tuple[str, int, int, int] | None:
+    """Returns unit, arrived, read and unread; None where the flow or its source cannot be followed back that far."""
+    metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
+    if metadata is None:
         return None
     if isinstance(flow.source, Kafka):
-        return _of_kafka(flow.source, lag, stamp["source_to"], sources)
+        return _of_kafka(flow.source, lag, metadata["source_to"], sources)
     if isinstance(flow.source, Files):
-        return _of_files(flow, flow.source, lag, stamp, sources)
+        return _of_files(flow, flow.source, lag, metadata, sources)
     assert isinstance(flow.source, Delta)
-    return _of_delta(flow.source, lag, stamp["source_to"], sources)
+    return _of_delta(flow.source, lag, metadata["source_to"], sources)
 
 
-def _stamp(flow: str, log: Log, moment: float) -> dict[str, Any] | None:
-    """What the flow's newest commit up to that moment says of itself."""
-    before = log.versions[: _later(log, moment)]
-    for version in reversed(before[-MOST_COMMITS:]):
-        said = log.commit(version).metadata
-        if said.get("flow") == flow and said.get("source_to"):
-            return said
+def _metadata_at(flow: str, log: Log, moment: float) -> dict[str, Any] | None:
+    """Returns the userMetadata of the flow's newest commit up to that moment, in seconds since 1970."""
+    earlier_versions = log.versions[: _index_after(log, moment)]
+    for version in reversed(earlier_versions[-MOST_COMMITS:]):
+        metadata = log.commit(version).metadata
+        if metadata.get("flow") == flow and metadata.get("source_to"):
+            return metadata
     return None
 
 
-def _later(log: Log, moment: float) -> int:
-    """The place, among the log's versions, of the first that was committed after it."""
+def _index_after(log: Log, moment: float) -> int:
+    """Returns the index of the first version that was committed after the moment."""
     return bisect_right(log.versions, moment, key=lambda version: log.commit(version).timestamp)
 
 
-def _of_kafka(source: Kafka, lag: Lag, then: Any, sources: Sources) -> tuple[str, int, int, int] | None:
+def _of_kafka(source: Kafka, lag: Lag, earlier_offset: Any, sources: Sources) -> tuple[str, int, int, int] | None:
     arrived = read = 0
     for name, topic in sources.topics(source).items():
-        stood = checkpoint.positions(then, name)
+        earlier_positions = checkpoint.positions(earlier_offset, name)
         for partition, span in topic.spans.items():
             arrived += span.end - span.end_then
-            read += span.end - (lag.offsets or {})[name][partition] - stood.get(partition, span.begin)
+            read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
     return lag.unit, arrived, read, lag.count or 0
 
 
 def _of_files(
-    flow: Table, source: Files, lag: Lag, stamp: dict[str, Any], sources: Sources
+    flow: Table, source: Files, lag: Lag, metadata: dict[str, Any], sources: Sources
 ) -> tuple[str, int, int, int] | None:
-    at = position.of(flow.flow)
-    if at is None or at.generation != stamp["generation"]:
+    flow_position = position.of(flow.flow)
+    if flow_position is None or flow_position.generation != metadata["generation"]:
         return None
-    taken = landing_folder.taken(at.checkpoint, at.offset)
-    waiting = landing_folder.waiting(source, at.checkpoint, at.offset)
-    dates_ms = [one.found_ms for one in taken] + [one.modified_ms for one in waiting]
+    read_files = landing_folder.taken(flow_position.checkpoint, flow_position.offset)
+    waiting = landing_folder.waiting(source, flow_position.checkpoint, flow_position.offset)
+    dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
     arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
-    read = sum(one.entry > int(stamp["source_to"]["logOffset"]) for one in taken)
+    read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
     return lag.unit, arrived, read, len(waiting)
 
 
-def _of_delta(source: Delta, lag: Lag, then: Any, sources: Sources) -> tuple[str, int, int, int] | None:
+def _of_delta(source: Delta, lag: Lag, earlier_offset: Any, sources: Sources) -> tuple[str, int, int, int] | None:
     feed = sources.feed(source)
-    was_behind = feed.behind(then)
-    place = _later(feed.log, sources.since)
-    later = feed.log.versions[place:]
-    came = feed.since(later[0]) if later else Volume()
-    if was_behind.is_more or came.is_more or lag.is_more:
+    earlier_backlog = feed.behind(earlier_offset)
+    index = _index_after(feed.log, sources.since)
+    later_versions = feed.log.versions[index:]
+    arrived = feed.since(later_versions[0]) if later_versions else Volume()
+    if earlier_backlog.is_more or arrived.is_more or lag.is_more:
         return None
-    # `was_behind` goes on to the newest version, so it holds what came, too.
-    if was_behind.rows is not None and came.rows is not None and lag.rows is not None:
-        return "rows", came.rows, was_behind.rows - lag.rows, lag.rows
-    return "files", came.files, was_behind.files - (lag.files or 0), lag.files or 0
+    # The earlier backlog extends to the newest version, so it includes what has arrived since.
+    if earlier_backlog.rows is not None and arrived.rows is not None and lag.rows is not None:
+        return "rows", arrived.rows, earlier_backlog.rows - lag.rows, lag.rows
+    return "files", arrived.files, earlier_backlog.files - (lag.files or 0), lag.files or 0

@@ -1,9 +1,8 @@
-"""Tells OpenLineage what each flow reads and writes: one COMPLETE event of the newest batch that it has committed, and
-for each view one of its newest refresh.
+"""Sends OpenLineage events: a COMPLETE event for each flow's newest committed batch and for each view's newest refresh.
 
-What a job reads and writes comes from its declaration, and the numbers from the batch's commit: so nothing has to
-watch the engine, and a MERGE has its output. A batch is a run, whose id follows from flow, generation and batch, so a
-receiver that is told twice, because this process died in between, knows it. Batches between two tellings are not told.
+Inputs and outputs come from the declarations, numbers from the commits, so nothing has to observe the engine. A batch
+is a run. The run id derives from flow, generation and batch, so a receiver recognizes an event that is sent twice.
+Batches between two calls are not reported.
 """
 
 import json
@@ -44,9 +43,9 @@ from include.spec import Delta, Files, Kafka, Table
 
 NAMESPACE = "sluice"
 PRODUCER = "sluice"
-# Of everybody's commits: a flow that has none among so many has not moved for long, and was told of before.
+# The number of commits to search. A flow without one of them has been idle for long, and was reported before.
 RECENT_COMMITS = 200
-# A receiver that is away is told a minute later.
+# An event that fails is sent again by the next call, a minute later.
 HTTP = {"timeout": 5, "retry": {"total": 1, "backoff_factor": 0.1, "allowed_methods": ["POST"]}}
 
 OF_FLOW, OF_VIEW = ("STREAMING", "SLUICE", "FLOW"), ("BATCH", "SLUICE", "VIEW")
@@ -55,38 +54,38 @@ Facets = dict[str, Any]
 
 
 def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
-    """By flow with a batch that was not told yet, that batch as `generation/batch`, in words where it cannot be; by
-    view its refresh.
+    """Sends the events that were not sent yet. Returns, by flow or view, the batch or refresh, or why it cannot be
+    reported.
 
-    url: of an OpenLineage receiver; without one `settings().lineage_url`, and without that, lines of JSON are added to
-    `lineage/events.ndjson` below the home. Raises Unreachable where the receiver takes no event.
+    url: of an OpenLineage receiver, by default `settings().lineage_url`. Without a URL, JSON lines are appended to
+    `lineage/events.ndjson` in the home directory. Raises Unreachable where the receiver rejects an event.
     """
     url = url or settings().lineage_url
     directory = settings().home / "lineage"
     directory.mkdir(parents=True, exist_ok=True)
-    memory, to = directory / "told.json", url or "file"
-    emit = _to(url) if url else _into(directory / "events.ndjson")
-    told: dict[str, dict[str, str]] = json.loads(memory.read_text()) if memory.exists() else {}
-    found: dict[str, str] = {}
+    sent_file, receiver = directory / "told.json", url or "file"
+    emit = _http_emitter(url) if url else _file_emitter(directory / "events.ndjson")
+    sent_batches: dict[str, dict[str, str]] = json.loads(sent_file.read_text()) if sent_file.exists() else {}
+    outcomes: dict[str, str] = {}
     _columns.cache_clear()
     for flow in (*tables.flows.values(), *tables.views.values()):
         try:
-            commit = _newest(flow)
-            if commit is None or told.get(to, {}).get(flow.flow) == _batch(commit):
+            commit = _newest_commit(flow)
+            if commit is None or sent_batches.get(receiver, {}).get(flow.flow) == _batch_name(commit):
                 continue
             event = event_of(flow, commit)
         except (SluiceError, DeltaError, OSError, KeyError) as error:
-            found[flow.flow] = f"cannot be told: {error}"
+            outcomes[flow.flow] = f"cannot be told: {error}"
             continue
         emit(event)
-        told.setdefault(to, {})[flow.flow] = found[flow.flow] = _batch(commit)
-        _write(memory, json.dumps(told))
-    return found
+        sent_batches.setdefault(receiver, {})[flow.flow] = outcomes[flow.flow] = _batch_name(commit)
+        _replace_file(sent_file, json.dumps(sent_batches))
+    return outcomes
 
 
 def event_of(flow: Table, commit: Commit) -> RunEvent:
-    """What the batch or refresh did that made this commit of its table. Raises Unreachable and Broken."""
-    batch = f"{settings().table_path(flow.name)}/{flow.flow}/{_batch(commit)}"
+    """Returns the event of the batch or refresh that made this commit. Raises Unreachable and Broken."""
+    batch = f"{settings().table_path(flow.name)}/{flow.flow}/{_batch_name(commit)}"
     return RunEvent(
         eventType=RunState.COMPLETE,
         eventTime=datetime.fromtimestamp(commit.timestamp, UTC).isoformat(),
@@ -98,19 +97,21 @@ def event_of(flow: Table, commit: Commit) -> RunEvent:
     )
 
 
-def _newest(flow: Table) -> Commit | None:
-    """The newest commit of a flow or a view; None where there is none yet."""
+def _newest_commit(flow: Table) -> Commit | None:
+    """Returns the newest commit of a flow or a view; None before the first."""
     if flow.is_view:
-        done = refreshes.newest(flow.name)
-        return done.commit if done else None
+        refresh = refreshes.newest(flow.name)
+        return refresh.commit if refresh else None
     if not settings().is_stored(flow.name):
         return None
-    found = islice(active_commits.commits(Log(settings().table_path(flow.name))), RECENT_COMMITS)
-    commits = (commit for commit, stands in found if stands)
-    return next((one for one in commits if one.metadata.get("flow") == flow.flow and "batch" in one.metadata), None)
+    recent_commits = islice(active_commits.commits(Log(settings().table_path(flow.name))), RECENT_COMMITS)
+    commits = (commit for commit, is_active in recent_commits if is_active)
+    return next(
+        (commit for commit in commits if commit.metadata.get("flow") == flow.flow and "batch" in commit.metadata), None
+    )
 
 
-def _batch(commit: Commit) -> str:
+def _batch_name(commit: Commit) -> str:
     if refreshes.of_commit(commit):
         return f"refresh, version {commit.version}"
     return f"{commit.metadata['generation']}/{commit.metadata['batch']}"
@@ -135,13 +136,13 @@ def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
         server = settings().kafka.split(",")[0]
         return [InputDataset(namespace=f"kafka://{server}", name=topic) for topic in topics]
     if isinstance(flow.source, Files):
-        return [InputDataset(*_place(settings().folder(flow.source.path)))]
+        return [InputDataset(*_dataset_name(settings().folder(flow.source.path)))]
     assert isinstance(flow.source, Delta)
     return [_table(flow.source.table, checkpoint.read_version(end) if end else None)]
 
 
 def _table(table: str, version: int | None) -> InputDataset:
-    return InputDataset(*_place(str(settings().table_path(table))), facets=_of_table(table, version))
+    return InputDataset(*_dataset_name(str(settings().table_path(table))), facets=_of_table(table, version))
 
 
 def _output(flow: Table, commit: Commit) -> OutputDataset:
@@ -152,12 +153,12 @@ def _output(flow: Table, commit: Commit) -> OutputDataset:
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
         commit.rows, commit.bytes, commit.files
     )
-    place = _place(str(settings().table_path(flow.name)))
+    place = _dataset_name(str(settings().table_path(flow.name)))
     return OutputDataset(*place, facets=facets, outputFacets={"outputStatistics": statistics})
 
 
 def _of_table(table: str, version: int | None) -> Facets:
-    """Its name beside its path, the version, and the columns that it has now, with their comments."""
+    """Returns the facets of a table: its name, the version, and its current columns with comments."""
     name = symlinks_dataset.Identifier(NAMESPACE, table, "TABLE")
     facets: Facets = {"symlinks": symlinks_dataset.SymlinksDatasetFacet([name])}
     if version is not None:
@@ -167,23 +168,25 @@ def _of_table(table: str, version: int | None) -> Facets:
     return facets
 
 
-# The table that one flow writes, another one reads.
+# Cached, because a table is the output of one flow and the input of others.
 @cache
 def _columns(table: str) -> list[schema_dataset.SchemaDatasetFacetFields]:
     columns = json.loads(DeltaTable(str(settings().table_path(table))).schema().to_json())["fields"]
     return [
-        schema_dataset.SchemaDatasetFacetFields(one["name"], _type(one["type"]), one["metadata"].get("comment"))
-        for one in columns
+        schema_dataset.SchemaDatasetFacetFields(
+            column["name"], _type(column["type"]), column["metadata"].get("comment")
+        )
+        for column in columns
     ]
 
 
 def _type(declared: Any) -> str:
-    """Of a nested column, its kind alone."""
+    """Returns the type name. A nested type is reduced to its kind."""
     return declared if isinstance(declared, str) else str(declared["type"])
 
 
-def _place(path: str) -> tuple[str, str]:
-    """Namespace and name, as OpenLineage has them for files and buckets."""
+def _dataset_name(path: str) -> tuple[str, str]:
+    """Returns namespace and name, as OpenLineage specifies them for files and buckets."""
     scheme, _, rest = path.rpartition("://")
     if not scheme:
         return "file", path
@@ -191,7 +194,7 @@ def _place(path: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", name or "/"
 
 
-def _into(file: Path) -> Callable[[RunEvent], None]:
+def _file_emitter(file: Path) -> Callable[[RunEvent], None]:
     def emit(event: RunEvent) -> None:
         if file.exists() and file.stat().st_size > LINEAGE_BYTES:
             file.replace(file.with_suffix(".1.ndjson"))
@@ -201,8 +204,8 @@ def _into(file: Path) -> Callable[[RunEvent], None]:
     return emit
 
 
-def _to(url: str) -> Callable[[RunEvent], None]:
-    # The key is no setting, as those may be shown.
+def _http_emitter(url: str) -> Callable[[RunEvent], None]:
+    # Settings may be displayed, so the key is not one of them.
     key = os.environ.get("OPENLINEAGE_API_KEY")
     auth = {"type": "api_key", "apiKey": key} if key else {}
     transport = HttpTransport(HttpConfig.from_dict({"url": url, "auth": auth, **HTTP}))
@@ -218,8 +221,8 @@ def _to(url: str) -> Callable[[RunEvent], None]:
     return emit
 
 
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all."""
+def _replace_file(file: Path, text: str) -> None:
+    """Replaces a file atomically."""
     new = file.with_suffix(".new")
     new.write_text(text)
     new.rename(file)

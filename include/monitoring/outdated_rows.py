@@ -1,4 +1,4 @@
-"""What is outdated in a table, in words: rows of an earlier definition, and the command that makes them again."""
+"""Describes rows that were made by an earlier definition, and the command that makes them again."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from include.validation.slices import Slice
 
 
 def range_of(table: Table) -> Slice:
-    """The days that the rows of a stored table lie in; all of it where no column tells, or no statistics."""
+    """Returns the range of days in which a stored table's rows lie; the unlimited range without statistics."""
     if table.sliced_by is None or slices.impossible(table):
         return Slice()
     files = pa.table(DeltaTable(str(settings().table_path(table.name))).get_add_actions(flatten=True))
@@ -29,12 +29,12 @@ def range_of(table: Table) -> Slice:
     try:
         return Slice(_midnight(min(first)), _midnight(max(last)) + timedelta(days=1))
     except (ValueError, OverflowError):
-        # There are no rows with a time, or one lies at the end of all times.
+        # No row has a time, or one has the largest possible time.
         return Slice()
 
 
 def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
-    """In words. Nothing where the control database does not answer, which `status` says."""
+    """Describes each table's outdated rows; empty where the control database does not answer, as `status` reports."""
     try:
         marks = outdated_rows.every(database.connect(settings().control_url))
     except SluiceError:
@@ -56,7 +56,7 @@ def words(mark: Outdated, table: Table) -> str:
 
 
 def remedy(mark: Outdated, table: Table) -> str:
-    """The command that makes the older rows again."""
+    """Returns the command that makes the older rows again."""
     if mark.range.begin and mark.range.end:
         first, last = f"{mark.range.begin:%Y-%m-%d}", f"{mark.range.end:%Y-%m-%d}"
         return f"""airflow dags trigger backfill.{table.name} -c '{{"from": "{first}", "to": "{last}"}}'"""

@@ -1,7 +1,7 @@
-"""Journals: what drivers write down of their queries, one JSON object a line, until it is gathered into a table.
+"""Journals of query progress, one JSON object per line, that drivers write until `gather` moves them into a table.
 
-A driver appends to one segment at a time, a file that it holds locked; the kernel unlocks it when the driver dies. So a
-segment that can be locked is finished, whoever wrote it and however that ended.
+A driver appends to one segment at a time, a file that it holds locked. The kernel releases the lock when the driver
+dies. So a segment that can be locked is finished, however its driver ended.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ SEGMENT_SECONDS = 30
 
 
 class Journal:
-    """Of one driver. It is full, and takes nothing more, while `JOURNAL_BYTES` of all journals wait to be gathered."""
+    """A driver's journal. It accepts no more lines while all journals together hold `JOURNAL_BYTES`."""
 
     def __init__(self) -> None:
         self._folder = settings().journals
@@ -27,11 +27,14 @@ class Journal:
         self._finished: Path | None = None
 
     def write(self, lines: list[str]) -> None:
-        """Append them all. Raises OSError; some of them may then be there, and nothing torn stands before others."""
+        """Appends lines. Raises OSError.
+
+        After an error some of the lines may be written. An incomplete line can only be the last one of a segment.
+        """
         if not lines:
             return
         if self._segment is not None and not self._path.exists():
-            # Somebody deleted it, and what goes into it would be lost without an error.
+            # Writes to a deleted file would be lost without an error.
             self.finish()
         segment = self._segment or self._begin()
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -43,7 +46,10 @@ class Journal:
             raise
 
     def turn(self) -> None:
-        """Finish the segment if it is time to: later, where nobody has fetched the last one yet. Raises OSError."""
+        """Finishes the segment once it is old or large.
+
+        Old segments wait until the last one is gathered. Raises OSError.
+        """
         if self._segment is None:
             return
         is_old = time.monotonic() - self._opened_at >= SEGMENT_SECONDS
@@ -52,7 +58,7 @@ class Journal:
             self.finish()
 
     def finish(self) -> None:
-        """What is written can be gathered from now on; the next line begins another segment."""
+        """Makes the segment ready to be gathered. The next line begins another segment."""
         if self._segment is not None:
             self._finished, segment = self._path, self._segment
             self._segment = None
@@ -68,38 +74,38 @@ class Journal:
         if waiting >= JOURNAL_BYTES:
             raise OSError(f"{waiting / 1e6:,.0f} MB of query progress wait in {self._folder} to be gathered")
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Nobody may see it before it is locked.
-        new = FileIO(self._folder / f"{time.time_ns()}.new", "x")
-        fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        Path(str(new.name)).rename(Path(str(new.name)).with_suffix(".jsonl"))
-        self._segment, self._opened_at = new, time.monotonic()
-        return new
+        # It gets its final name only when it is locked.
+        segment = FileIO(self._folder / f"{time.time_ns()}.new", "x")
+        fcntl.flock(segment, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        Path(str(segment.name)).rename(Path(str(segment.name)).with_suffix(".jsonl"))
+        self._segment, self._opened_at = segment, time.monotonic()
+        return segment
 
 
 def size(segment: Path) -> int:
-    """Bytes; 0 where somebody has just taken it away."""
+    """Returns the size in bytes; 0 for a segment that was moved meanwhile."""
     with suppress(FileNotFoundError):
         return segment.stat().st_size
     return 0
 
 
 def segments() -> list[Path]:
-    """All that is not gathered for certain, the oldest first."""
-    # In this order, which is that in which they move.
+    """Returns all segments that may not be gathered yet, oldest first."""
+    # Segments move from waiting to claimed, so this order misses none.
     waiting = sorted(settings().journals.glob("*.jsonl"))
-    claimed = [segment for claim in settings().journals.glob("claimed-*") for segment in _of_claim(claim)]
+    claimed = [segment for claim in settings().journals.glob("claimed-*") for segment in _segments_of_claim(claim)]
     return [*claimed, *waiting]
 
 
-def _of_claim(claim: Path) -> list[Path]:
-    # It may be gone by now: what was in it is gathered.
+def _segments_of_claim(claim: Path) -> list[Path]:
+    # A claim is deleted once its segments are gathered.
     with suppress(FileNotFoundError):
         return sorted(path for path in claim.iterdir() if path.suffix == ".jsonl")
     return []
 
 
 def take(segment: Path, claim: Path) -> bool:
-    """Move a finished segment into the folder `claim`; False where its driver still writes it."""
+    """Moves a finished segment into the folder `claim`. Returns False where its driver still writes it."""
     with segment.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Query progress as rows of the table `ledger.query_progress`: one for each report of a query, and one for its end."""
+"""Rows of the table `ledger.query_progress`: one for each progress report of a query, and one for its end."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from include.settings import settings
 
 TABLE = "ledger.query_progress"
 
-# Columns of durations, and what Spark calls them. The first is the whole trigger.
+# Columns of durations in milliseconds, with Spark's names. The first covers the whole trigger.
 PHASES_MS = {
     "trigger_execution_ms": "triggerExecution",
     "latest_offset_ms": "latestOffset",
@@ -42,7 +42,7 @@ COUNT, RATE, TEXT = pa.int64(), pa.float64(), pa.string()
 SCHEMA = pa.schema(
     {
         "day": pa.date32(),
-        # 'batch', 'idle' (nothing was there to be read), 'failed' or 'ended' (it was asked to, or was done).
+        # 'batch', 'idle' (no new data), 'failed' or 'ended' (stopped or completed).
         "event": TEXT,
         # When the trigger began, or the query ended.
         "at": pa.timestamp("us", tz="UTC"),
@@ -64,7 +64,7 @@ SCHEMA = pa.schema(
         **dict.fromkeys(PHASES_MS, COUNT),
         "state": pa.list_(pa.struct({name: TEXT if name == "operator" else COUNT for name in STATE})),
         "error": TEXT,
-        # As Spark wrote it.
+        # Spark's progress report as JSON.
         "raw": TEXT,
     }
 )
@@ -72,81 +72,95 @@ SHOWN = [name for name in SCHEMA.names if name not in ("day", "raw")]
 
 
 def rows(segment: Path) -> list[dict[str, Any]]:
-    """What a segment of a journal holds, by columns; a line that its driver could not end is named and left out."""
-    found = []
+    """Returns a journal segment's rows by column. An incomplete line is reported on stderr and skipped."""
+    parsed = []
     for number, line in enumerate(segment.read_bytes().splitlines(), 1):
         try:
-            found.append(_row(json.loads(line)))
+            parsed.append(_row(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"sluice: {segment}: line {number} is no query progress, left out: {error!r}", file=sys.stderr)
-    return found
+    return parsed
 
 
 def _row(line: dict[str, Any]) -> dict[str, Any]:
     raw = line.get("report")
-    told = line["ending"] if raw is None else json.loads(raw)
-    at = datetime.fromisoformat(told["timestamp"]).astimezone(UTC)
+    event = line["ending"] if raw is None else json.loads(raw)
+    occurred_at = datetime.fromisoformat(event["timestamp"]).astimezone(UTC)
     row = {name: line[name] for name in ("flow", "driver", "generation")}
-    row |= {"day": at.date(), "at": at, "query_id": told["id"], "run_id": told["runId"], "batch": told["batchId"]}
+    row |= {
+        "day": occurred_at.date(),
+        "at": occurred_at,
+        "query_id": event["id"],
+        "run_id": event["runId"],
+        "batch": event["batchId"],
+    }
     if raw is None:
-        error = told["error"]
+        error = event["error"]
         return row | {"event": "failed" if error else "ended", "error": error and storable(error)}
-    return row | _measured(told) | _counted(told, line.get("rows")) | {"raw": raw}
+    return row | _source_and_phases(event) | _row_counts(event, line.get("rows")) | {"raw": raw}
 
 
-def _counted(report: dict[str, Any], rows: int | None) -> dict[str, Any]:
-    """rows: of a batch, by the driver's own count, where it has one: Spark does not know what it did not read."""
-    known, spent_ms = report["numInputRows"], report["durationMs"]
-    into, out_of = report.get("inputRowsPerSecond"), report.get("processedRowsPerSecond")
-    if not known and rows and "addBatch" in spent_ms:
-        known, into, out_of = rows, None, rows * 1000 / max(1, spent_ms["triggerExecution"])
-    return {"input_rows": known, "input_rows_per_second": into, "processed_rows_per_second": out_of}
+def _row_counts(report: dict[str, Any], rows: int | None) -> dict[str, Any]:
+    """Returns the row counts and rates of a report.
+
+    rows: the driver's own count of the batch, where Spark does not count because it did not read the rows itself.
+    """
+    input_rows, spent_ms = report["numInputRows"], report["durationMs"]
+    input_rate, processed_rate = report.get("inputRowsPerSecond"), report.get("processedRowsPerSecond")
+    if not input_rows and rows and "addBatch" in spent_ms:
+        input_rows, input_rate, processed_rate = rows, None, rows * 1000 / max(1, spent_ms["triggerExecution"])
+    return {"input_rows": input_rows, "input_rows_per_second": input_rate, "processed_rows_per_second": processed_rate}
 
 
-def _measured(report: dict[str, Any]) -> dict[str, Any]:
+def _source_and_phases(report: dict[str, Any]) -> dict[str, Any]:
     # A flow has one source.
     source, spent_ms = report["sources"][0], report["durationMs"]
     return {
         "event": "batch" if "addBatch" in spent_ms else "idle",
         "source": source["description"],
-        **{f"{which}_offset": _text(source.get(f"{which}Offset")) for which in ("start", "end", "latest")},
+        **{f"{which}_offset": _json_text(source.get(f"{which}Offset")) for which in ("start", "end", "latest")},
         "source_metrics": source.get("metrics") or {},
         "sink": report["sink"]["description"],
         **{column: spent_ms.get(phase) for column, phase in PHASES_MS.items()},
-        "state": [{name: one.get(key) for name, key in STATE.items()} for one in report["stateOperators"]],
+        "state": [{name: operator.get(key) for name, key in STATE.items()} for operator in report["stateOperators"]],
     }
 
 
-def _text(offset: Any) -> str | None:
+def _json_text(offset: Any) -> str | None:
     return None if offset is None else json.dumps(offset)
 
 
-def as_arrow(found: list[dict[str, Any]]) -> Any:
-    """A flow's rows side by side, so that a reader of one flow can skip the others."""
-    return pa.Table.from_pylist(sorted(found, key=lambda row: (row["flow"], row["at"])), schema=SCHEMA)
+def as_arrow(progress_rows: list[dict[str, Any]]) -> Any:
+    """Returns an Arrow table with the columns of SCHEMA.
+
+    It is sorted by flow, so that readers of one flow can skip the row groups of others.
+    """
+    return pa.Table.from_pylist(sorted(progress_rows, key=lambda row: (row["flow"], row["at"])), schema=SCHEMA)
 
 
 def stored() -> DeltaTable | None:
-    """The table; None before the first gathering."""
+    """Returns the table; None before the first gathering."""
     with suppress(TableNotFoundError):
         return DeltaTable(str(settings().table_path(TABLE)))
     return None
 
 
 def newest(flow: str, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` rows of a flow, newest first, without `day` and `raw`: those of the table, and of journals."""
-    # Before the table is read, or what is gathered in between would be in neither.
-    found = [row for segment in progress_journal.segments() for row in _rows_if_there(segment) if row["flow"] == flow]
+    """Returns the newest `limit` rows of a flow, newest first, without `day` and `raw`, from table and journals."""
+    # Reading the journals first finds rows that are gathered meanwhile in at least one place.
+    progress = [
+        row for segment in progress_journal.segments() for row in _rows_if_there(segment) if row["flow"] == flow
+    ]
     if (table := stored()) is not None:
-        found += _newest_stored(table, flow, limit)
-    unique = {(row["at"], row["run_id"], row["event"]): {name: row.get(name) for name in SHOWN} for row in found}
+        progress += _newest_stored(table, flow, limit)
+    unique = {(row["at"], row["run_id"], row["event"]): {name: row.get(name) for name in SHOWN} for row in progress}
     return [unique[key] for key in sorted(unique, reverse=True)[:limit]]
 
 
 def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
     with suppress(FileNotFoundError):
         return rows(segment)
-    # It was claimed at this moment; or else it is in the table by now.
+    # The segment was claimed meanwhile, or it is in the table already.
     for claim in settings().journals.glob("claimed-*"):
         with suppress(FileNotFoundError):
             return rows(claim / segment.name)
@@ -154,11 +168,16 @@ def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
 
 
 def _newest_stored(table: DeltaTable, flow: str, limit: int) -> list[dict[str, Any]]:
-    data = stored_rows.dataset(TABLE, table)
-    found: list[dict[str, Any]] = []
-    for day in sorted({str(one["day"]) for one in table.partitions()}, reverse=True):
-        if len(found) >= limit:
+    dataset = stored_rows.dataset(TABLE, table)
+    newest_rows: list[dict[str, Any]] = []
+    for day in sorted({str(partition["day"]) for partition in table.partitions()}, reverse=True):
+        if len(newest_rows) >= limit:
             break
-        mine = (pc.field("day") == pa.scalar(day).cast(pa.date32())) & (pc.field("flow") == flow)
-        found += data.scanner(columns=SHOWN, filter=mine).to_table().sort_by([("at", "descending")])[:limit].to_pylist()
-    return found
+        is_of_flow = (pc.field("day") == pa.scalar(day).cast(pa.date32())) & (pc.field("flow") == flow)
+        newest_rows += (
+            dataset.scanner(columns=SHOWN, filter=is_of_flow)
+            .to_table()
+            .sort_by([("at", "descending")])[:limit]
+            .to_pylist()
+        )
+    return newest_rows

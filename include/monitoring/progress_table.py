@@ -1,4 +1,4 @@
-"""Gathers the journals of all drivers into the table `ledger.query_progress`, whose only writer it is."""
+"""Moves the journals of all drivers into the table `ledger.query_progress`. It is the table's only writer."""
 
 import fcntl
 import re
@@ -19,9 +19,9 @@ from include.retention import PROGRESS_DAYS
 from include.settings import settings
 
 APP = "gather"
-# Of one commit, which is made in memory, of some fifteen times as many.
+# The journal bytes of one commit. Writing them takes about 15 times as much memory.
 MOST_BYTES = 16_000_000
-# One commit a minute: about once an hour.
+# With one commit a minute, a day is compacted about once an hour.
 MOST_FILES_A_DAY = 60
 PROPERTIES = {
     "delta.dataSkippingStatsColumns": "event,at,flow,generation,batch",
@@ -31,14 +31,14 @@ PROPERTIES = {
 
 
 def gather() -> int | None:
-    """Append what finished segments hold, in one commit; returns how many rows, or None where another is at it.
+    """Appends all finished segments in one commit. Returns the number of rows; None while another process gathers.
 
-    Each row comes into the table once, whenever this is killed: the segments of commit N are first moved into the
-    folder `claimed-N`, the commit bears N as its transaction, and the folder is deleted when the table holds N.
-    Raises Unreachable where the table or the journals cannot be read or written; nothing is lost then.
+    Each row is written once, even if the process is killed. The segments of commit N are first moved into `claimed-N`.
+    The commit has the transaction version N. The folder is deleted once the table has that version.
+    Raises Unreachable where the table or the journals cannot be read or written. Nothing is lost then.
     """
     try:
-        with _alone() as is_alone:
+        with _gather_lock() as is_alone:
             return _gather() if is_alone else None
     except (DeltaError, OSError) as error:
         raise Unreachable(
@@ -47,8 +47,8 @@ def gather() -> int | None:
 
 
 @contextmanager
-def _alone() -> Iterator[bool]:
-    """Whether nobody else gathers; the kernel unlocks it when this process dies."""
+def _gather_lock() -> Iterator[bool]:
+    """Yields whether no other process gathers. The kernel releases the lock when this process dies."""
     settings().journals.mkdir(parents=True, exist_ok=True)
     with (settings().journals / "gather.lock").open("w") as lock:
         try:
@@ -61,41 +61,41 @@ def _alone() -> Iterator[bool]:
 
 def _gather() -> int:
     table = progress_rows.stored()
-    done = (table.transaction_version(APP) if table else None) or 0
-    claim = _claim(done)
+    committed = (table.transaction_version(APP) if table else None) or 0
+    claim = _claim(committed)
     if claim is None:
         return 0
     segments = sorted(claim.glob("*.jsonl"))
     rows = [row for segment in segments for row in progress_rows.rows(segment)]
     if rows:
-        _append(rows, _number(claim))
+        _append(rows, _claim_number(claim))
     shutil.rmtree(claim)
     tidy()
     return len(rows)
 
 
-def _claim(done: int) -> Path | None:
-    """The folder of the next commit with its segments; None where there are none."""
-    number = done + 1
+def _claim(committed: int) -> Path | None:
+    """Returns the folder with the segments of the next commit; None where there are none."""
+    number = committed + 1
     for claim in settings().journals.glob("claimed-*"):
-        if _number(claim) <= done:
+        if _claim_number(claim) <= committed:
             shutil.rmtree(claim)
         else:
-            # Its commit did not happen.
-            number = _number(claim)
+            # The table does not have its commit.
+            number = _claim_number(claim)
     claim = settings().journals / f"claimed-{number}"
     claim.mkdir(exist_ok=True)
-    taken = sum(progress_journal.size(segment) for segment in claim.glob("*.jsonl"))
+    claimed_bytes = sum(progress_journal.size(segment) for segment in claim.glob("*.jsonl"))
     for segment in sorted(settings().journals.glob("*.jsonl")):
-        if taken < MOST_BYTES and progress_journal.take(segment, claim):
-            taken += progress_journal.size(claim / segment.name)
+        if claimed_bytes < MOST_BYTES and progress_journal.take(segment, claim):
+            claimed_bytes += progress_journal.size(claim / segment.name)
     if any(claim.iterdir()):
         return claim
     claim.rmdir()
     return None
 
 
-def _number(claim: Path) -> int:
+def _claim_number(claim: Path) -> int:
     return int(claim.name.removeprefix("claimed-"))
 
 
@@ -113,14 +113,14 @@ def _append(rows: list[dict[str, object]], number: int) -> None:
 
 
 def tidy() -> None:
-    """Compact a day of many files, and forget what is older than it is kept."""
+    """Compacts days with many files, and deletes days older than PROGRESS_DAYS."""
     table = DeltaTable(str(settings().table_path(TABLE)))
     oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()
     files = Counter(day for path in table.file_uris() for day in re.findall(r"/day=([0-9-]+)/", path))
-    crowded = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]
-    if min(files) >= str(oldest) and not crowded:
+    fragmented_days = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]
+    if min(files) >= str(oldest) and not fragmented_days:
         return
     table.delete(f"day < '{oldest}'")
-    for day in crowded:
+    for day in fragmented_days:
         table.optimize.compact(partition_filters=[("day", "=", day)])
     table.vacuum(dry_run=False)

@@ -1,6 +1,6 @@
-"""Whether the rows of a flow suddenly end elsewhere than in its table: repeated, dropped, late or quarantined.
+"""Detects flows whose rows suddenly do not reach the table: repeated, dropped, late or quarantined rows.
 
-A producer that sends its old messages again looks healthy by every other measure, and so does a rule that no row meets.
+Other measures do not show a producer that repeats its old messages, or a rule that no row passes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,20 +12,20 @@ from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Table
 
-# What is recent: ten minutes, and what is behind until there are a hundred rows.
+# Recent batches: those of the last 10 minutes, and earlier ones until there are FEWEST_ROWS rows.
 RECENT_SECONDS = 600
 FEWEST_ROWS = 100
-# A flow is compared with so many batches before.
+# The number of earlier batches for comparison.
 PAST_BATCHES = 200
-# Of a hundred recent rows at most five are written, where more than half were before.
+# The alarm: at most 5 % of the recent rows are written, and more than 50 % of the earlier rows were.
 LEAST_WRITTEN, OFTEN_WRITTEN = 0.05, 0.5
-# A log is followed back so far.
+# The number of batches that are read from the log at most.
 MOST_BATCHES = 2_000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the rows of some batches ended."""
+    """The sum of what became of the rows of some batches."""
 
     read: int = 0
     written: int = 0
@@ -41,35 +41,38 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Written of read, from 0 to 1; of no rows, all."""
+        """The written share of the rows that were read, from 0 to 1; 1 for no rows."""
         return self.written / self.read if self.read else 1.0
 
 
-def of(flow: Table, now: float, is_known: bool) -> str | None:
-    """How the newest rows of a flow end, in words, where they do not pass and used to; None while they pass.
+def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
+    """Describes what became of a flow's newest rows if they do not pass and earlier ones did; else None.
 
-    is_known: whether that is an alarm already: then it lasts until rows pass again, whatever the past is by now.
-    now: seconds since 1970. Raises Unreachable where the table is not stored, and Broken.
+    is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever happened earlier.
+    now_seconds: since 1970. Raises Unreachable where the table is not stored, and Broken.
     """
     log = Log(settings().table_path(flow.name))
-    recent, past = _split(islice(counted(flow, log), MOST_BATCHES), now)
+    recent, past = _split(islice(counted(flow, log), MOST_BATCHES), now_seconds)
     if recent.read < FEWEST_ROWS or recent.share > LEAST_WRITTEN:
         return None
     if not is_known:
-        before = Outcome.of(islice(past, PAST_BATCHES))
-        if before.read < FEWEST_ROWS or before.share <= OFTEN_WRITTEN:
+        earlier_rows = Outcome.of(islice(past, PAST_BATCHES))
+        if earlier_rows.read < FEWEST_ROWS or earlier_rows.share <= OFTEN_WRITTEN:
             return None
     ends = (("repeated", recent.duplicates), ("quarantined", recent.quarantined), ("dropped", recent.dropped))
     listed = ", ".join(f"{count:,} {name}" for name, count in ends if count)
     return f"of the newest {recent.read:,} rows {recent.written:,} were written: {listed or 'none is left'}"
 
 
-def _split(batches: Iterator[Batch], now: float) -> tuple[Outcome, Iterator[Batch]]:
-    """The recent ones, and those before. It ends early where rows pass: nothing is to be found then."""
+def _split(batches: Iterator[Batch], now_seconds: float) -> tuple[Outcome, Iterator[Batch]]:
+    """Returns the recent rows and the earlier batches.
+
+    It stops early where rows pass, because there is no alarm then.
+    """
     recent: list[Batch] = []
     read = written = 0
     for batch in batches:
-        if now - batch.at > RECENT_SECONDS and read >= FEWEST_ROWS:
+        if now_seconds - batch.at > RECENT_SECONDS and read >= FEWEST_ROWS:
             return Outcome.of(recent), chain([batch], batches)
         recent.append(batch)
         read, written = read + batch.read, written + batch.written

@@ -1,4 +1,4 @@
-"""How many rows of each batch went where, and which rules they broke: from the stamps of a table's commits."""
+"""Reads from a table's commits how many rows of each batch went where, and which rules they broke."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from include.spec import Table
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, by its commit; at: seconds since 1970. Rows read are written, duplicates, quarantined or dropped.
+    """One batch, from its commit. read = written + duplicates + quarantined + dropped.
 
-    generation, batch: None of a refresh of a view, which has its run instead.
-    broke: how many rows broke each rule there was, whatever became of them.
+    at: seconds since 1970. run: of a view's refresh, which has no generation and batch.
+    broke: how many rows broke each rule, whatever became of them.
     """
 
     version: int
@@ -38,7 +38,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule over several batches. otherwise: today's; None where it is declared no more. rows: those it judged."""
+    """A rule over several batches.
+
+    otherwise: its current action, None if no longer declared. rows: the rows it checked.
+    """
 
     name: str
     otherwise: str | None
@@ -47,17 +50,17 @@ class Rule:
 
     @property
     def pass_rate(self) -> float | None:
-        """From 0 to 1."""
+        """From 0 to 1; None without rows."""
         return 1 - self.broke / self.rows if self.rows else None
 
 
 def batches(table: Table, limit: int) -> list[Batch]:
-    """The newest ones whose commits are still in the log, newest first. Raises Unreachable and Broken."""
+    """Returns the newest batches in the log, newest first. Raises Unreachable and Broken."""
     return list(islice(counted(table, Log(settings().table_path(table.name))), limit))
 
 
 def counted(table: Table, log: Log) -> Iterator[Batch]:
-    """The batches that counted their rows, newest first, each read from the log when it is asked for."""
+    """Yields the batches with row counts, newest first. Each is read lazily from the log."""
     flows = {flow.flow for flow in table.flows}
     for commit in log.commits():
         is_batch = commit.metadata.get("flow") in flows or RUN in commit.metadata
@@ -65,35 +68,35 @@ def counted(table: Table, log: Log) -> Iterator[Batch]:
             yield _batch(table, commit)
 
 
-def rules(table: Table, found: list[Batch]) -> list[Rule]:
-    """Those declared today first, then those that were."""
+def rules(table: Table, row_batches: list[Batch]) -> list[Rule]:
+    """Returns the declared rules, then those that are no longer declared."""
     declared = {rule.name: rule.otherwise for rule in table.expect}
     if table.watermark:
         declared[table.watermark.rule] = table.watermark.late
-    names = dict.fromkeys([*declared, *(name for one in found for name in one.broke)])
-    return [_rule(name, declared.get(name), found) for name in names]
+    names = dict.fromkeys([*declared, *(name for batch in row_batches for name in batch.broke)])
+    return [_rule(name, declared.get(name), row_batches) for name in names]
 
 
-def _rule(name: str, otherwise: str | None, found: list[Batch]) -> Rule:
-    judged = [one for one in found if name in one.broke]
-    return Rule(name, otherwise, sum(one.read for one in judged), sum(one.broke[name] for one in judged))
+def _rule(name: str, otherwise: str | None, row_batches: list[Batch]) -> Rule:
+    checked = [batch for batch in row_batches if name in batch.broke]
+    return Rule(name, otherwise, sum(batch.read for batch in checked), sum(batch.broke[name] for batch in checked))
 
 
 def _batch(table: Table, commit: Commit) -> Batch:
-    said, rows = commit.metadata, commit.metadata["rows"]
-    # The table's own count, which is not the flow's: a row that is lost in between would show as a duplicate too many.
+    metadata, rows = commit.metadata, commit.metadata["rows"]
+    # The count of Delta's commit, not of the flow: a lost row would show as an additional duplicate.
     written = rows["kept"] if commit.rows is None else commit.rows
     return Batch(
         version=commit.version,
         at=commit.timestamp,
-        flow=said.get("flow", table.name),
-        generation=said.get("generation"),
-        batch=said.get("batch"),
+        flow=metadata.get("flow", table.name),
+        generation=metadata.get("generation"),
+        batch=metadata.get("batch"),
         read=rows["read"],
         written=written,
         duplicates=rows["kept"] - written,
         quarantined=rows["quarantined"],
         dropped=rows["dropped"],
         broke=rows["broke"],
-        run=said.get(RUN),
+        run=metadata.get(RUN),
     )

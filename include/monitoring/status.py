@@ -1,4 +1,4 @@
-"""How every flow and table is: wanted and seen, how far behind, how fresh, and where that is going; without a JVM."""
+"""Gathers the status of every flow and table: desired and actual state, lag, freshness and trend, without a JVM."""
 
 import math
 from collections.abc import Iterable
@@ -24,22 +24,23 @@ from include.recovery import backfills
 from include.settings import settings
 from include.spec import Table
 
-# In the place of a state: it is nothing that the supervisor keeps running.
+# States of flows that the supervisor does not keep running.
 IN_WINDOWS, VIEW = "IN WINDOWS", "VIEW"
-# Times the interval that a table declares: what is longer is worth a word.
+# Intervals longer than the declared one by this factor are reported.
 LONGER = 1.5
 
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """One flow, or a view and one of its sources. wanted: running, draining or stopped; state: as
-    `control.decide.State`, with its reason. None where the control database does not answer; a flow of windows, and a
-    view, has a state of its own.
+    """The status of one flow, or of one source of a view.
 
-    in_flight: its batch that is planned and not committed. stale: why its table, or some of its rows, should be made
-    again, and since when. alarm: the open one of the flow or table, and who has taken it on.
-    invalid_definition: why its table goes on with the last good definition. longer_interval_seconds: from one batch to
-    the next, where its driver's load makes that longer than its table declares.
+    wanted: running, draining or stopped. state: as `control.decide.State`, or IN_WINDOWS or VIEW. reason: of the state.
+    wanted and state are None where the control database does not answer.
+    in_flight: the batch that is planned and not committed.
+    stale: why the table, or some of its rows, should be made again.
+    alarm: the open alarm of the flow or table, and who has acknowledged it.
+    invalid_definition: why the table runs with its last valid definition.
+    longer_interval_seconds: the actual interval, where the driver's load makes it longer than declared.
     """
 
     flow: str
@@ -64,24 +65,24 @@ class FlowStatus:
 
 
 def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
-    """Every flow and view, in graph order. timeout_seconds: for which a broker may keep this waiting."""
+    """Returns the status of every flow and view, in graph order. timeout_seconds: the maximum wait for a broker."""
     flows = list(tables.readers.values())
     sources = Sources(flows, timeout_seconds)
-    seen = _seen(tables)
-    found = lags.of_all(flows, sources)
-    fresh = freshness.look(tables, found)
+    states = _states(tables)
+    flow_lags = lags.of_all(flows, sources)
+    fresh = freshness.look(tables, flow_lags)
     stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
     older_rows, longer = outdated_rows.by_table(tables), _longer_intervals(flows)
     return [
         FlowStatus(
             flow.flow,
             flow.name,
-            *seen[flow.flow],
-            found[flow.flow],
-            lag_trend.of(flow, found[flow.flow], sources),
+            *states[flow.flow],
+            flow_lags[flow.flow],
+            lag_trend.of(flow, flow_lags[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
-            (*(backfills.words(one) for one in stale if one.table == flow.name), *older_rows.get(flow.name, ())),
+            (*(backfills.words(mark) for mark in stale if mark.table == flow.name), *older_rows.get(flow.name, ())),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
@@ -90,9 +91,9 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Flow
     ]
 
 
-def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
-    """By flow, what is wanted, its state and why."""
-    found: dict[str, tuple[str | None, str | None, str]] = {
+def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
+    """Returns the desired state, the actual state and its reason, by flow."""
+    states: dict[str, tuple[str | None, str | None, str]] = {
         flow: (None, VIEW, refreshes.lacks(table))
         if table.is_view
         else (None, IN_WINDOWS if table.merges_in_windows else None, "")
@@ -101,38 +102,40 @@ def _seen(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     try:
         engine = database.connect(settings().control_url)
         for driver, flows in tables.drivers().items():
-            shown = supervision.show(engine, driver, [flow.flow for flow in flows])
-            found |= {flow: (wanted, one.state, one.reason) for flow, (wanted, one) in shown.items()}
+            observed_states = supervision.show(engine, driver, [flow.flow for flow in flows])
+            states |= {
+                flow: (wanted, observed.state, observed.reason) for flow, (wanted, observed) in observed_states.items()
+            }
     except SluiceError as error:
-        found = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in found.items()}
-    return found
+        states = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in states.items()}
+    return states
 
 
 def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
     try:
-        told = orders.intervals(database.connect(settings().control_url))
+        actual = orders.intervals(database.connect(settings().control_url))
     except SluiceError:
         return {}
     declared = {flow.flow: flow.interval_seconds for flow in flows}
-    return {flow: seconds for flow, seconds in told.items() if seconds > LONGER * declared.get(flow, math.inf)}
+    return {flow: seconds for flow, seconds in actual.items() if seconds > LONGER * declared.get(flow, math.inf)}
 
 
 def _in_flight(flow: str) -> int | None:
     try:
-        at = position.of(flow)
+        flow_position = position.of(flow)
     except SluiceError:
         return None
-    return at.in_flight if at else None
+    return flow_position.in_flight if flow_position else None
 
 
 def rows(table: str) -> int | None:
-    """Rows in the newest version, from the log's statistics; None where the table is not stored."""
-    found = stored(table)
-    return None if found is None else found.count()
+    """Returns the rows in the newest version, from the log's statistics; None where the table is not stored."""
+    delta_table = stored(table)
+    return None if delta_table is None else delta_table.count()
 
 
 def rows_or_none(table: str) -> int | None:
-    """The same, and None also where its log cannot be read."""
+    """Returns `rows`, or None where the log cannot be read."""
     try:
         return rows(table)
     except (DeltaError, OSError):
@@ -140,7 +143,7 @@ def rows_or_none(table: str) -> int | None:
 
 
 def lag(flow: Table) -> str:
-    """How far the flow is behind its source, in words."""
+    """Describes how far the flow is behind its source."""
     return lags.look([flow])[flow.flow].words
 
 

@@ -1,57 +1,64 @@
-"""Which commits of a table still count: a RESTORE takes back what came between."""
+"""Tells which commits of a table are active: a RESTORE undoes the commits after the version that it restores."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from include.readers.delta_log import Commit, Log
 
-# The key under which a commit that put a table back to a version says which rewind did it.
+# The userMetadata key that names the rewind which made a RESTORE.
 REWIND = "rewind"
 
 
 def commits(log: Log) -> Iterator[tuple[Commit, bool]]:
-    """Newest first, each read when it is asked for, with whether no RESTORE has undone it."""
-    alive_to = log.newest
+    """Yields each commit, newest first, with whether it is active. Commits are read lazily."""
+    newest_active = log.newest
     for commit in log.commits():
-        stands = commit.version <= alive_to
-        yield commit, stands
-        to = restored_to(log, commit) if stands else None
-        alive_to = alive_to if to is None else min(alive_to, to)
+        is_active = commit.version <= newest_active
+        yield commit, is_active
+        restored = restored_to(log, commit) if is_active else None
+        newest_active = newest_active if restored is None else min(newest_active, restored)
 
 
 def undone_by(log: Log, version: int) -> Commit | None:
-    """The RESTORE that took a version back; None where it still counts."""
-    for commit, stands in commits(log):
+    """Returns the RESTORE that undid a version; None where the version is active."""
+    for commit, is_active in commits(log):
         if commit.version <= version:
             break
-        to = restored_to(log, commit) if stands else None
-        if to is not None and to < version:
+        restored = restored_to(log, commit) if is_active else None
+        if restored is not None and restored < version:
             return commit
     return None
 
 
 def overwrites(commit: Commit) -> bool:
-    """Whether nothing that was in the table before is in it behind this commit."""
+    """Returns whether a commit replaced all earlier rows of the table."""
     if "REPLACE TABLE" in commit.operation:
         return True
-    said = commit.parameters
-    return commit.operation == "WRITE" and said.get("mode") == "Overwrite" and said.get("predicate") in (None, "[]")
+    parameters = commit.parameters
+    return (
+        commit.operation == "WRITE"
+        and parameters.get("mode") == "Overwrite"
+        and parameters.get("predicate") in (None, "[]")
+    )
 
 
 def restored_to(log: Log, commit: Commit) -> int | None:
-    """The version that a RESTORE went back to; None for any other commit."""
+    """Returns the version that a RESTORE restored; None for any other commit."""
     if commit.operation != "RESTORE":
         return None
-    version, moment = commit.parameters.get("version"), commit.parameters.get("timestamp")
-    return int(version) if version is not None else _version_at(log, str(moment), commit.version)
+    version, timestamp = commit.parameters.get("version"), commit.parameters.get("timestamp")
+    return int(version) if version is not None else _version_at(log, str(timestamp), commit.version)
 
 
-def _version_at(log: Log, moment: str, before: int) -> int:
-    """RESTORE by time keeps no version in the log, so it is what was newest then; its own where nobody can say."""
+def _version_at(log: Log, timestamp: str, before: int) -> int:
+    """Returns the newest version at a timestamp, or `before` where there is none.
+
+    The log of a RESTORE TO TIMESTAMP does not name the version.
+    """
     try:
-        at = datetime.fromisoformat(moment)
+        restored_at = datetime.fromisoformat(timestamp)
     except ValueError:
         return before
-    seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    earlier = (log.commit(one) for one in reversed(log.versions) if one < before)
-    return next((one.version for one in earlier if one.timestamp <= seconds), before)
+    seconds = (restored_at if restored_at.tzinfo else restored_at.replace(tzinfo=UTC)).timestamp()
+    earlier = (log.commit(version) for version in reversed(log.versions) if version < before)
+    return next((commit.version for commit in earlier if commit.timestamp <= seconds), before)

@@ -1,4 +1,4 @@
-"""Every batch of every flow of a table, over all generations: its commit joined to what its checkpoint says of it."""
+"""Lists every batch of every flow of a table, over all generations: its commit joined with its checkpoint files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,30 +13,32 @@ from include.readers.delta_log import Commit, Log
 from include.settings import settings
 from include.spec import Table
 
-# What becomes of a batch, in the order of its life.
-PLANNED = "planned"  # Its offsets are fixed, and nothing of it is in the table: a restart replays it.
-WRITTEN = "written"  # It is in the table, and Spark has not acknowledged it: a restart replays it, and it is skipped.
+# The states of a batch.
+PLANNED = "planned"  # Its offsets are in the checkpoint, and it has no commit: a restart replays it.
+WRITTEN = "written"  # The table has its commit, Spark's commits folder does not: a restart replays and skips it.
 COMMITTED = "committed"
-EMPTY = "empty"  # Committed, without a row.
-HISTORY = "history"  # The table has it, and no checkpoint knows of it any more.
-CLEANED = "cleaned"  # Acknowledged by Spark, and its commit was cleaned from the table's log.
-ABANDONED = "abandoned"  # Planned, and never written before a new generation began.
-UNDONE = "undone"  # A RESTORE or an overwrite took it out of the table again.
-MISSING = "missing"  # Acknowledged by Spark or between two others, and the table's log has no commit of it.
-DOUBLED = "doubled"  # A second commit of one batch.
-# Whose rows are in the table.
+EMPTY = "empty"  # Committed, without rows.
+HISTORY = "history"  # The table has its commit, and no checkpoint has it any more.
+CLEANED = "cleaned"  # Done by the checkpoint, and its commit was cleaned from the table's log.
+ABANDONED = "abandoned"  # Planned, and not written when a new generation began.
+UNDONE = "undone"  # A RESTORE or an overwrite removed it from the table.
+MISSING = "missing"  # Done by the checkpoint or between two commits, and the log has no commit of it.
+DOUBLED = "doubled"  # A second commit of the same batch.
+# The states in which the table holds the batch's rows.
 HELD = (WRITTEN, COMMITTED, EMPTY, HISTORY)
-# The key under which a commit that replaced a range says what it did.
+# The userMetadata key of a commit that replaced a range.
 BACKFILL = "backfill"
 
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """One batch. Times: seconds since 1970. rows, files, bytes: added to the table, by Delta's own count.
+    """One batch. Times are in seconds since 1970.
 
-    source: which topics, table or folder; source_from and source_to: its place there, as in Spark's checkpoint.
-    tally: where its rows went, as the engine counted them; None where it does not judge rows.
-    planned_at, and the offsets of a batch without a commit, are only filled in by `BatchHistory.detailed`.
+    rows, files, bytes: what its commit added to the table, by Delta's operation metrics.
+    source: the topics, table or folder that it read. source_from, source_to: its offsets in Spark's checkpoint format.
+    tally: the engine's count of what became of its rows; None where the engine does not count.
+
+    Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
 
     flow: str
@@ -61,9 +63,9 @@ class BatchRecord:
 
 @dataclass(frozen=True)
 class Other:
-    """A commit that is no batch's. kind: window, replay, refresh, backfill, rewind, compaction, declaration or foreign.
+    """A commit that is not a batch. note: what a refresh did.
 
-    note: what a refresh did.
+    kind: window, replay, refresh, backfill, rewind, compaction, declaration or foreign.
     """
 
     version: int
@@ -76,7 +78,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Generation:
-    """What the directory of one generation lists. first: its own first batch, behind the one it is seeded with."""
+    """The batch files of one checkpoint generation. first: its first own batch, after the batch it was seeded with."""
 
     path: Path
     planned: frozenset[int]
@@ -88,12 +90,12 @@ class Generation:
         try:
             first = int(offset_log.owner(path)["first"])
         except (Broken, KeyError, TypeError, ValueError):
-            # Who reads it names that. All but the first are seeded.
+            # Readers of owner.json report the damage. All generations except the first are seeded.
             first = int(path.name != "1")
         return cls(path, frozenset(numbers(path / "offsets")), frozenset(numbers(path / "commits")), first)
 
     def is_done(self, batch: int) -> bool:
-        """Whether Spark acknowledged it; it purges old files, and acknowledges in order."""
+        """Returns whether Spark committed the batch. Spark purges old files, and commits batches in order."""
         return batch <= self.done
 
     @cached_property
@@ -102,9 +104,9 @@ class Generation:
 
 
 class BatchHistory:
-    """A stored table and its flows as they were listed when this was made. Raises Unreachable where it is not stored.
+    """The batches of a stored table, with the flows' checkpoints as listed at construction.
 
-    Its methods raise Broken for a log that cannot be read.
+    Raises Unreachable where the table is not stored. Methods raise Broken for an unreadable log.
     """
 
     def __init__(self, table: Table) -> None:
@@ -113,49 +115,49 @@ class BatchHistory:
         self.generations = lru_cache(_generations)
 
     def entries(self) -> Iterator[BatchRecord | Other]:
-        """Newest first, each commit read when it is asked for. Batches without one stand where theirs would be."""
-        newer: dict[str, tuple[int, int]] = {}
+        """Yields batches and other commits, newest first. A batch without a commit comes where its commit would be."""
+        newer_places: dict[str, tuple[int, int]] = {}
         is_overwritten = False
-        for commit, stands in active_commits.commits(self.log):
-            is_undone = is_overwritten or not stands
+        for commit, is_active in active_commits.commits(self.log):
+            is_undone = is_overwritten or not is_active
             if _is_batch(commit):
-                entry = self._entry(commit, is_undone)
-                place, later = (entry.generation, entry.batch), newer.get(entry.flow)
-                if later and place >= later and not is_undone:
+                entry = self._batch_record(commit, is_undone)
+                place, newer_place = (entry.generation, entry.batch), newer_places.get(entry.flow)
+                if newer_place and place >= newer_place and not is_undone:
                     entry = replace(entry, state=DOUBLED)
-                yield from self._between(entry.flow, place, later)
-                newer[entry.flow] = min(place, later or place)
+                yield from self._without_commit(entry.flow, place, newer_place)
+                newer_places[entry.flow] = min(place, newer_place or place)
                 yield entry
             else:
-                own = (commit.version, commit.timestamp, commit.operation, kind(commit))
-                yield Other(*own, is_undone, refreshes.words(commit))
-            is_overwritten = is_overwritten or (stands and active_commits.overwrites(commit))
-        for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer]):
-            yield from self._between(flow, None, newer.get(flow))
+                fields = (commit.version, commit.timestamp, commit.operation, kind(commit))
+                yield Other(*fields, is_undone, refreshes.words(commit))
+            is_overwritten = is_overwritten or (is_active and active_commits.overwrites(commit))
+        for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer_places]):
+            yield from self._without_commit(flow, None, newer_places.get(flow))
 
     def batches(self, flow: str | None = None) -> Iterator[BatchRecord]:
-        """Those of `entries` that are batches, of this flow where one is named."""
-        return (one for one in self.entries() if isinstance(one, BatchRecord) and flow in (None, one.flow))
+        """Yields the batches of `entries`, newest first. With flow, only those of that flow."""
+        return (entry for entry in self.entries() if isinstance(entry, BatchRecord) and flow in (None, entry.flow))
 
     def detailed(self, entry: BatchRecord) -> BatchRecord:
-        """With what its checkpoint still says of it."""
+        """Returns the batch with what its checkpoint adds: the planning time and, without a commit, the offsets."""
         generation = self.generations(entry.flow).get(entry.generation)
         if generation is None or entry.batch not in generation.planned:
             return entry
         try:
-            found = offset_log.batch(generation.path, entry.batch)
+            planned = offset_log.batch(generation.path, entry.batch)
             if entry.version is not None:
-                return replace(entry, planned_at=found.at)
-            before = offset_log.batch(generation.path, entry.batch - 1).end if entry.batch else None
+                return replace(entry, planned_at=planned.at)
+            start_offset = offset_log.batch(generation.path, entry.batch - 1).end if entry.batch else None
             source = offset_log.owner(generation.path).get("source")
-            return replace(entry, planned_at=found.at, source=source, source_from=before, source_to=found.end)
+            return replace(entry, planned_at=planned.at, source=source, source_from=start_offset, source_to=planned.end)
         except Broken:
-            # `faults` names it.
+            # `faults` reports the damaged file.
             return entry
 
-    def _entry(self, commit: Commit, is_undone: bool) -> BatchRecord:
-        said = commit.metadata
-        flow, number, batch = str(said["flow"]), int(said["generation"]), int(said["batch"])
+    def _batch_record(self, commit: Commit, is_undone: bool) -> BatchRecord:
+        metadata = commit.metadata
+        flow, number, batch = str(metadata["flow"]), int(metadata["generation"]), int(metadata["batch"])
         generation = self.generations(flow).get(number)
         if is_undone:
             state = UNDONE
@@ -167,46 +169,49 @@ class BatchHistory:
             state = WRITTEN if batch in generation.planned else HISTORY
         return BatchRecord(
             *(flow, number, batch, state, commit.version, commit.timestamp, commit.rows, commit.files, commit.bytes),
-            *(said.get("source"), said.get("source_from"), said.get("source_to"), said.get("rows")),
+            *(metadata.get("source"), metadata.get("source_from"), metadata.get("source_to"), metadata.get("rows")),
         )
 
-    def _between(
+    def _without_commit(
         self, flow: str, older: tuple[int, int] | None, newer: tuple[int, int] | None
     ) -> Iterator[BatchRecord]:
-        """The batches that have no commit between two that have one; None: before the first, after the last."""
+        """Yields the batches without a commit between two batches that have one.
+
+        older is None before the first commit, newer is None after the last one.
+        """
         if older and newer and (older[0], older[1] + 1) == newer:
             return
         generations = self.generations(flow)
-        # Below the oldest commit that is left, nobody can tell what the log held.
-        gone = CLEANED if older is None and self.log.versions[0] > 0 else MISSING
+        # The log before its oldest commit is unknown.
+        state_if_done = CLEANED if older is None and self.log.versions[0] > 0 else MISSING
         for number in sorted(
             {*generations, *([newer[0]] if newer else []), *([older[0]] if older else [])}, reverse=True
         ):
             generation = generations.get(number)
-            known = (generation.planned | generation.committed) if generation else frozenset()
+            batches = (generation.planned | generation.committed) if generation else frozenset()
             first = generation.first if generation else int(number != 1)
-            if newer and number == newer[0] and (older is not None or gone == MISSING):
-                # No checkpoint is needed to see a hole in front of a batch that is there.
-                known |= frozenset(range(first, newer[1]))
-            for batch in sorted(known, reverse=True):
+            if newer and number == newer[0] and (older is not None or state_if_done == MISSING):
+                # All batches before a committed batch of the same generation must exist, whatever the checkpoint says.
+                batches |= frozenset(range(first, newer[1]))
+            for batch in sorted(batches, reverse=True):
                 place = (number, batch)
                 if batch < first or (newer and place >= newer) or (older and place <= older):
                     continue
                 if generation is None or generation.is_done(batch) or (newer and number == newer[0]):
-                    yield BatchRecord(flow, number, batch, gone)
+                    yield BatchRecord(flow, number, batch, state_if_done)
                 else:
                     yield BatchRecord(flow, number, batch, PLANNED if number == max(generations) else ABANDONED)
 
 
 def kind(commit: Commit) -> str:
-    """Whose a commit is that is no batch's."""
-    said = commit.metadata
-    for one in ("replay", refreshes.RUN, BACKFILL, active_commits.REWIND, "window"):
-        if one in said:
-            return one
-    if "inline" in said:
+    """Classifies a commit that is not a batch, as `Other.kind`."""
+    metadata = commit.metadata
+    for key in ("replay", refreshes.RUN, BACKFILL, active_commits.REWIND, "window"):
+        if key in metadata:
+            return key
+    if "inline" in metadata:
         return "compaction"
-    # The engine creates and alters tables without a stamp; by themselves these change no row.
+    # The engine creates and alters tables without userMetadata. Such commits change no rows.
     if commit.operation.startswith(("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CLUSTER BY")):
         return "declaration"
     return "foreign"
@@ -217,5 +222,5 @@ def _is_batch(commit: Commit) -> bool:
 
 
 def _generations(flow: str) -> dict[int, Generation]:
-    home = settings().checkpoints(flow)
-    return {number: Generation.at(home / str(number)) for number in numbers(home)}
+    checkpoints = settings().checkpoints(flow)
+    return {number: Generation.at(checkpoints / str(number)) for number in numbers(checkpoints)}

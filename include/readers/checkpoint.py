@@ -1,4 +1,4 @@
-"""What a streaming checkpoint says, read from its files without a JVM."""
+"""Reads a Structured Streaming checkpoint from its files, without a JVM."""
 
 import json
 import os
@@ -10,42 +10,42 @@ from include.readers import landing_folder
 
 
 def newest_generation(checkpoints: Path) -> int | None:
-    """The highest number among a flow's checkpoint directories."""
+    """Returns the highest number among a flow's checkpoint directories."""
     return _highest(checkpoints)
 
 
 def last_planned(checkpoint: Path) -> int | None:
-    """The newest batch whose offsets are fixed; it is written, or will be replayed."""
+    """Returns the newest batch in `offsets`. It is either written or will be replayed."""
     return _highest(checkpoint / "offsets")
 
 
 def last_committed(checkpoint: Path) -> int | None:
-    """The newest batch Spark knows to be done."""
+    """Returns the newest batch in `commits`."""
     return _highest(checkpoint / "commits")
 
 
 def check(checkpoint: Path) -> None:
-    """Raises Broken where Spark could not go on from these files: a power loss leaves files of zero bytes."""
+    """Raises Broken where Spark cannot continue from these files. A power loss leaves files of zero bytes."""
     planned, committed = _highest(checkpoint / "offsets"), _highest(checkpoint / "commits")
-    newest, done = -1 if planned is None else planned, -1 if committed is None else committed
-    metadata, beginning = checkpoint / "metadata", checkpoint / "sources" / "0" / "0"
-    if newest >= 0 or done >= 0 or metadata.exists():
+    newest, newest_done = -1 if planned is None else planned, -1 if committed is None else committed
+    metadata, initial_offsets = checkpoint / "metadata", checkpoint / "sources" / "0" / "0"
+    if newest >= 0 or newest_done >= 0 or metadata.exists():
         check_metadata(metadata)
-    if done < 0 and beginning.exists() and not beginning.read_bytes():
-        raise damaged(beginning, "does not say where the source begins, it was cut short")
-    # Spark reads the one before the newest as well.
-    for batch in (newest - 1, newest, done):
+    if newest_done < 0 and initial_offsets.exists() and not initial_offsets.read_bytes():
+        raise damaged(initial_offsets, "does not say where the source begins, it was cut short")
+    # Spark also reads the batch before the newest one.
+    for batch in (newest - 1, newest, newest_done):
         end = end_offset(checkpoint, batch)
         if isinstance(end, dict) and "logOffset" in end:
             landing_folder.taken(checkpoint, end)
-    if done >= 0 and not (checkpoint / "commits" / str(done)).read_text(errors="replace").startswith("v"):
-        raise damaged(checkpoint / "commits" / str(done), "does not say what was committed, it was cut short")
-    if newest - done not in (0, 1):
+    if newest_done >= 0 and not (checkpoint / "commits" / str(newest_done)).read_text(errors="replace").startswith("v"):
+        raise damaged(checkpoint / "commits" / str(newest_done), "does not say what was committed, it was cut short")
+    if newest - newest_done not in (0, 1):
         raise damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
 
 
 def check_metadata(file: Path) -> None:
-    """Raises Broken where it is missing or unreadable."""
+    """Raises Broken where the file is missing or unreadable."""
     try:
         json.loads(file.read_text())["id"]
     except (OSError, ValueError, KeyError) as error:
@@ -53,10 +53,11 @@ def check_metadata(file: Path) -> None:
 
 
 def end_offset(checkpoint: Path, batch: int) -> Any:
-    """Where the batch ends in its source: Kafka's `{topic: {partition: next offset}}`, Delta's source offset, or
-    for files `{"logOffset": newest entry of the log in sources/0}`.
+    """Returns the source offset at which a batch ends; None before the first batch.
 
-    None before the first batch. Raises Broken for a file that is missing, damaged or of another format.
+    Kafka: `{topic: {partition: next offset}}`. Delta: Delta's source offset.
+    Files: `{"logOffset": newest entry of the log in sources/0}`.
+    Raises Broken for a file that is missing, damaged or of another format.
     """
     if batch < 0:
         return None
@@ -64,7 +65,7 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
     if not file.exists():
         raise damaged(file, "is missing")
     match file.read_text(errors="replace").splitlines():
-        # The format's version, the batch's settings, then one line for each source; a flow has one.
+        # The format version, the batch's settings, then one line for each source. A flow has one source.
         case ["v1", _, "-"]:
             return None
         case ["v1", _, offset] if (end := _json(offset)) is not None:
@@ -76,19 +77,19 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
 
 
 def positions(offset: dict[str, Any] | None, topic: str) -> dict[int, int]:
-    """The next offset of each partition of a topic, out of Kafka's source offset; empty for one not read yet."""
-    return {int(partition): position for partition, position in (offset or {}).get(topic, {}).items()}
+    """Returns the next offset of each partition of a topic, from a Kafka offset; empty for a topic not read yet."""
+    return {int(partition): next_offset for partition, next_offset in (offset or {}).get(topic, {}).items()}
 
 
 def read_version(offset: dict[str, Any]) -> int:
-    """The newest version of the source table that a Delta offset reaches into."""
+    """Returns the newest version of the source table of which a Delta offset covers files."""
     version = int(offset["reservoirVersion"])
-    # A negative index stands before the first file of that version.
+    # A negative index lies before the first file of that version.
     return version if int(offset["index"]) >= 0 else version - 1
 
 
 def damaged(file: Path, what: str) -> Broken:
-    """What is to be raised for such a file."""
+    """Returns the error for a damaged file of a checkpoint. what: the fault, in words."""
     return Broken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
         f"its table ends (action reset checkpoint)",
@@ -97,7 +98,7 @@ def damaged(file: Path, what: str) -> Broken:
 
 
 def numbers(directory: Path) -> set[int]:
-    """What its entries are called, where that is a number: batches in `offsets` and `commits`."""
+    """Returns the directory's entries whose name is a number: the batches in `offsets` and `commits`."""
     try:
         with os.scandir(directory) as entries:
             return {int(entry.name) for entry in entries if entry.name.isdecimal()}
@@ -110,7 +111,7 @@ def _highest(directory: Path) -> int | None:
 
 
 def _json(text: str) -> Any:
-    """The value of a JSON text, None where it is none."""
+    """Returns the value of a JSON text, or None where the text is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

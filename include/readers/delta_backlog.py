@@ -1,4 +1,4 @@
-"""What a Delta table holds behind a position of a stream that reads it: from its log, never from older commits."""
+"""Measures what a Delta table holds after a stream's offset, from the table's log alone."""
 
 import json
 from collections.abc import Iterable
@@ -9,16 +9,18 @@ from include.errors import Broken
 from include.readers import checkpoint
 from include.readers.delta_log import LiveFile, Log
 
-# A flow that is further behind is told by this many, and that it is more: reading on would take seconds.
+# The size of a longer backlog is not known exactly: reading more commits would take seconds.
 MOST_COMMITS = 1_000
-# What an OPTIMIZE adds and removes changes nothing, and a stream passes over it.
+# Streams skip files with dataChange=false, as OPTIMIZE writes them.
 CHANGES_DATA = b'"dataChange":true'
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Data files, their bytes and rows. rows: None where a file does not say. oldest_at: the moment, in seconds, of
-    the oldest commit that brought one; None without one. is_more: whether there is more, not looked at.
+    """A number of data files, with their bytes and rows. rows: None where a file has no statistics.
+
+    oldest_at: when the oldest commit that added one was made, in seconds since 1970; None without a file.
+    is_more: whether there are further commits, which were not read.
     """
 
     files: int = 0
@@ -38,22 +40,22 @@ class Volume:
 
 
 class Feed:
-    """A table as a stream of its appends sees it, or of its change feed; each commit is read once."""
+    """A table as a stream of its appends, or of its change feed, reads it. Each commit is read once."""
 
     def __init__(self, log: Log, changes: bool) -> None:
         self.log, self._changes = log, changes
-        self._brought: dict[int, Volume] = {}
+        self._volumes: dict[int, Volume] = {}
 
     def all(self) -> Volume:
-        """All that the table holds now."""
+        """Returns the volume of the table's newest version."""
         live = self.log.state.live
         oldest_at = min((file.modified_at for file in live), default=None)
         return Volume(len(live), sum(file.bytes for file in live), _sum(file.rows for file in live), oldest_at)
 
     def behind(self, offset: dict[str, Any]) -> Volume:
-        """What a stream has not read that has come to `offset`.
+        """Returns the volume that a stream at this offset has not read.
 
-        Raises Broken where the log lacks a commit that it needs, or ends before the offset.
+        Raises Broken where the log lacks a commit that the stream needs, or ends before the offset.
         """
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         if checkpoint.read_version(offset) > self.log.newest:
@@ -66,45 +68,54 @@ class Feed:
         return self.since(version, index)
 
     def left_of(self, offset: dict[str, Any]) -> int:
-        """How many files of the version in which it lies, or of the snapshot, come behind it."""
+        """Returns how many files follow the offset in its version, or in the initial snapshot."""
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         if offset.get("isStartingVersion"):
             return _rest_of_snapshot(self.log, version, index).files
         return self._volume(version, max(0, index + 1)).files if version <= self.log.newest else 0
 
     def brings(self, version: int) -> bool:
-        """Whether a stream gets anything of this version."""
+        """Returns whether a stream receives files of this version."""
         return self._volume(version, 0).files > 0
 
     def since(self, version: int, index: int = -1) -> Volume:
-        """What came with this version behind its file `index`, and with later ones. Raises Broken as `behind`."""
-        later = self.log.after(version - 1)
-        if version <= self.log.newest and later != list(range(version, self.log.newest + 1)):
+        """Returns the volume after file `index` of this version, later versions included. Raises Broken as `behind`."""
+        later_versions = self.log.after(version - 1)
+        if version <= self.log.newest and later_versions != list(range(version, self.log.newest + 1)):
             raise Broken(
                 f"the log of {self.log.table} lacks commits from version {version} on that its reader has yet to "
                 f"read: restore it from its backup, or rebuild the reader"
             )
-        volumes = [self._volume(one, index + 1 if one == version else 0) for one in later[:MOST_COMMITS]]
-        # The date of a commit is read for the one that counts only, as that is what takes the time.
-        oldest = next((one for one, volume in zip(later, volumes, strict=False) if volume.files), None)
+        volumes = [
+            self._volume(later_version, index + 1 if later_version == version else 0)
+            for later_version in later_versions[:MOST_COMMITS]
+        ]
+        # Reading commit timestamps is slow, so only the one that counts is read.
+        oldest_version = next(
+            (later_version for later_version, volume in zip(later_versions, volumes, strict=False) if volume.files),
+            None,
+        )
         return Volume(
-            sum(one.files for one in volumes),
-            sum(one.bytes for one in volumes),
-            _sum(one.rows for one in volumes),
-            None if oldest is None else self.log.commit(oldest).timestamp,
-            is_more=len(later) > MOST_COMMITS,
+            sum(volume.files for volume in volumes),
+            sum(volume.bytes for volume in volumes),
+            _sum(volume.rows for volume in volumes),
+            None if oldest_version is None else self.log.commit(oldest_version).timestamp,
+            is_more=len(later_versions) > MOST_COMMITS,
         )
 
     def _volume(self, version: int, first: int) -> Volume:
-        """What one version brought, from its file `first` on."""
+        """Returns the volume of one version, from its file `first` on."""
         if first > 0:
             return _total(self._files(version)[first:])
-        if version not in self._brought:
-            self._brought[version] = _total(self._files(version))
-        return self._brought[version]
+        if version not in self._volumes:
+            self._volumes[version] = _total(self._files(version))
+        return self._volumes[version]
 
     def _files(self, version: int) -> list[dict[str, Any]]:
-        """In their order; of a change feed those of its own, or where a version has none, those of the table."""
+        """Returns the file actions of a version, in order.
+
+        A change feed consists of the version's cdc files or, where it has none, of its data files.
+        """
         kinds = (b'"cdc"', CHANGES_DATA) if self._changes else (CHANGES_DATA,)
         for kind in kinds:
             actions = self.log.actions(version, kind)
@@ -119,7 +130,7 @@ def _total(files: list[dict[str, Any]]) -> Volume:
 
 
 def snapshot(log: Log, version: int) -> list[LiveFile]:
-    """The files of a version in the order in which a stream that begins reads them: oldest first, then by name."""
+    """Returns the files of a version in the order in which Delta's source reads a snapshot: by age, then by name."""
     return sorted(log.state_at(version).live, key=lambda file: (file.modified_at, file.path))
 
 
@@ -140,6 +151,6 @@ def _rows(file: dict[str, Any]) -> int | None:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """None where one of them is unknown."""
-    known = list(counts)
-    return None if None in known else sum(one for one in known if one is not None)
+    """Returns the sum, or None where a count is None."""
+    listed = list(counts)
+    return None if None in listed else sum(count for count in listed if count is not None)

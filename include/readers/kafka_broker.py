@@ -1,4 +1,4 @@
-"""What the broker says, asked without a JVM."""
+"""Asks the Kafka broker about topics, offsets and records, without a JVM."""
 
 import re
 import time
@@ -15,20 +15,20 @@ from include.errors import Unreachable
 from include.spec import Kafka
 
 TIMEOUT_SECONDS = 10
-# Kafka's own, which match no pattern.
+# Kafka's internal topics, which match no pattern.
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-# What the broker says where no record is as late as a moment that was asked for.
-NOTHING_SO_LATE = -1
+# The broker's answer where no record is as late as the timestamp.
+NO_RECORD_SO_LATE = -1
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class NoSuchTopic(Unreachable):
-    """Nobody has created the topic yet, or somebody has deleted it."""
+    """The topic does not exist: it is not created yet, or it was deleted."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which topic a name means: created anew it has another `topic_id`, on another Kafka another `cluster_id`."""
+    """The topic behind a name. A recreated topic has another `topic_id`, another cluster another `cluster_id`."""
 
     cluster_id: str
     topic_id: str
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Record:
-    """timestamp: in seconds. size: of key, value and headers, uncompressed."""
+    """A record's position. timestamp: seconds since 1970. size: bytes of key, value and headers, uncompressed."""
 
     offset: int
     timestamp: float
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Span:
-    """A partition's first offset, its next one, and what that was at an earlier moment, by the time of its records."""
+    """A partition's first and next offset, and its next offset at an earlier time, by the records' timestamps."""
 
     begin: int
     end_then: int
@@ -53,9 +53,9 @@ class Span:
 
 
 class Topics:
-    """The topics of one Kafka over one kept connection. Every method asks the broker anew and may raise Unreachable.
+    """The topics of one Kafka cluster, over one connection. Every method asks the broker and may raise Unreachable.
 
-    Keep it for the life of a process, and never across a fork: its threads do not come along.
+    Keep an instance for the lifetime of a process, and never across a fork: its threads do not survive one.
     """
 
     def __init__(self, servers: str, timeout_seconds: float | None = None) -> None:
@@ -63,77 +63,80 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def names(self, source: Kafka) -> list[str]:
-        """The topics of a source: those it names, or those that match its pattern now."""
+        """Returns the topics of a source: those it names, or those that match its pattern now."""
         return sorted(source.names) if source.pattern is None else matching(source, self.partitions())
 
     def partitions(self) -> dict[str, list[int]]:
-        """Of every topic there is, in one question to the broker."""
+        """Returns the partitions of every topic, with one request."""
         try:
-            found = self._admin.list_topics(timeout=self.timeout_seconds).topics
+            topics = self._admin.list_topics(timeout=self.timeout_seconds).topics
         except KafkaException as error:
             raise self.no_broker() from error
-        return {name: sorted(topic.partitions) for name, topic in found.items() if name not in INTERNAL}
+        return {name: sorted(topic.partitions) for name, topic in topics.items() if name not in INTERNAL}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Which topic each name means, in one question to the broker; those that do not exist are left out."""
-        names, found = list(topics), {}
+        """Returns the id of each topic that exists, with one request."""
+        names, topic_ids = list(topics), {}
         if names:
-            asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self.timeout_seconds)
+            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self.timeout_seconds)
             for name in names:
                 with suppress(NoSuchTopic):
-                    found[name] = _id(self._result(asked[name], name))
-        return found
+                    topic_ids[name] = _id(self._result(futures[name], name))
+        return topic_ids
 
     def identity(self, topic: str) -> Identity:
         return Identity(self.cluster_id(), _id(self._describe(topic)))
 
     def cluster_id(self) -> str:
-        asked = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
-        return str(self._result(asked, "its cluster").cluster_id)
+        future = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
+        return str(self._result(future, "its cluster").cluster_id)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """The first and the next offset of each partition."""
+        """Returns the first and the next offset of each partition."""
         partitions = [(topic, partition.id) for partition in self._describe(topic).partitions]
-        asked = [self._list_offsets(partitions, spec) for spec in (EARLIEST, LATEST)]
-        begins, ends = (self._offsets(one) for one in asked)
+        listings = [self._list_offsets(partitions, spec) for spec in (EARLIEST, LATEST)]
+        begins, ends = (self._offsets(listing) for listing in listings)
         return {partition: (begins[topic, partition], ends[topic, partition]) for _, partition in partitions}
 
     def spans(self, partitions: Iterable[tuple[str, int]], since: float) -> dict[tuple[str, int], Span]:
-        """Of partitions of any topics at once: what they hold, and what they held at a moment, seconds since 1970."""
-        wanted = list(partitions)
-        moment = OffsetSpec.for_timestamp(int(since * 1000))
-        asked = [self._list_offsets(wanted, spec) for spec in (EARLIEST, LATEST, moment)]
-        begins, ends, later = (self._offsets(one) for one in asked)
-        # Below zero: no record is as late as that.
-        return {one: Span(begins[one], later[one] if later[one] >= 0 else ends[one], ends[one]) for one in wanted}
+        """Returns the spans of partitions of any topics. since: the earlier time, in seconds since 1970."""
+        listed = list(partitions)
+        at_timestamp = OffsetSpec.for_timestamp(int(since * 1000))
+        listings = [self._list_offsets(listed, spec) for spec in (EARLIEST, LATEST, at_timestamp)]
+        begins, ends, earlier = (self._offsets(listing) for listing in listings)
+        # A negative offset means that no record is as late.
+        return {key: Span(begins[key], earlier[key] if earlier[key] >= 0 else ends[key], ends[key]) for key in listed}
 
     def configuration(self, topic: str) -> dict[str, str]:
-        """What is in force for the topic, the broker's defaults included."""
+        """Returns the topic's effective configuration, broker defaults included."""
         return self.configurations([topic])[topic]
 
     def configurations(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The same of several topics, in one question to the broker."""
+        """Returns the effective configuration of several topics, with one request."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-        asked = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds) if resources else {}
+        futures = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds) if resources else {}
         return {
-            one.name: {name: entry.value for name, entry in self._result(asked[one], one.name).items()}
-            for one in resources
+            resource.name: {name: entry.value for name, entry in self._result(futures[resource], resource.name).items()}
+            for resource in resources
         }
 
     def _describe(self, topic: str) -> Any:
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_seconds)
-        return self._result(asked[topic], topic)
+        futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_seconds)
+        return self._result(futures[topic], topic)
 
     def _list_offsets(self, partitions: list[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, Future[Any]]:
-        wanted = {TopicPartition(*one): spec for one in partitions}
-        return self._admin.list_offsets(wanted, request_timeout=self.timeout_seconds) if wanted else {}
+        specs = {TopicPartition(*partition): spec for partition in partitions}
+        return self._admin.list_offsets(specs, request_timeout=self.timeout_seconds) if specs else {}
 
-    def _offsets(self, asked: dict[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
-        found = {(one.topic, one.partition): self._result(future, one.topic).offset for one, future in asked.items()}
-        # librdkafka passes a timeout off as an answer with an offset below zero.
-        if any(offset < NOTHING_SO_LATE for offset in found.values()):
+    def _offsets(self, futures: dict[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
+        offsets = {
+            (partition.topic, partition.partition): self._result(future, partition.topic).offset
+            for partition, future in futures.items()
+        }
+        # librdkafka reports a timeout as a negative offset.
+        if any(offset < NO_RECORD_SO_LATE for offset in offsets.values()):
             raise self.no_broker()
-        return found
+        return offsets
 
     def _result(self, future: Future[Any], topic: str) -> Any:
         try:
@@ -144,7 +147,7 @@ class Topics:
                 raise NoSuchTopic(
                     f"topic '{topic}' does not exist on {self.servers}: create it, or correct the table that reads it"
                 ) from exception
-            # The client's own errors, such as a timeout, have codes below zero.
+            # Errors of the client, such as a timeout, have negative codes.
             if error.code() < 0:
                 raise self.no_broker() from exception
             raise Unreachable(
@@ -157,72 +160,70 @@ class Topics:
         )
 
 
-def matching(source: Kafka, known: Iterable[str]) -> list[str]:
-    """The topics of a source: those it names, or those of the known ones that match its pattern."""
+def matching(source: Kafka, existing: Iterable[str]) -> list[str]:
+    """Returns the topics of a source: those it names, or those of the existing topics that match its pattern."""
     if source.pattern is None:
         return sorted(source.names)
-    return sorted(name for name in known if re.fullmatch(source.pattern, name))
+    return sorted(name for name in existing if re.fullmatch(source.pattern, name))
 
 
 def _id(description: Any) -> str:
-    """As Kafka's own tools write it."""
+    """Returns the topic id in the notation of Kafka's command-line tools."""
     return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
 def identity(servers: str, topic: str) -> Identity:
-    """Which topic the name means now. Raises Unreachable."""
+    """Returns which topic the name stands for now. Raises Unreachable."""
     return Topics(servers).identity(topic)
 
 
 def offsets(servers: str, topic: str) -> dict[int, tuple[int, int]]:
-    """The first and the next offset of each partition. Raises Unreachable."""
+    """Returns the first and the next offset of each partition. Raises Unreachable."""
     return Topics(servers).offsets(topic)
 
 
 def begin_offsets(servers: str, topic: str) -> dict[int, int]:
-    """The first offset each partition still holds. Raises Unreachable."""
+    """Returns the first offset that each partition still holds. Raises Unreachable."""
     return {partition: begin for partition, (begin, _) in offsets(servers, topic).items()}
 
 
 def end_offsets(servers: str, topic: str) -> dict[int, int]:
-    """The next offset of each partition. Raises Unreachable."""
+    """Returns the next offset of each partition. Raises Unreachable."""
     return {partition: end for partition, (_, end) in offsets(servers, topic).items()}
 
 
 def records(
     servers: str, topic: str, spans: Mapping[int, tuple[int, int]], only_committed: bool = False
 ) -> dict[int, list[Record]]:
-    """The records of each partition from its first offset on until one reaches the second; fewer where it ends before.
+    """Returns the records of each partition, from its first offset until a record reaches the second one.
 
-    only_committed: none of a transaction that was aborted.
-
-    Offsets without a record, as compaction and transactions leave them, are stepped over. Raises Unreachable.
+    Offsets without a record are skipped. only_committed: leaves out aborted transactions. Raises Unreachable.
     """
-    found: dict[int, list[Record]] = {partition: [] for partition in spans}
-    awaited = {partition: until for partition, (_, until) in spans.items()}
+    records_read: dict[int, list[Record]] = {partition: [] for partition in spans}
+    last_offsets = {partition: until for partition, (_, until) in spans.items()}
     consumer = _consumer(servers, only_committed)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
-        while awaited:
+        while last_offsets:
             message = consumer.poll(max(0.0, deadline - time.monotonic()))
             if message is None:
                 raise Unreachable(f"the broker at {servers} hands out no records of '{topic}': see its log")
             partition, error = message.partition(), message.error()
-            if partition not in awaited or (error and error.code() != KafkaError._PARTITION_EOF):
+            if partition not in last_offsets or (error and error.code() != KafkaError._PARTITION_EOF):
                 continue
             if not error:
-                found[partition].append(_record(message))
-            if error or found[partition][-1].offset >= awaited[partition]:
-                del awaited[partition]
+                records_read[partition].append(_record(message))
+            if error or records_read[partition][-1].offset >= last_offsets[partition]:
+                del last_offsets[partition]
                 consumer.pause([TopicPartition(topic, partition)])
     finally:
         consumer.close()
-    return found
+    return records_read
 
 
 def _consumer(servers: str, only_committed: bool) -> Consumer:
-    # It joins no group and commits nothing; the client wants a group's name all the same.
+    # The client requires a group id, although this consumer joins no group and commits nothing.
     return Consumer(
         {
             "bootstrap.servers": servers,
@@ -232,11 +233,11 @@ def _consumer(servers: str, only_committed: bool) -> Consumer:
             "isolation.level": "read_committed" if only_committed else "read_uncommitted",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            # So that the end of a partition is told at once, not after half a second.
+            # Reports the end of a partition at once instead of after 500 ms.
             "fetch.wait.max.ms": 10,
             "fetch.message.max.bytes": 64 * 1024,
             "queued.min.messages": 100,
-            # So that one full partition does not hold up the others for a second.
+            # Keeps one full partition from delaying the others by a second.
             "fetch.queue.backoff.ms": 1,
         }
     )

@@ -1,12 +1,13 @@
-"""Kafka's clock: how long until retention deletes what a flow has not read, and what it has deleted already.
+"""Tells when Kafka's retention deletes what a flow has not read, and what it has deleted already.
 
-Positions are the next offsets to read, as a checkpoint keeps them. A partition without one is unread from 0 on, as for
-Spark. Of the two limits the one that comes first counts:
+Positions are the next offsets to read, as in a checkpoint. Spark reads a partition without a position from offset 0 on.
+The earlier of two limits counts:
 
-- By time, a lower bound. Kafka deletes segments, oldest first, once the newest timestamp in them is `retention.ms` old.
-  So an unread record stays until it and all before it are that old: one record dated 1970 does not start the clock.
-- By size, an estimate. No client is told how many bytes a partition has. Sampled records give the unread bytes, the age
-  of the first of them the rate at which they come; they fall off once they have grown to `retention.bytes`.
+- Time gives a lower bound. Kafka deletes the oldest segment once its newest timestamp is older than `retention.ms`.
+  An unread record therefore stays until it and all records before it are that old.
+- Size gives an estimate, because Kafka does not tell clients how many bytes a partition has. A sample of records gives
+  the unread bytes, and the age of the first of them gives their rate of arrival. Unread records are deleted once they
+  have grown to `retention.bytes`.
 """
 
 import time
@@ -16,17 +17,18 @@ from dataclasses import dataclass
 from include.readers import kafka_broker
 from include.readers.kafka_broker import Record
 
-# Records looked at before and from a position.
+# The number of records that are sampled before and after a position.
 AROUND = 10
-# What Kafka adds to a record that is a batch of its own: the most there is, so that the estimate errs early.
+# Kafka's largest overhead for a record: that of a batch with one record. It makes the estimate err on the early side.
 OVERHEAD_BYTES = 70
 
 
 @dataclass(frozen=True)
 class Clock:
-    """`expires_in_seconds` is 0 where records are due or lost, None where retention takes nothing unread.
+    """When retention deletes the first unread record of a partition.
 
-    oldest_at: when the first unread record was made, by its own time in seconds; None where there is none.
+    expires_in_seconds: 0 where records are due or lost, None where retention deletes nothing unread.
+    oldest_at: the timestamp of the first unread record, in seconds since 1970; None where there is none.
     """
 
     topic: str
@@ -43,9 +45,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class Lost:
-    """Offsets from `begin` to before `end` that the broker has no more: unread ones; read ones where it `shrank`.
+    """Offsets from `begin` to before `end` that the broker no longer has.
 
-    end is None where nobody knows it, because the topic is gone.
+    shrank: they were read, and the partition ends before them; else they are unread. end is None for a deleted topic.
     """
 
     topic: str
@@ -57,7 +59,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a topic's configuration lets retention delete; None is no limit."""
+    """What a topic's configuration lets retention delete, in seconds and bytes; None is no limit."""
 
     seconds: float | None
     size: int | None
@@ -82,7 +84,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a flow stands in a partition."""
+    """A flow's position in a partition, and the partition's first and next offset."""
 
     topic: str
     partition: int
@@ -109,28 +111,28 @@ class Place:
 
 
 def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[Clock]:
-    """The clock of each partition. Raises Unreachable."""
+    """Returns the clock of each partition of a topic. Raises Unreachable."""
     topics = kafka_broker.Topics(servers)
     return clocks(servers, _places(topics, topic, positions), Limits.of(topics.configuration(topic)))
 
 
 def clocks(servers: str, places: Iterable[Place], limits: Limits) -> list[Clock]:
-    """Of places in one topic, which has these limits. Raises Unreachable."""
-    asked = list(places)
-    spans = {place.partition: place.around for place in asked if place.unread}
-    records = kafka_broker.records(servers, asked[0].topic, spans) if spans else {}
-    now = time.time()
-    return [_clock(place, limits, records.get(place.partition, []), now) for place in asked]
+    """Returns the clocks of places in one topic, which has these limits. Raises Unreachable."""
+    listed = list(places)
+    spans = {place.partition: place.around for place in listed if place.unread}
+    records = kafka_broker.records(servers, listed[0].topic, spans) if spans else {}
+    now_seconds = time.time()
+    return [_clock(place, limits, records.get(place.partition, []), now_seconds) for place in listed]
 
 
 def soonest(clocks: Iterable[Clock]) -> Clock | None:
-    """The one that runs out first; None where none runs."""
-    running = [(one.expires_in_seconds, one) for one in clocks if one.expires_in_seconds is not None]
-    return min(running, key=lambda one: one[0])[1] if running else None
+    """Returns the clock that expires first; None where none expires."""
+    running = [(clock.expires_in_seconds, clock) for clock in clocks if clock.expires_in_seconds is not None]
+    return min(running, key=lambda candidate: candidate[0])[1] if running else None
 
 
 def lost(servers: str, topic: str, positions: Mapping[int, int]) -> list[Lost]:
-    """What lies between the positions and what the broker has. Raises Unreachable."""
+    """Returns the offsets between the positions and what the broker still has. Raises Unreachable."""
     return [place.lost for place in _places(kafka_broker.Topics(servers), topic, positions) if place.lost]
 
 
@@ -142,8 +144,8 @@ def _places(topics: kafka_broker.Topics, topic: str, positions: Mapping[int, int
     ]
 
 
-def _clock(place: Place, limits: Limits, records: list[Record], now: float) -> Clock:
-    def says(seconds: float | None, why: str) -> Clock:
+def _clock(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> Clock:
+    def result(seconds: float | None, why: str) -> Clock:
         return Clock(
             *(place.topic, place.partition, place.position, place.begin, place.end, place.unread),
             *(None if seconds is None else max(0.0, seconds), limits.seconds, why, oldest_at),
@@ -152,29 +154,31 @@ def _clock(place: Place, limits: Limits, records: list[Record], now: float) -> C
     unread = [record for record in records if record.offset >= place.position]
     oldest_at = min(unread, key=lambda record: record.offset).timestamp if unread else None
 
-    if gone := place.lost:
-        if gone.shrank:
-            return says(None, f"the partition ends at {place.end}, before the position: it was cut or created anew")
-        return says(0, f"offsets {gone.begin} to {place.begin - 1} were deleted before they were read")
+    if lost_range := place.lost:
+        if lost_range.shrank:
+            return result(None, f"the partition ends at {place.end}, before the position: it was cut or created anew")
+        return result(0, f"offsets {lost_range.begin} to {place.begin - 1} were deleted before they were read")
     if not place.unread:
-        return says(None, "everything is read")
+        return result(None, "everything is read")
     compaction = "; compaction may remove the older values of a key before they are read" if limits.compacts else ""
     if not limits.some:
-        return says(None, f"no time and no size is set after which records are deleted{compaction}")
+        return result(None, f"no time and no size is set after which records are deleted{compaction}")
     if not unread:
-        return says(None, "no record is left to read, only the marks of transactions")
-    running = [said for by in (_by_time, _by_size) if (said := by(place, limits, records, now))]
-    if not running:
-        return says(None, f"retention.bytes fills at an unknown rate: the unread records are dated ahead{compaction}")
-    seconds, why = min(running)
-    return says(seconds, why + compaction)
+        return result(None, "no record is left to read, only the marks of transactions")
+    expiries = [
+        expiry for expiry_by in (_by_time, _by_size) if (expiry := expiry_by(place, limits, records, now_seconds))
+    ]
+    if not expiries:
+        return result(None, f"retention.bytes fills at an unknown rate: the unread records are dated ahead{compaction}")
+    seconds, why = min(expiries)
+    return result(seconds, why + compaction)
 
 
-def _by_time(place: Place, limits: Limits, records: list[Record], now: float) -> tuple[float, str] | None:
+def _by_time(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> tuple[float, str] | None:
     if limits.seconds is None:
         return None
-    first = _first(place, records)
-    age = now - max(record.timestamp for record in records if record.offset <= first.offset)
+    first = _first_unread(place, records)
+    age = now_seconds - max(record.timestamp for record in records if record.offset <= first.offset)
     dated = f"{age:,.0f} s old" if age >= 0 else f"dated {-age:,.0f} s ahead"
     return limits.seconds - age, (
         f"what is stored up to its first unread record, offset {first.offset}, is {dated}, "
@@ -182,18 +186,18 @@ def _by_time(place: Place, limits: Limits, records: list[Record], now: float) ->
     )
 
 
-def _by_size(place: Place, limits: Limits, records: list[Record], now: float) -> tuple[float, str] | None:
-    age = now - _first(place, records).timestamp
+def _by_size(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> tuple[float, str] | None:
+    age = now_seconds - _first_unread(place, records).timestamp
     if limits.size is None or age <= 0:
         return None
-    # The partition is hardly ever larger than this, so a larger sample is compressed on the broker.
-    most = (limits.size + limits.segment_size) / (place.end - place.begin)
-    sampled = OVERHEAD_BYTES + sum(record.size for record in records) / len(records)
-    unread = place.unread * min(most, sampled)
+    # A partition rarely exceeds its limit by more than one segment. A larger sample mean indicates compression.
+    largest_mean = (limits.size + limits.segment_size) / (place.end - place.begin)
+    sampled_mean = OVERHEAD_BYTES + sum(record.size for record in records) / len(records)
+    unread = place.unread * min(largest_mean, sampled_mean)
     return age * (limits.size / unread - 1), (
         f"by estimate {unread:,.0f} bytes are unread after {age:,.0f} s, and retention.bytes keeps {limits.size:,}"
     )
 
 
-def _first(place: Place, records: list[Record]) -> Record:
+def _first_unread(place: Place, records: list[Record]) -> Record:
     return min((record for record in records if record.offset >= place.position), key=lambda record: record.offset)

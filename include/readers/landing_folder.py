@@ -1,6 +1,6 @@
-"""What lies in a landing folder, and which of it a flow has taken: without a JVM.
+"""Lists the files in a landing folder, and which of them a flow has read, without a JVM.
 
-Spark's file source writes each file it plans to read into `sources/0` of the checkpoint, before the batch is planned.
+Spark's file source logs each file in `sources/0` of the checkpoint before it plans the file's batch.
 """
 
 import json
@@ -18,14 +18,14 @@ from include.settings import settings
 from include.spec import Files
 
 COMPACT = ".compact"
-# What Spark's listing leaves out beside names that begin with a dot or an underscore, and which of these it takes.
+# Spark's listing skips names with this suffix, and names that begin with a dot or an underscore, except SHOWN.
 UNFINISHED = "._COPYING_"
 SHOWN = ("_metadata", "_common_metadata")
 
 
 @dataclass(frozen=True)
 class Landed:
-    """A file that lies in the folder now. modified_ms: since 1970."""
+    """A file that is in the folder now. modified_ms: milliseconds since 1970."""
 
     path: str
     bytes: int
@@ -34,7 +34,10 @@ class Landed:
 
 @dataclass(frozen=True)
 class Taken:
-    """A file that the source has planned. uri: as Spark writes it. found_ms: its date at that time, 0 if unknown."""
+    """A file in the source's log. uri: as Spark writes it. entry: the number of the log entry.
+
+    found_ms: its modification time when Spark found it, in milliseconds since 1970; 0 if unknown.
+    """
 
     uri: str
     found_ms: int
@@ -42,77 +45,82 @@ class Taken:
 
     @property
     def path(self) -> str:
-        """As the file system has it."""
+        """The path in the file system."""
         parts = urlsplit(self.uri)
         return unquote(parts.netloc + parts.path)
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a folder, and its path there."""
+    """Returns the file system of a folder, and the folder's path there."""
     if "://" not in folder:
         return fs.LocalFileSystem(), folder
-    # Hadoop's name for it.
+    # Hadoop calls the scheme s3a, Arrow calls it s3.
     return fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
 
 
 def landed(source: Files) -> dict[str, Landed]:
-    """By path, the files that the source would take. Raises Unreachable where the folder is not there."""
+    """Returns the files that Spark's source would read, by path.
+
+    Raises Unreachable where the folder cannot be listed.
+    """
     folder = settings().folder(source.path)
-    path, found = _list(folder, recursive=True)
+    path, infos = _list_folder(folder, recursive=True)
     return {
-        one.path: Landed(one.path, one.size or 0, (one.mtime_ns or 0) // 1_000_000)
-        for one in found
-        if one.type == fs.FileType.File
-        and fnmatchcase(one.base_name, source.pattern)
-        and not any(_is_hidden(part) for part in one.path.removeprefix(path).split("/"))
+        info.path: Landed(info.path, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
+        for info in infos
+        if info.type == fs.FileType.File
+        and fnmatchcase(info.base_name, source.pattern)
+        and not any(_is_hidden(part) for part in info.path.removeprefix(path).split("/"))
     }
 
 
 def require(folder: str) -> None:
-    """Raises Unreachable where it cannot be listed."""
-    _list(folder, recursive=False)
+    """Raises Unreachable where the folder cannot be listed."""
+    _list_folder(folder, recursive=False)
 
 
 def taken(checkpoint: Path, end: Any) -> list[Taken]:
-    """Every file up to the source offset `end`, in the order in which they were found. Raises Broken."""
+    """Returns the files up to the source offset `end`, in the order in which Spark found them. Raises Broken."""
     if end is None:
         return []
-    found = [one for one in _entries(checkpoint) if one.entry <= int(end["logOffset"])]
-    # Spark would read again what its log has lost, without a word.
-    if max((one.entry for one in found), default=-1) < int(end["logOffset"]):
+    files = [file for file in _log_entries(checkpoint) if file.entry <= int(end["logOffset"])]
+    # Spark would silently read the files again that its log has lost.
+    if max((file.entry for file in files), default=-1) < int(end["logOffset"]):
         raise _damaged(checkpoint / "sources" / "0", "ends before what the batches have read")
-    return found
+    return files
 
 
 def of_batch(checkpoint: Path, begin: Any, end: Any) -> list[Taken]:
-    """The files of the batch that spans these source offsets."""
-    before = -1 if begin is None else int(begin["logOffset"])
-    return [one for one in taken(checkpoint, end) if one.entry > before]
+    """Returns the files of the batch between these source offsets."""
+    previous_entry = -1 if begin is None else int(begin["logOffset"])
+    return [file for file in taken(checkpoint, end) if file.entry > previous_entry]
 
 
 def waiting(source: Files, checkpoint: Path, end: Any) -> list[Landed]:
-    """The files that lie there and were not read yet. Raises Unreachable."""
-    known = {one.path for one in taken(checkpoint, end)}
-    return [file for path, file in landed(source).items() if path not in known]
+    """Returns the files in the folder that were not read yet. Raises Unreachable."""
+    read_paths = {file.path for file in taken(checkpoint, end)}
+    return [file for path, file in landed(source).items() if path not in read_paths]
 
 
-def changed(files: list[Taken], lying: dict[str, Landed]) -> list[tuple[Taken, Landed]]:
-    """Of the files that were taken, those that have another date now."""
+def changed(files: list[Taken], in_folder: dict[str, Landed]) -> list[tuple[Taken, Landed]]:
+    """Returns the files that have another modification time now. in_folder: as `landed`."""
     return [
-        (one, now) for one in files if one.found_ms and (now := lying.get(one.path)) and now.modified_ms != one.found_ms
+        (file, current)
+        for file in files
+        if file.found_ms and (current := in_folder.get(file.path)) and current.modified_ms != file.found_ms
     ]
 
 
 def seed(checkpoint: Path, files: list[Taken]) -> None:
-    """Let a new checkpoint's source begin with these files as taken, all by its entry 0."""
-    lines = [json.dumps({"path": one.uri, "timestamp": one.found_ms, "batchId": 0}) for one in files]
+    """Makes a new checkpoint's source treat these files as read, in its log entry 0."""
+    lines = [json.dumps({"path": file.uri, "timestamp": file.found_ms, "batchId": 0}) for file in files]
     log = checkpoint / "sources" / "0"
     log.mkdir(parents=True)
     (log / "0").write_text("\n".join(["v1", *lines]))
 
 
-def _list(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
-    """The folder's path in its file system, and what lies there."""
+def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
+    """Returns the folder's path in its file system, and the entries of the folder."""
     try:
         system, path = file_system(folder)
         return path, system.get_file_info(fs.FileSelector(path, recursive=recursive))
@@ -120,8 +128,8 @@ def _list(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
         raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
 
 
-def _entries(checkpoint: Path) -> Iterator[Taken]:
-    """All of the log: its newest compaction, which holds everything before it, and what came after."""
+def _log_entries(checkpoint: Path) -> Iterator[Taken]:
+    """Yields the whole log: the newest compaction, which includes everything before it, and the later entries."""
     log = checkpoint / "sources" / "0"
     files = {entry.name: entry for entry in log.iterdir()} if log.is_dir() else {}
     compacted = max((int(name.removesuffix(COMPACT)) for name in files if name.endswith(COMPACT)), default=-1)
@@ -129,10 +137,10 @@ def _entries(checkpoint: Path) -> Iterator[Taken]:
     if later and later != list(range(compacted + 1, later[-1] + 1)):
         raise _damaged(log, "has a hole")
     for name in [f"{compacted}{COMPACT}"] * (compacted >= 0) + [str(number) for number in later]:
-        yield from _read(files[name])
+        yield from _read_log_file(files[name])
 
 
-def _read(file: Path) -> Iterator[Taken]:
+def _read_log_file(file: Path) -> Iterator[Taken]:
     try:
         version, *lines = file.read_text(errors="replace").splitlines() or [""]
     except FileNotFoundError as error:
@@ -156,7 +164,7 @@ def _damaged(file: Path, what: str) -> Broken:
 
 
 def _is_hidden(name: str) -> bool:
-    """As Spark's listing has it."""
+    """Returns whether Spark's listing skips the name."""
     if name.startswith(SHOWN):
         return False
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith(UNFINISHED)

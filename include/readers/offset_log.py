@@ -1,4 +1,4 @@
-"""The batches a checkpoint has planned, with what was frozen for them, and what a restart makes of that."""
+"""Reads the batches that a checkpoint has planned, and what a restart does with them."""
 
 import json
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ OWNER = "owner.json"
 
 @dataclass(frozen=True)
 class Planned:
-    """What `offsets/N` says, in Spark's form v1 or v2. end: where the batch ends in its source, None for the beginning.
+    """The content of `offsets/N` in Spark's format v1 or v2. end: the source offset at the batch's end, None for `-`.
 
-    at: when it was planned, seconds since 1970; None in a batch that a new generation was seeded with.
-    conf: the Spark settings that were frozen with it.
+    at: when the batch was planned, in seconds since 1970; None in the batch that seeds a generation.
+    conf: the Spark settings that Spark stored with the batch.
     """
 
     batch: int
@@ -29,10 +29,10 @@ class Planned:
 class Restart:
     """What a start of the flow does first.
 
-    replays: the batch that is planned and not done: read again with these offsets and settings, and today's code.
-    next_batch: the first whose offsets are not fixed yet. conf: the settings that hold for all batches of this
-    generation, as Spark takes them from the newest planned batch whatever the session says.
-    deployed: by number of the first batch, the definitions (SHA-256) that made the rows.
+    replays: the batch that is planned and not committed. It keeps its offsets and settings, and runs today's code.
+    next_batch: the first batch without offsets.
+    conf: the settings of all batches of this generation. Spark takes them from the newest planned batch.
+    deployed: the definition (SHA-256) of the transform, by the first batch that used it.
     """
 
     replays: Planned | None
@@ -48,7 +48,7 @@ class Restart:
                 f"a restart replays batch {self.replays.batch} up to {json.dumps(self.replays.end)} with its frozen "
                 f"settings and today's code, then plans batch {self.next_batch}"
             )
-        # What OffsetSeqMetadata freezes is set into the session at every start, and frozen again with the next batch.
+        # Spark restores the settings of OffsetSeqMetadata at every start, and stores them again with the next batch.
         frozen = (
             f"the {len(self.conf)} Spark settings frozen in its checkpoint hold until it has a new generation; a "
             f"changed option of its source (max_offsets, max_files) and the interval hold from batch "
@@ -58,7 +58,7 @@ class Restart:
 
 
 def batch(checkpoint: Path, number: int) -> Planned:
-    """Raises Broken for a file that is missing, damaged, of another format or of several sources."""
+    """Reads a planned batch. Raises Broken for a missing or damaged file, another format, or several sources."""
     file = checkpoint / "offsets" / str(number)
     try:
         version, metadata, *offsets = file.read_text(errors="replace").splitlines()
@@ -71,23 +71,23 @@ def batch(checkpoint: Path, number: int) -> Planned:
     if len(offsets) != 1:
         what = "does not say where its batch ends, it was cut short"
         raise damaged(file, f"is of {len(offsets)} sources, and a flow has one" if offsets else what)
-    # v2 has the source's id in front of its offset.
+    # Format v2 prefixes the offset with the source id.
     offset = offsets[0] if version == "v1" else offsets[0].partition(":")[2]
     try:
-        said = json.loads(metadata or "{}")
+        batch_metadata = json.loads(metadata or "{}")
         end = None if offset == "-" else json.loads(offset)
     except ValueError as error:
         raise damaged(file, "does not say where its batch ends, it was cut short") from error
-    planned_ms = said.get("batchTimestampMs")
-    return Planned(number, end, planned_ms / 1000 if planned_ms else None, dict(said.get("conf") or {}))
+    planned_ms = batch_metadata.get("batchTimestampMs")
+    return Planned(number, end, planned_ms / 1000 if planned_ms else None, dict(batch_metadata.get("conf") or {}))
 
 
 def check_commit(checkpoint: Path, number: int) -> None:
-    """Raises Broken where `commits/N`, in Spark's form v1 or v2, was cut short."""
+    """Raises Broken where `commits/N`, in Spark's format v1 or v2, was cut short."""
     file = checkpoint / "commits" / str(number)
-    version, _, said = file.read_text(errors="replace").partition("\n")
+    version, _, commit_metadata = file.read_text(errors="replace").partition("\n")
     try:
-        if version.strip() in ("v1", "v2") and isinstance(json.loads(said or "{}"), dict):
+        if version.strip() in ("v1", "v2") and isinstance(json.loads(commit_metadata or "{}"), dict):
             return
     except ValueError:
         pass
@@ -95,7 +95,7 @@ def check_commit(checkpoint: Path, number: int) -> None:
 
 
 def owner(checkpoint: Path) -> dict[str, Any]:
-    """What `owner.json` says. Raises Broken where it is missing or unreadable."""
+    """Returns the content of `owner.json`. Raises Broken where it is missing or unreadable."""
     try:
         return dict(json.loads((checkpoint / OWNER).read_text()))
     except (OSError, ValueError) as error:
@@ -107,19 +107,21 @@ def owner(checkpoint: Path) -> dict[str, Any]:
 
 
 def restart(checkpoint: Path) -> Restart:
-    """Raises Broken where the newest planned batch cannot be read."""
+    """Returns what a start of the flow does. Raises Broken where the newest planned batch cannot be read."""
     newest = max(numbers(checkpoint / "offsets"), default=-1)
-    done = max(numbers(checkpoint / "commits"), default=-1)
-    found = batch(checkpoint, newest) if newest >= 0 else None
-    definitions = {one["from_batch"]: one["sha256"] for one in owner(checkpoint).get("definitions") or []}
-    replays = found if found and newest > done else None
-    return Restart(replays, newest + 1, found.conf if found else {}, definitions)
+    newest_done = max(numbers(checkpoint / "commits"), default=-1)
+    planned = batch(checkpoint, newest) if newest >= 0 else None
+    definitions = {
+        definition["from_batch"]: definition["sha256"] for definition in owner(checkpoint).get("definitions") or []
+    }
+    replays = planned if planned and newest > newest_done else None
+    return Restart(replays, newest + 1, planned.conf if planned else {}, definitions)
 
 
 def begins(checkpoint: Path) -> Any:
-    """Where a Kafka query found the beginning of its source, `{topic: {partition: offset}}`; None where nobody says."""
+    """Returns the offsets at which a Kafka query began, `{topic: {partition: offset}}`; None where they are unknown."""
     try:
-        # A zero byte is in front, so that old versions of Spark do not read it.
+        # Spark prefixes a zero byte, so that old versions of Spark reject the file.
         return json.loads((checkpoint / "sources" / "0" / "0").read_text().lstrip("\0").partition("\n")[2])
     except (OSError, ValueError):
         return None

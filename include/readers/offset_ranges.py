@@ -1,4 +1,4 @@
-"""What lies between two offsets of a source, in ranges that can be compared, counted and read."""
+"""Describes what lies between two source offsets as ranges that can be compared, counted and read."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, order=True)
 class Range:
-    """Offsets from `first` to before `after` of a partition of a topic."""
+    """The offsets from `first` to before `after` of a topic partition."""
 
     topic: str
     partition: int
@@ -18,12 +18,12 @@ class Range:
         return self.after - self.first
 
     def __str__(self) -> str:
-        said = f"{self.first}" if self.count == 1 else f"{self.first} to {self.after - 1}"
-        return f"{self.topic}/{self.partition} {said}"
+        offsets = f"{self.first}" if self.count == 1 else f"{self.first} to {self.after - 1}"
+        return f"{self.topic}/{self.partition} {offsets}"
 
 
 def of_kafka(begin: Any, end: Any) -> list[Range]:
-    """The ranges of a batch that are not empty. A partition without a beginning is read from 0 on, as Spark does."""
+    """Returns a batch's non-empty ranges. As in Spark, a partition without a begin offset is read from 0 on."""
     ranges = []
     for topic, partitions in (end or {}).items():
         for partition, after in partitions.items():
@@ -34,29 +34,29 @@ def of_kafka(begin: Any, end: Any) -> list[Range]:
 
 
 def joined(ranges: list[Range]) -> list[Range]:
-    """The same, with neighbours as one."""
-    found: list[Range] = []
-    for one in sorted(ranges):
-        last = found[-1] if found else None
-        if last and (last.topic, last.partition, last.after) == (one.topic, one.partition, one.first):
-            found[-1] = Range(one.topic, one.partition, last.first, one.after)
+    """Returns the ranges, with adjacent ones merged."""
+    merged: list[Range] = []
+    for current in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last and (last.topic, last.partition, last.after) == (current.topic, current.partition, current.first):
+            merged[-1] = Range(current.topic, current.partition, last.first, current.after)
         else:
-            found.append(one)
-    return found
+            merged.append(current)
+    return merged
 
 
 def place(offset: Any) -> tuple[int, int]:
-    """A Delta offset as version and index, which can be compared."""
+    """Returns a Delta offset as a comparable pair of version and index."""
     return int(offset["reservoirVersion"]), int(offset["index"])
 
 
 def is_kafka(source: Any) -> bool:
-    """Whether a stamp's source is that of topics."""
+    """Returns whether the source in a commit's metadata is Kafka."""
     return isinstance(source, dict) and "topics" in source
 
 
 def say(source: Any, begin: Any, end: Any) -> str:
-    """What a batch read, in one line."""
+    """Describes in one line what a batch read."""
     if end is None:
         return "nothing"
     if is_kafka(source):
@@ -65,44 +65,49 @@ def say(source: Any, begin: Any, end: Any) -> str:
         first = 0 if begin is None else int(begin["logOffset"]) + 1
         return f"files of entries {first} to {end['logOffset']}" if first <= int(end["logOffset"]) else "nothing"
     table = (source or {}).get("table", "its source")
-    since = "its beginning" if begin is None else _after(begin)
-    return f"{table} from {since} to {_up_to(end)}"
+    start = "its beginning" if begin is None else _start_words(begin)
+    return f"{table} from {start} to {_end_words(end)}"
 
 
-def _after(offset: Any) -> str:
+def _start_words(offset: Any) -> str:
     version, index = place(offset)
     if index < 0:
         return f"version {version}"
     return f"version {version} behind file {index}"
 
 
-def _up_to(offset: Any) -> str:
+def _end_words(offset: Any) -> str:
     version, index = place(offset)
     if index < 0:
         return f"the end of version {version - 1}"
     return f"file {index} of {'the snapshot of ' if offset.get('isStartingVersion') else ''}version {version}"
 
 
-def difference(to: Any, then: Any) -> str | None:
-    """How a batch that begins at `then` does not go on where the one before ended; None where it does."""
-    if to == then or to is None or then is None:
-        return None if to == then else f"one ends at {to}, the next begins at {then}"
-    if "reservoirVersion" in to and "reservoirVersion" in then:
-        one, other = place(to), place(then)
-        if to.get("reservoirId") != then.get("reservoirId"):
+def difference(end: Any, start: Any) -> str | None:
+    """Describes how a batch that begins at `start` does not continue the previous one, which ended at `end`.
+
+    Returns None where it does.
+    """
+    if end == start or end is None or start is None:
+        return None if end == start else f"one ends at {end}, the next begins at {start}"
+    if "reservoirVersion" in end and "reservoirVersion" in start:
+        end_place, start_place = place(end), place(start)
+        if end.get("reservoirId") != start.get("reservoirId"):
             return "the source table is another one"
-        if one == other:
+        if end_place == start_place:
             return None
-        kind = "read twice" if other < one else "never read"
-        return f"{min(one, other)} to {max(one, other)} (version, index) of the source are {kind}"
-    if "logOffset" in to and "logOffset" in then:
-        if int(to["logOffset"]) == int(then["logOffset"]):
+        kind = "read twice" if start_place < end_place else "never read"
+        return (
+            f"{min(end_place, start_place)} to {max(end_place, start_place)} (version, index) of the source are {kind}"
+        )
+    if "logOffset" in end and "logOffset" in start:
+        if int(end["logOffset"]) == int(start["logOffset"]):
             return None
-        return f"one ends at entry {to['logOffset']} of the files, the next begins behind {then['logOffset']}"
-    said = [f"{one} are never read" for one in of_kafka(to, then) if one.count > 0]
-    said += [
-        f"{Range(one.topic, one.partition, one.after, one.first)} are read twice"
-        for one in of_kafka(to, then)
-        if one.count < 0
+        return f"one ends at entry {end['logOffset']} of the files, the next begins behind {start['logOffset']}"
+    sentences = [f"{range_} are never read" for range_ in of_kafka(end, start) if range_.count > 0]
+    sentences += [
+        f"{Range(range_.topic, range_.partition, range_.after, range_.first)} are read twice"
+        for range_ in of_kafka(end, start)
+        if range_.count < 0
     ]
-    return "; ".join(said) or None
+    return "; ".join(sentences) or None

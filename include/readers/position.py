@@ -1,4 +1,4 @@
-"""Where a flow stands in its source, as its newest checkpoint says: without a JVM."""
+"""Reads a flow's position in its source from its newest checkpoint, without a JVM."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,9 @@ from include.settings import settings
 
 @dataclass(frozen=True)
 class Position:
-    """checkpoint: of the generation. planned, committed: its newest batches, None before the first.
+    """A flow's position. checkpoint: the directory of the generation. planned, committed: its newest batches or None.
 
-    offset: where the committed batch ended in its source, as `checkpoint.end_offset`; None before the first.
+    offset: where the committed batch ended in its source, as `checkpoint.end_offset`; None before the first batch.
     """
 
     generation: int
@@ -24,18 +24,18 @@ class Position:
     @property
     def in_flight(self) -> int | None:
         """The batch that is planned and not committed; None where there is none."""
-        done = -1 if self.committed is None else self.committed
-        return self.planned if self.planned is not None and self.planned > done else None
+        newest_done = -1 if self.committed is None else self.committed
+        return self.planned if self.planned is not None and self.planned > newest_done else None
 
 
 def of(flow: str) -> Position | None:
-    """None before it was ever started. Raises Broken where its checkpoint is damaged."""
-    home = settings().checkpoints(flow)
-    generation = checkpoint.newest_generation(home)
+    """Returns a flow's position; None before its first start. Raises Broken where its checkpoint is damaged."""
+    checkpoints = settings().checkpoints(flow)
+    generation = checkpoint.newest_generation(checkpoints)
     if generation is None:
         return None
-    directory = home / str(generation)
-    # In this order: a batch that is committed in between was planned.
+    directory = checkpoints / str(generation)
+    # Reading `commits` first guarantees that committed is not newer than planned.
     committed = checkpoint.last_committed(directory)
     planned = checkpoint.last_planned(directory)
     offset = None if committed is None else checkpoint.end_offset(directory, committed)

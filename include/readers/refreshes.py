@@ -1,4 +1,4 @@
-"""What the refreshes of a materialized view say of themselves in its log."""
+"""Reads the refreshes of a materialized view from its log."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from include.readers.delta_log import Commit, Log
 from include.settings import settings
 from include.spec import Delta, Table
 
-# Where a commit's stamp names its run, and those of its sources that held no rows.
+# The userMetadata keys of a refresh's run, and of its sources that held no rows.
 RUN, EMPTY = "refresh", "empty_sources"
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """The commit of one. read: by table, the version that was read. run_reads: the same of all views of its run.
+    """A refresh and its commit. tally: row counts, as `include.engine.batch.quality.RowCounts`.
 
-    tally: what became of the rows that were computed, as `include.engine.batch.quality.RowCounts`.
-    empty: the tables that held no rows when they were read.
+    read: the version of each table that it read. run_reads: the same for all views of its run.
+    empty: the tables that held no rows when it read them.
     """
 
     run: str
@@ -33,42 +33,47 @@ class Refresh:
 
 
 def of_commit(commit: Commit) -> Refresh | None:
-    """None where it is no refresh."""
-    said = commit.metadata
-    if RUN not in said:
+    """Returns the refresh that made the commit; None for any other commit."""
+    metadata = commit.metadata
+    if RUN not in metadata:
         return None
-    return Refresh(said[RUN], said["read"], said["run_reads"], said["rows"], commit, tuple(said.get(EMPTY, ())))
+    return Refresh(
+        metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"], commit, tuple(metadata.get(EMPTY, ()))
+    )
 
 
 def words(commit: Commit) -> str:
-    """What it did; nothing where it is no refresh."""
-    if (done := of_commit(commit)) is None:
+    """Describes a refresh in words; empty for any other commit."""
+    if (refresh := of_commit(commit)) is None:
         return ""
-    read = ", ".join(f"{table} version {version}" for table, version in done.read.items())
-    return f"{done.tally['kept']:,} rows from {read}, in run '{done.run}'"
+    read = ", ".join(f"{table} version {version}" for table, version in refresh.read.items())
+    return f"{refresh.tally['kept']:,} rows from {read}, in run '{refresh.run}'"
 
 
 def lacking(views: Iterable[Table]) -> dict[str, str]:
-    """By view, in graph order, a table that it reads and that nobody has stored, nor one of the views before it."""
-    found: dict[str, str] = {}
-    made: set[str] = set()
+    """Returns the views that cannot be refreshed, in graph order, each with a missing table that it reads.
+
+    A table is missing if it is not stored and none of the previous views makes it.
+    """
+    missing_tables: dict[str, str] = {}
+    refreshable: set[str] = set()
     for view in views:
-        read = [one.source.table for one in view.readers if isinstance(one.source, Delta)]
-        missing = next((table for table in read if table not in made and not settings().is_stored(table)), None)
+        read = [reader.source.table for reader in view.readers if isinstance(reader.source, Delta)]
+        missing = next((table for table in read if table not in refreshable and not settings().is_stored(table)), None)
         if missing:
-            found[view.name] = missing
+            missing_tables[view.name] = missing
         else:
-            made.add(view.name)
-    return found
+            refreshable.add(view.name)
+    return missing_tables
 
 
 def not_refreshed(view: Table, table: str) -> str:
-    """For whoever asked for a refresh: `table`, which it reads, is not stored."""
+    """Explains that a view was not refreshed because `table`, which it reads, is not stored."""
     return f"{view.name}: not refreshed, and left as it was: {table}, which it reads, holds no rows yet; {comes(view)}"
 
 
 def comes(view: Table) -> str:
-    """When it is refreshed next, in words."""
+    """Describes when the view is refreshed next."""
     by_hand = f"by `airflow dags trigger refresh.{view.name}`"
     return (
         f"it comes next by its schedule '{view.schedule}' (UTC), or {by_hand}" if view.schedule else f"next {by_hand}"
@@ -76,49 +81,49 @@ def comes(view: Table) -> str:
 
 
 def lacks(view: Table) -> str:
-    """What a reader must know before they trust it, in words; nothing where all is well."""
+    """Describes what is wrong with the view's rows; empty where all is well."""
     try:
-        done = newest(view.name)
+        refresh = newest(view.name)
     except (SluiceError, DeltaError, OSError) as error:
         return str(error)
-    if done and done.empty:
-        return f"last refreshed when {' and '.join(done.empty)} held no rows; {comes(view)}"
-    if done or settings().is_stored(view.name):
-        # Its log may be too short to show its refresh.
+    if refresh and refresh.empty:
+        return f"last refreshed when {' and '.join(refresh.empty)} held no rows; {comes(view)}"
+    if refresh or settings().is_stored(view.name):
+        # The log may no longer have the refresh.
         return ""
     missing = lacking([view]).get(view.name)
     return f"never refreshed{f': {missing}, which it reads, holds no rows yet' if missing else ''}; {comes(view)}"
 
 
 def of_view(view: str) -> Iterator[Refresh]:
-    """Those whose commits its log still has, newest first; none before the first."""
+    """Yields the refreshes in the view's log, newest first."""
     if settings().is_stored(view):
         yield from filter(None, map(of_commit, Log(settings().table_path(view)).commits()))
 
 
 def newest(view: str) -> Refresh | None:
-    """None before the first."""
+    """Returns the newest refresh; None before the first."""
     return next(of_view(view), None)
 
 
 def in_run(view: str, run: str) -> Refresh | None:
-    """None where the run has not refreshed it."""
-    return next((one for one in of_view(view) if one.run == run), None)
+    """Returns the refresh of a run; None where the run has not refreshed the view."""
+    return next((refresh for refresh in of_view(view) if refresh.run == run), None)
 
 
 def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
-    """Raises Broken where the view holds what was made of newer versions than `read`, or one of these was undone."""
-    held = _held(view)
+    """Raises Broken where the view was refreshed from newer versions than `read`, or a version in `read` was undone."""
+    active = _active_refresh(view)
     for table, version in read.items():
         log = Log(settings().table_path(table))
-        newer = held.read.get(table, 0) if held else 0
+        active_version = active.read.get(table, 0) if active else 0
         why = None
-        # A newer one than there is was of another table, which this one has replaced.
-        if held and version < newer <= log.newest:
-            why = f"and run '{held.run}' has made it of version {newer} since"
-        elif undone := active_commits.undone_by(log, version):
-            restored = active_commits.restored_to(log, undone)
-            why = f"which version {undone.version} took back since: it went back to {restored}"
+        # A version beyond the newest one belongs to an earlier table of this name.
+        if active and version < active_version <= log.newest:
+            why = f"and run '{active.run}' has made it of version {active_version} since"
+        elif restore := active_commits.undone_by(log, version):
+            restored = active_commits.restored_to(log, restore)
+            why = f"which version {restore.version} took back since: it went back to {restored}"
         if why:
             raise Broken(
                 f"{view}: run '{run}' reads {table} at version {version}, {why}; it is left as it was: begin another "
@@ -127,25 +132,29 @@ def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
             )
 
 
-def _held(view: str) -> Refresh | None:
-    """What made the rows that the view holds; None where its log does not say."""
+def _active_refresh(view: str) -> Refresh | None:
+    """Returns the active refresh, whose rows the view holds; None where its log does not have one."""
     if not settings().is_stored(view):
         return None
-    found = (of_commit(commit) for commit, stands in active_commits.commits(Log(settings().table_path(view))) if stands)
-    return next(filter(None, found), None)
+    active = (
+        of_commit(commit) for commit, is_active in active_commits.commits(Log(settings().table_path(view))) if is_active
+    )
+    return next(filter(None, active), None)
 
 
 def verify(view: str) -> list[str]:
-    """Notes on what could not be compared. Raises Unbalanced where the view does not hold what its refresh counted."""
-    done = newest(view)
-    if done is None:
+    """Returns notes on missing data. Raises Unbalanced where the view does not hold the rows its refresh counted."""
+    refresh = newest(view)
+    if refresh is None:
         return [f"{view}: no refresh of it is in its log"]
-    tally, version = done.tally, done.commit.version
-    if tally["read"] != tally["kept"] + tally["dropped"]:
-        raise Unbalanced(f"{view}: run '{done.run}' computed {tally['read']:,} rows, and accounts for others: {tally}")
-    held = [file.rows for file in Log(settings().table_path(view)).state.live]
-    if None in held:
+    counts, version = refresh.tally, refresh.commit.version
+    if counts["read"] != counts["kept"] + counts["dropped"]:
+        raise Unbalanced(
+            f"{view}: run '{refresh.run}' computed {counts['read']:,} rows, and accounts for others: {counts}"
+        )
+    stored = [file.rows for file in Log(settings().table_path(view)).state.live]
+    if None in stored:
         return [f"{view}: its total was not compared with its refresh, as a file does not say its rows"]
-    if (total := sum(filter(None, held))) != tally["kept"]:
-        raise Unbalanced(f"{view} holds {total:,} rows, and its refresh, version {version}, {tally['kept']:,}")
+    if (total := sum(filter(None, stored))) != counts["kept"]:
+        raise Unbalanced(f"{view} holds {total:,} rows, and its refresh, version {version}, {counts['kept']:,}")
     return []

@@ -1,4 +1,4 @@
-"""Where a flow's next generation begins: where the table's last commit of it ended, by its own stamp."""
+"""Finds where a flow's next generation begins: where the flow's last commit to its table ended."""
 
 import math
 import re
@@ -23,12 +23,12 @@ from include.spec import Delta, Files, Kafka, Table, Upsert
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a generation starts.
+    """Where a generation begins.
 
-    offset: as in Spark's checkpoint; None for the source's beginning.
-    after: generation and batch of the commit it follows; None where it follows none.
-    lost: what of its topic is skipped because Kafka no longer holds it.
-    files: those that its table holds already.
+    offset: in Spark's checkpoint format; None for the source's beginning.
+    after: generation and batch of the commit that it follows; None where it follows none.
+    lost: what it skips because Kafka no longer holds it.
+    files: the files that the table already holds.
     """
 
     offset: Any = None
@@ -38,14 +38,14 @@ class Beginning:
 
 
 def identity(table: Table) -> dict[str, Any]:
-    """What has to stay the same for a checkpoint to be of use: source, write mode, keys. Raises Unreachable."""
+    """Returns what must stay the same for a checkpoint to be usable: source, write mode, keys. Raises Unreachable."""
     if isinstance(table.source, Kafka):
         source = topics.source(table.source)
     elif isinstance(table.source, Files):
         source = {"folder": settings().folder(table.source.path)}
     else:
         assert isinstance(table.source, Delta), "a flow has one source"
-        # A checkpoint of appends is none of changes.
+        # A checkpoint of appends cannot continue as one of the change feed.
         source = {"table": table.source.table} | ({"changes": True} if table.source.changes else {})
     write: dict[str, Any] = {"mode": type(table.write).__name__}
     if isinstance(table.write, Upsert):
@@ -55,110 +55,122 @@ def identity(table: Table) -> dict[str, Any]:
 
 
 def last_stamp(table: Table) -> dict[str, Any] | None:
-    """What the flow's newest commit that was not undone says of itself; None where the table holds none of it."""
-    held = (
-        commit.metadata for commit, stands in active_commits.commits(Log(settings().table_path(table.name))) if stands
+    """Returns the userMetadata of the flow's newest active commit; None where the table has none."""
+    active = (
+        commit.metadata
+        for commit, is_active in active_commits.commits(Log(settings().table_path(table.name)))
+        if is_active
     )
-    return next((stamp for stamp in held if stamp.get("flow") == table.flow), None)
+    return next((metadata for metadata in active if metadata.get("flow") == table.flow), None)
 
 
 def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
-    """Where the table ends, by its own last commit. Raises Broken where its source is another now, and Unreachable."""
-    stamp = last_stamp(table)
-    if stamp is None and not accepts_loss:
+    """Returns where the flow's last commit to its table ended.
+
+    accepts_loss: continues behind what Kafka no longer holds. Raises Broken for a changed source, and Unreachable.
+    """
+    metadata = last_stamp(table)
+    if metadata is None and not accepts_loss:
         return Beginning()
-    offset = stamp["source_to"] if stamp else None
-    after = (int(stamp["generation"]), int(stamp["batch"])) if stamp else None
-    was, now = stamp["source"] if stamp else {}, identity(table)["source"]
+    offset = metadata["source_to"] if metadata else None
+    after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
+    previous, current = metadata["source"] if metadata else {}, identity(table)["source"]
     if accepts_loss and isinstance(table.source, Kafka):
-        start, lost = topics.after_loss(offset or {}, was, now)
+        start, lost = topics.after_loss(offset or {}, previous, current)
         return Beginning(start, after, lost)
-    is_same = topics.goes_on(was, now) if isinstance(table.source, Kafka) else was == now
-    if stamp and not is_same:
-        raise _another_source(table, was, now)
-    if stamp and isinstance(table.source, Files):
-        return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, stamp)))
-    if stamp and isinstance(table.source, Delta):
-        offset = behind_replacements(stamp["source_to"], table.source)
+    is_same = topics.goes_on(previous, current) if isinstance(table.source, Kafka) else previous == current
+    if metadata and not is_same:
+        raise _another_source(table, previous, current)
+    if metadata and isinstance(table.source, Files):
+        return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, metadata)))
+    if metadata and isinstance(table.source, Delta):
+        offset = behind_replacements(metadata["source_to"], table.source)
     return Beginning(offset, after)
 
 
 def behind_replacements(offset: dict[str, Any], source: Delta, before: float = math.inf) -> dict[str, Any]:
-    """Past the commits of the source that replaced what the stream has read, where they come next: a backfill, at
-    which a stream of appends stops, and a rewind to where this stream stands.
+    """Returns the offset after the next source commits that replaced rows which the stream has read.
 
-    What stands in them is not left out: the reader's own range is made anew too, or called stale, and what it held
-    beyond the rewind was taken back as well. before: a version; those from there on are left out.
+    These are backfills, at which a stream of appends fails, and rewinds to the stream's position. No rows are left out:
+    the reader's range is backfilled too or marked STALE, and a rewind takes the reader back as well.
+    before: a version. Commits from this version on do not count.
     """
     log = Log(settings().table_path(source.table))
-    feed, found = Feed(log, source.changes), offset
+    feed, resume_offset = Feed(log, source.changes), offset
     version = int(offset["reservoirVersion"])
     has_begun = offset.get("isStartingVersion") or int(offset["index"]) >= 0
     if has_begun and feed.left_of(offset):
         return offset
     read = version if has_begun else version - 1
-    ahead = takewhile(lambda one: one[0].version > read, active_commits.commits(log))
-    for commit in reversed([commit for commit, stands in ahead if stands and commit.version < before]):
+    commits_ahead = takewhile(lambda entry: entry[0].version > read, active_commits.commits(log))
+    for commit in reversed([commit for commit, is_active in commits_ahead if is_active and commit.version < before]):
         if _replaces(commit, log, feed, read, source):
-            found = {**offset, "reservoirVersion": commit.version + 1, "index": -1, "isStartingVersion": False}
+            resume_offset = {**offset, "reservoirVersion": commit.version + 1, "index": -1, "isStartingVersion": False}
         elif feed.brings(commit.version):
             break
-    return found
+    return resume_offset
 
 
 def _replaces(commit: Commit, log: Log, feed: Feed, read: int, source: Delta) -> bool:
-    """read: the newest version that the stream has read."""
+    """Returns whether a stream must skip this commit. read: the newest version that the stream has read."""
     if BACKFILL in commit.metadata:
         return not source.changes
     if active_commits.REWIND not in commit.metadata:
         return False
-    to = active_commits.restored_to(log, commit)
-    assert to is not None
-    # A stream that has read on behind that, and was not put back with it, must fail here.
-    return not any(feed.brings(version) for version in range(to + 1, read + 1))
+    restored = active_commits.restored_to(log, commit)
+    assert restored is not None
+    # A stream that has read undone versions, and was not rewound with the source, must fail here.
+    return not any(feed.brings(version) for version in range(restored + 1, read + 1))
 
 
-def _held_files(table: Table, stamp: dict[str, Any]) -> list[Taken]:
-    """Every file up to the table's last commit: by the checkpoint that wrote it, or else by what the table holds."""
-    checkpoint = settings().checkpoints(table.flow) / str(stamp["generation"])
+def _held_files(table: Table, metadata: dict[str, Any]) -> list[Taken]:
+    """Returns the files up to the last commit, from its checkpoint or, without it, from the table's `_filename`."""
+    checkpoint = settings().checkpoints(table.flow) / str(metadata["generation"])
     with suppress(Broken):
-        if held := landing_folder.taken(checkpoint, stamp["source_to"]):
-            return held
+        if files := landing_folder.taken(checkpoint, metadata["source_to"]):
+            return files
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)
     path = landing_folder.file_system(folder)[1]
-    lying = {one.path.removeprefix(f"{path}/"): one.modified_ms for one in landing_folder.landed(table.source).values()}
-    return [Taken(_uri(folder, name), lying.get(name, 0), 0) for name in sorted(_names(table, stamp))]
+    modified_ms = {
+        file.path.removeprefix(f"{path}/"): file.modified_ms for file in landing_folder.landed(table.source).values()
+    }
+    return [
+        Taken(_java_uri(folder, name), modified_ms.get(name, 0), 0)
+        for name in sorted(_stored_file_names(table, metadata))
+    ]
 
 
-def _uri(folder: str, name: str) -> str:
-    """As Java writes it, which leaves more as it is than Python does."""
+def _java_uri(folder: str, name: str) -> str:
+    """Returns the file's URI as Java writes it. Java escapes fewer characters than Python does."""
     path = name if "://" in folder else f"{folder}/{name}"
-    quoted = re.sub(r"[\x00-\x20\x7f-\xa0\"<>\[\]{}|\\^`#?%]", lambda found: quote(found[0]), path)
+    quoted = re.sub(r"[\x00-\x20\x7f-\xa0\"<>\[\]{}|\\^`#?%]", lambda match: quote(match[0]), path)
     return f"{folder}/{quoted}" if "://" in folder else f"file://{quoted}"
 
 
-def _names(table: Table, stamp: dict[str, Any]) -> set[str]:
-    """Files that have rows in the table, or a row of the quarantine that goes with them."""
+def _stored_file_names(table: Table, metadata: dict[str, Any]) -> set[str]:
+    """Returns the files with rows in the table, or with committed rows in its quarantine."""
 
     name = pc.field("_filename")
     stored = stored_rows.dataset(table.name)
-    broken = stored_rows.dataset(table.quarantine)
+    quarantined = stored_rows.dataset(table.quarantine)
     generation, batch = (pc.field(column) for column in ("_generation", "_batch"))
-    last = int(stamp["generation"])
-    is_done = (generation < last) | ((generation == last) & (batch <= int(stamp["batch"])))
-    found: set[str] = set()
+    last_generation = int(metadata["generation"])
+    is_committed = (generation < last_generation) | (
+        (generation == last_generation) & (batch <= int(metadata["batch"]))
+    )
+    names: set[str] = set()
     for rows in (
         stored.to_batches(columns={"_filename": name}),
-        broken.to_batches(columns={"_filename": name}, filter=is_done),
+        quarantined.to_batches(columns={"_filename": name}, filter=is_committed),
     ):
-        for one in rows:
-            found.update(one.column(0).unique().to_pylist())
-    return found
+        for record_batch in rows:
+            names.update(record_batch.column(0).unique().to_pylist())
+    return names
 
 
-def _another_source(table: Table, was: dict[str, Any], now: dict[str, Any]) -> Broken:
-    what = f"{table.flow}: its table ends in {was}, which is another source than today's {now}"
+def _another_source(table: Table, previous: dict[str, Any], current: dict[str, Any]) -> Broken:
+    what = f"{table.flow}: its table ends in {previous}, which is another source than today's {current}"
     if isinstance(table.source, Kafka):
         remedy = "action accept data loss begins at the start of the new topic"
         return Broken(f"{what}: {remedy}", "TOPIC_REPLACED")

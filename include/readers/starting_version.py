@@ -1,4 +1,4 @@
-"""Where a flow that reads a Delta table begins, found in that table's log without a JVM."""
+"""Finds where a flow that reads a Delta table begins, from that table's log, without a JVM."""
 
 from bisect import bisect_left
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from include.validation.delta_sources import FEED, moment
 
 
 def require_feed(flow: str, source: Delta) -> None:
-    """Raises Unreachable where the source does not keep its changes yet: its own flow switches that on."""
+    """Raises Unreachable where the source has no change data feed yet. The source's own flow enables it."""
     properties = DeltaTable(str(settings().table_path(source.table))).metadata().configuration
     if properties.get(FEED) != "true":
         raise Unreachable(
@@ -22,43 +22,44 @@ def require_feed(flow: str, source: Delta) -> None:
 
 
 def first_version(flow: str, source: Delta) -> int | None:
-    """The version a new flow begins with; None for all that its source holds.
+    """Returns the version that a new flow begins with; None for a full snapshot of its source.
 
-    Raises Unreachable where the source has not come that far, and Broken where its log no longer goes back that far.
+    Raises Unreachable where the source has no such version yet, and Broken where its log was cleaned.
     """
     if source.since_version is None and source.since is None:
         return None
     log = Log(settings().table_path(source.table))
-    oldest, asked = log.versions[0], source.since_version
-    if asked is not None and asked > log.newest:
+    oldest, first = log.versions[0], source.since_version
+    if first is not None and first > log.newest:
         raise Unreachable(
-            f"{flow} begins with version {asked} of {source.table}, which has come to {log.newest}: wait, or lower "
+            f"{flow} begins with version {first} of {source.table}, which has come to {log.newest}: wait, or lower "
             f"since_version"
         )
-    if asked is None:
+    if first is None:
         assert source.since
-        asked = _version_at(flow, source.table, log, source.since)
-    is_cut = oldest > 0 and (asked < oldest or (source.since is not None and asked == oldest))
-    if is_cut:
+        first = _version_at(flow, source.table, log, source.since)
+    is_cleaned = oldest > 0 and (first < oldest or (source.since is not None and first == oldest))
+    if is_cleaned:
         raise Broken(
-            f"{flow} begins with {f'version {asked}' if source.since is None else source.since} of {source.table}, "
-            f"whose log begins with version {oldest} of {_said(log, oldest)}: begin later, or with all that it holds",
+            f"{flow} begins with {f'version {first}' if source.since is None else source.since} of {source.table}, "
+            f"whose log begins with version {oldest} of {_commit_time(log, oldest)}: begin later, or with all that "
+            f"it holds",
             "BEGINNING_GONE",
         )
-    return asked
+    return first
 
 
 def _version_at(flow: str, table: str, log: Log, since: str) -> int:
-    """The first version that was committed at that moment or later."""
-    wanted = moment(since)
-    assert wanted, "the catalog has checked it"
-    place = bisect_left(log.versions, wanted.timestamp(), key=lambda version: log.commit(version).timestamp)
-    if place == len(log.versions):
+    """Returns the first version that was committed at this time or later."""
+    since_time = moment(since)
+    assert since_time, "the catalog has checked it"
+    index = bisect_left(log.versions, since_time.timestamp(), key=lambda version: log.commit(version).timestamp)
+    if index == len(log.versions):
         raise Unreachable(
             f"{flow} begins with what {table} holds since {since}, and nothing was committed there since: wait"
         )
-    return log.versions[place]
+    return log.versions[index]
 
 
-def _said(log: Log, version: int) -> str:
+def _commit_time(log: Log, version: int) -> str:
     return datetime.fromtimestamp(log.commit(version).timestamp, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""The rows of a stored table, for pyarrow."""
+"""Opens a stored table as a pyarrow dataset."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from include.settings import settings
 
 
 def dataset(name: str, opened: DeltaTable | None = None, files: str | None = None) -> Any:
-    """A `pyarrow.dataset.Dataset` of the table. opened: it, at the version that is meant.
+    """Returns a `pyarrow.dataset.Dataset` with the table's columns. opened: the table at the wanted version.
 
-    files: a condition in SQL; a file that by its statistics holds no such row is left out.
+    files: an SQL condition. Files whose statistics exclude it are skipped.
 
-    Read by Arrow's own file system. That of `deltalake` is Python, which Arrow's threads still call when the process is
-    about to end; then that dies, of "terminate called without an active exception", or of a segmentation fault.
+    It uses Arrow's own file system. The one of `deltalake` is written in Python, and Arrow's threads may call it while
+    the process ends. The process then dies of "terminate called without an active exception" or a segmentation fault.
     """
     path = str(settings().table_path(name))
-    where = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
-    return (opened or DeltaTable(path)).to_pyarrow_dataset(filesystem=where, file_pruning_predicate=files)
+    file_system = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
+    return (opened or DeltaTable(path)).to_pyarrow_dataset(filesystem=file_system, file_pruning_predicate=files)

@@ -1,4 +1,4 @@
-"""The versions of a table that still count, and where its flows stood at each: from its log, without a JVM."""
+"""Lists a table's active versions, and the position of its flows at each, from its log, without a JVM."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from include.spec import Delta
 
 @dataclass(frozen=True)
 class Stand:
-    """A flow's newest batch up to some version of its table: what its commit, at `version`, says of itself."""
+    """A flow's newest batch up to some version of its table. stamp: the userMetadata of its commit at `version`."""
 
     version: int
     stamp: dict[str, Any]
@@ -27,72 +27,81 @@ class Stand:
 
 
 class Timeline:
-    """A stored table as its log was listed when this was made. Raises Unreachable, and Broken for a damaged log."""
+    """A stored table's log as listed at construction. versions: active versions, ascending.
+
+    Raises Unreachable where the table is not stored, and Broken for a damaged log.
+    """
 
     def __init__(self, table: str) -> None:
         self.table = table
         self.log = Log(settings().table_path(table))
-        found = [commit for commit, stands in active_commits.commits(self.log) if stands]
-        self.commits: dict[int, Commit] = {commit.version: commit for commit in reversed(found)}
+        active = [commit for commit, is_active in active_commits.commits(self.log) if is_active]
+        self.commits: dict[int, Commit] = {commit.version: commit for commit in reversed(active)}
         self.versions = list(self.commits)
         self._batches: dict[str, list[Stand]] = {}
         for commit in self.commits.values():
             if {"flow", "generation", "batch"} <= commit.metadata.keys():
-                stand = Stand(commit.version, commit.metadata)
-                self._batches.setdefault(commit.metadata["flow"], []).append(stand)
+                position = Stand(commit.version, commit.metadata)
+                self._batches.setdefault(commit.metadata["flow"], []).append(position)
         self.content = cache(self._content)
 
     def newest_at(self, moment: float) -> int | None:
-        """The newest version of that moment, in seconds since 1970, or of an earlier one."""
-        return next((one for one in reversed(self.versions) if self.commits[one].timestamp <= moment), None)
+        """Returns the newest version at a moment, in seconds since 1970."""
+        return next((version for version in reversed(self.versions) if self.commits[version].timestamp <= moment), None)
 
     def before(self, version: int) -> int | None:
-        place = bisect_left(self.versions, version)
-        return self.versions[place - 1] if place else None
+        index = bisect_left(self.versions, version)
+        return self.versions[index - 1] if index else None
 
     def stand(self, flow: str, version: int) -> Stand | None:
-        """Where a flow stood when the table was at this version; None where it had written nothing."""
+        """Returns a flow's newest batch when the table was at this version; None where it had written nothing."""
         batches = self._batches.get(flow, [])
-        place = bisect_right(batches, version, key=lambda one: one.version)
-        return batches[place - 1] if place else None
+        index = bisect_right(batches, version, key=lambda batch: batch.version)
+        return batches[index - 1] if index else None
 
     def unsettled(self, version: int) -> int | None:
-        """The version at which a full refresh has replaced the table, where its flows' own commits come behind this."""
-        for one in reversed(self.versions[: bisect_right(self.versions, version)]):
-            anew = (self.commits[one].metadata.get(BACKFILL) or {}).get("anew") or {}
-            stands = ((said, self.stand(flow, version)) for flow, said in anew.items())
-            if any(stand is None or stand.batch[0] < int(said["generation"]) for said, stand in stands):
-                return one
+        """Returns the version of a full refresh after which the flows had not yet committed in their new generation.
+
+        None where there is no such refresh up to `version`.
+        """
+        for number in reversed(self.versions[: bisect_right(self.versions, version)]):
+            refreshed_flows = (self.commits[number].metadata.get(BACKFILL) or {}).get("anew") or {}
+            positions = ((begun, self.stand(flow, version)) for flow, begun in refreshed_flows.items())
+            if any(position is None or position.batch[0] < int(begun["generation"]) for begun, position in positions):
+                return number
         return None
 
     def after(self, version: int) -> list[Commit]:
         return [commit for number, commit in self.commits.items() if number > version]
 
     def _content(self, version: int) -> int:
-        """The version that changed rows last, up to this one: two versions of one content hold the same. -1: none has.
+        """Returns the newest version up to this one that changed rows; -1 where there is none.
 
-        One that a RESTORE made has the content of the version it went back to.
+        Versions with the same content hold the same rows. A RESTORE has the content of the version that it restored.
         """
-        for one in reversed(self.versions[: bisect_right(self.versions, version)]):
-            to = active_commits.restored_to(self.log, self.commits[one])
-            if to is not None:
-                return self.content(to)
-            if self.changes(one):
-                return one
+        for number in reversed(self.versions[: bisect_right(self.versions, version)]):
+            restored = active_commits.restored_to(self.log, self.commits[number])
+            if restored is not None:
+                return self.content(restored)
+            if self.changes(number):
+                return number
         return -1
 
     def changes(self, version: int) -> bool:
-        """Whether it changed rows; what compacts only moves them."""
+        """Returns whether the version changed rows. Compaction only moves them."""
         return next(iter(self.log.actions(version, CHANGES_DATA)), None) is not None
 
     def newest_of(self, content: int, up_to: int) -> int | None:
-        """The newest version up to one that holds no more than this content."""
-        held = (one for one in reversed(self.versions) if one <= up_to and self.content(one) <= content)
-        return next(held, None)
+        """Returns the newest version up to `up_to` whose content is not newer than this one."""
+        candidates = (
+            version for version in reversed(self.versions) if version <= up_to and self.content(version) <= content
+        )
+        return next(candidates, None)
 
     def read_to(self, offset: dict[str, Any], source: Delta) -> int | None:
-        """The content that a stream of this table has read to its end; None where it stands within a version, or has
-        read what counts no more.
+        """Returns the content that a stream at this offset has read completely.
+
+        None where the offset lies within a version, or the stream has read undone versions.
         """
         feed = Feed(self.log, source.changes)
         version = int(offset["reservoirVersion"])
@@ -100,8 +109,8 @@ class Timeline:
             version -= 1
         elif feed.left_of(offset):
             return None
-        stands = self.before(version + 1)
-        if stands is None:
+        active_version = self.before(version + 1)
+        if active_version is None:
             return -1
-        undone = (one for one in self.log.versions if stands < one <= version)
-        return None if any(feed.brings(one) for one in undone) else self.content(stands)
+        undone = (number for number in self.log.versions if active_version < number <= version)
+        return None if any(feed.brings(number) for number in undone) else self.content(active_version)

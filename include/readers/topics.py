@@ -1,4 +1,4 @@
-"""The topics a flow reads: the same as before, more of them, or others under their names."""
+"""Tells whether a flow's topics are the same as before, whether topics were added, and whether some were replaced."""
 
 from typing import Any
 
@@ -11,32 +11,32 @@ from include.settings import settings
 from include.spec import Kafka, Table
 
 
-def source(of: Kafka) -> dict[str, Any]:
-    """Which topics that is now. Raises Unreachable, also where it names a topic that does not exist."""
+def source(kafka: Kafka) -> dict[str, Any]:
+    """Returns a source's cluster id and topic ids, as commits store them. Raises Unreachable."""
     topics = Topics(settings().kafka)
-    names = topics.names(of)
+    names = topics.names(kafka)
     ids = topics.ids(names)
     for name in names:
         if name not in ids:
-            # It says that the topic does not exist, unless it was made this very moment.
+            # Raises NoSuchTopic, unless the topic was created in the meantime.
             ids[name] = topics.identity(name).topic_id
     return {"cluster_id": topics.cluster_id(), "topics": ids}
 
 
-def goes_on(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether every topic that was read is still there, the same one. New ones may have come."""
-    return bool(was.get("topics", {"": ""}).items() <= now["topics"].items())
+def goes_on(previous: dict[str, Any], current: dict[str, Any]) -> bool:
+    """Returns whether every topic that was read still exists under the same id. Added topics do not matter."""
+    return bool(previous.get("topics", {"": ""}).items() <= current["topics"].items())
 
 
-def require_same(flow: Table, was: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises Broken where a topic was deleted, with or without another one in its place.
+def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
+    """Raises Broken where a topic was deleted or replaced.
 
-    What the declaration itself no longer names is left to others to judge.
+    Topics that the declaration no longer names are not checked here.
     """
-    for topic, topic_id in was.get("topics", {}).items():
-        if topic in now["topics"] and now["topics"][topic] != topic_id:
-            raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {now['topics'][topic]} now)")
-        if topic not in now["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
+    for topic, topic_id in previous.get("topics", {}).items():
+        if topic in current["topics"] and current["topics"][topic] != topic_id:
+            raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {current['topics'][topic]} now)")
+        if topic not in current["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
             raise Broken(
                 f"{flow.flow}: topic '{topic}', which it has read, is no longer among its {flow.source}: where it was "
                 f"deleted, action accept data loss goes on without it; else put the pattern back",
@@ -44,19 +44,19 @@ def require_same(flow: Table, was: dict[str, Any], now: dict[str, Any]) -> None:
             )
 
 
-def require_unreplaced(flow: Table, was: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises Broken for a topic that is another than it was.
+def require_unreplaced(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
+    """Raises Broken for a topic that was replaced by another one of the same name.
 
-    Spark reads on in a topic that was deleted and created anew, where that holds more records than the old one.
+    Spark continues in a recreated topic if it has more records than the old one.
     """
-    for topic, topic_id in now["topics"].items():
-        if was["topics"].get(topic, topic_id) != topic_id:
+    for topic, topic_id in current["topics"].items():
+        if previous["topics"].get(topic, topic_id) != topic_id:
             raise _replaced(flow, topic, "while it was read")
 
 
-def added(was: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """The topics that were not read before."""
-    return {topic: topic_id for topic, topic_id in now["topics"].items() if topic not in was["topics"]}
+def added(previous: dict[str, Any], current: dict[str, Any]) -> dict[str, str]:
+    """Returns the topics that were not read before, with their ids."""
+    return {topic: topic_id for topic, topic_id in current["topics"].items() if topic not in previous["topics"]}
 
 
 def _replaced(flow: Table, topic: str, when: str) -> Broken:
@@ -67,16 +67,17 @@ def _replaced(flow: Table, topic: str, when: str) -> Broken:
     )
 
 
-def require_unread(flow: Table, offset: dict[str, Any] | None, now: dict[str, Any]) -> None:
-    """Raises Broken where Kafka no longer holds what comes after `offset`, and Unreachable."""
+def require_unread(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
+    """Raises Broken where Kafka no longer holds unread records after `offset`, and Unreachable."""
     lost = [
-        one
-        for topic in now["topics"]
-        for one in kafka_retention.lost(settings().kafka, topic, positions(offset, topic))
+        range_
+        for topic in current["topics"]
+        for range_ in kafka_retention.lost(settings().kafka, topic, positions(offset, topic))
     ]
     if lost:
         gone = "; ".join(
-            f"topic '{one.topic}' partition {one.partition} from offset {one.begin} to before {one.end}" for one in lost
+            f"topic '{range_.topic}' partition {range_.partition} from offset {range_.begin} to before {range_.end}"
+            for range_ in lost
         )
         raise Broken(
             f"{flow.flow}: Kafka no longer holds what is unread ({gone}): action accept data loss records that and "
@@ -86,30 +87,32 @@ def require_unread(flow: Table, offset: dict[str, Any] | None, now: dict[str, An
 
 
 def after_loss(
-    offset: dict[str, Any], was: dict[str, Any], now: dict[str, Any]
+    offset: dict[str, Any], previous: dict[str, Any], current: dict[str, Any]
 ) -> tuple[dict[str, dict[str, int]], tuple[Lost, ...]]:
-    """Where to go on after `offset` by what Kafka holds, in Spark's form, and what that leaves out.
+    """Returns the offset at which Kafka's remaining records continue, in Spark's format, and the ranges that it skips.
 
-    was: what was read up to there. Raises Unreachable.
+    previous: the source identity up to `offset`. Raises Unreachable.
     """
     starts: dict[str, dict[str, int]] = {}
     lost: list[Lost] = []
-    for topic in sorted({*offset, *now["topics"]}):
-        read, topic_id = positions(offset, topic), now["topics"].get(topic)
-        if topic_id is not None and was.get("topics", {}).get(topic, topic_id) == topic_id:
-            start, gone = _after_what_is_gone(topic, read)
+    for topic in sorted({*offset, *current["topics"]}):
+        read, topic_id = positions(offset, topic), current["topics"].get(topic)
+        if topic_id is not None and previous.get("topics", {}).get(topic, topic_id) == topic_id:
+            start, lost_in_topic = _after_lost_records(topic, read)
         else:
-            # Nobody knows any more how far the old topic reached.
+            # The end of the old topic is unknown.
             start = kafka_broker.begin_offsets(settings().kafka, topic) if topic_id else {}
-            gone = [Lost(topic, partition, position, None) for partition, position in read.items()]
-        lost += gone
+            lost_in_topic = [Lost(topic, partition, position, None) for partition, position in read.items()]
+        lost += lost_in_topic
         if start:
             starts[topic] = {str(partition): position for partition, position in start.items()}
     return starts, tuple(lost)
 
 
-def _after_what_is_gone(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[Lost]]:
+def _after_lost_records(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[Lost]]:
     begin = kafka_broker.begin_offsets(settings().kafka, topic)
-    gone = kafka_retention.lost(settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin})
-    after = {one.partition: one.begin if one.shrank or one.end is None else one.end for one in gone}
-    return {partition: after.get(partition, read.get(partition, 0)) for partition in begin}, gone
+    lost = kafka_retention.lost(settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin})
+    first_available = {
+        range_.partition: range_.begin if range_.shrank or range_.end is None else range_.end for range_ in lost
+    }
+    return {partition: first_available.get(partition, read.get(partition, 0)) for partition in begin}, lost

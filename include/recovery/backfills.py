@@ -1,4 +1,4 @@
-"""python -m include.ledger backfills [TABLE]: what was made again, how far one has come, and which tables are stale."""
+"""Previews backfills, finds the commits that they made, and describes stale tables."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -24,38 +24,38 @@ from include.validation.slices import Slice
 
 
 def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -> Iterator[str]:
-    """What a backfill of the range would do, table by table; alone: only of this one.
+    """Yields what a backfill of the range would do to each table. alone: without the tables below.
 
-    Raises UsageError where that would throw away what nobody has allowed to, and Unreachable.
+    Raises UsageError where it would discard rows without permission, and Unreachable.
     """
-    left = {table.name: (table, range_)}
-    while left:
-        # In graph order, so that one below two others comes behind both.
-        name = next(one for one in tables.tables if one in left)
-        found, part = left.pop(name)
+    pending = {table.name: (table, range_)}
+    while pending:
+        # Graph order: a table below two others follows both.
+        name = next(table_name for table_name in tables.tables if table_name in pending)
+        target, part = pending.pop(name)
         if name in tables.warnings:
             yield tables.warnings[name]
-        sources = [_said(flow) for flow in found.flows]
-        yield f"{name} {part}: {rows(found, part):,} rows are made again from {', '.join(dict.fromkeys(sources))}"
+        sources = [_source_name(flow) for flow in target.flows]
+        yield f"{name} {part}: {rows(target, part):,} rows are made again from {', '.join(dict.fromkeys(sources))}"
         if part == Slice():
-            yield from lost_on_refresh.lines(found)
-        for reader in _readers(tables, name):
-            follows = that_follows(tables.tables[reader.name], found, part, alone)
+            yield from lost_on_refresh.lines(target)
+        for reader in _stored_readers(tables, name):
+            follows = that_follows(tables.tables[reader.name], target, part, alone)
             if isinstance(follows, Slice):
                 yield f"  {reader.flow} reads to the end, stops for a moment, and {reader.name} follows {follows}"
-                left.setdefault(reader.name, (tables.tables[reader.name], follows))
+                pending.setdefault(reader.name, (tables.tables[reader.name], follows))
             else:
                 yield f"  {reader.flow} reads to the end and stops for a moment; {reader.name} is STALE then: {follows}"
 
 
 def that_follows(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
-    """As `slices.that_follows`; alone: whoever asked for it wanted nothing to follow."""
+    """Returns what a backfill of `table` means for a reader, as `slices.that_follows`; with alone, nothing follows."""
     if alone:
         return f"{table.name} was made again alone: backfill {reader.name}"
     return slices.that_follows(reader, table, replaced)
 
 
-def _said(flow: Table) -> str:
+def _source_name(flow: Table) -> str:
     source = flow.source
     if isinstance(source, Files):
         return settings().folder(source.path)
@@ -63,16 +63,16 @@ def _said(flow: Table) -> str:
 
 
 def rows(table: Table, range_: Slice) -> int:
-    """How many the range holds now."""
+    """Returns how many rows the range holds now."""
     stored = stored_rows.dataset(table.name)
     if range_.begin is None or range_.end is None:
         return int(stored.count_rows())
     time = pc.field(table.sliced_by)
-    begin, end = (one.date() if slices.is_date(table) else one for one in (range_.begin, range_.end))
+    begin, end = (bound.date() if slices.is_date(table) else bound for bound in (range_.begin, range_.end))
     return int(stored.count_rows(filter=(time >= begin) & (time < end)))
 
 
-def _readers(tables: Catalog, table: str) -> list[Table]:
+def _stored_readers(tables: Catalog, table: str) -> list[Table]:
     flows = [tables.flows[name] for name in vacuum_guard.readers(tables, table)]
     return [
         flow
@@ -81,23 +81,26 @@ def _readers(tables: Catalog, table: str) -> list[Table]:
     ]
 
 
-def txn_app_id(one: Backfill) -> str:
-    """Under which its range is replaced once."""
-    return f"backfill/{one.key}"
+def txn_app_id(backfill: Backfill) -> str:
+    """Returns the txnAppId under which the backfill's range is replaced once."""
+    return f"backfill/{backfill.key}"
 
 
-def replaced_by(table: str, one: Backfill) -> Commit | None:
-    """The commit by which its range was replaced, by its job or by one that died; None where there is none."""
+def replaced_by(table: str, backfill: Backfill) -> Commit | None:
+    """Returns the commit that replaced the range, also if its job died later; None where there is none."""
     path = settings().table_path(table)
-    if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(one)) is None:
+    if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(backfill)) is None:
         return None
-    found = (commit for commit in Log(path).commits() if (commit.metadata.get(BACKFILL) or {}).get("key") == one.key)
-    return next(found)
+    commits = (
+        commit for commit in Log(path).commits() if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key
+    )
+    return next(commits)
 
 
 def readers(tables: Catalog, table: str) -> list[Table]:
-    """The flows that read the table's appends and have begun; one that reads its changes is shown what a backfill
-    replaced, as any other change.
+    """Returns the started flows that read the table's appends.
+
+    Flows that read its change feed receive a backfill's changes like any other change.
     """
     return [
         flow
@@ -107,14 +110,14 @@ def readers(tables: Catalog, table: str) -> list[Table]:
     ]
 
 
-def words(one: Stale) -> str:
-    """For people."""
-    since = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d %H:%M}Z"
-    return f"{one.table}: STALE since {since}: {one.why}"
+def words(mark: Stale) -> str:
+    """Describes for people why a table is stale."""
+    since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
+    return f"{mark.table}: STALE since {since}: {mark.why}"
 
 
 def stale_or_nothing() -> list[Stale]:
-    """Nothing where the control database does not answer, which `status` says."""
+    """Returns the stale tables; nothing where the control database does not answer, which `status` reports."""
     try:
         return stale_tables.every(database.connect(settings().control_url))
     except SluiceError:

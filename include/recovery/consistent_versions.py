@@ -1,8 +1,8 @@
-"""The newest versions, up to a moment, that several tables can go back to together.
+"""Finds the newest versions, up to a moment, to which several tables can go back together.
 
-A reader of a table goes on behind what it has read, so at its version it must have read its source to the end of the
-source's version, no more and no less. Whatever breaks that is lowered until nothing does; as that only ever lowers a
-version as far as it must, what is found is the newest such cut.
+A reader continues after what it has read. So at its version it must have read exactly up to its source's version.
+The search lowers the versions that violate this until none does. Each step lowers a version as little as possible, so
+the result is the newest consistent cut.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from include.spec import Delta, Table
 
 @dataclass(frozen=True)
 class Lowered:
-    """A table has to go back further, and why. version: None where nothing so old is left."""
+    """A table that must go back further, and why. version: None where no older version is left."""
 
     table: str
     version: int | None
@@ -24,75 +24,79 @@ class Lowered:
 
 @dataclass
 class ConsistentVersions:
-    """versions: by table. why: for those that go back further than the moment asks, what makes them."""
+    """The version of each table. why: the reasons, for tables that go back further than the moment."""
 
     versions: dict[str, int]
     why: dict[str, str]
 
 
 def at(
-    moment: float, lines: Mapping[str, Timeline], tables: Mapping[str, Table], together: Sequence[Mapping[str, int]]
+    moment: float, timelines: Mapping[str, Timeline], tables: Mapping[str, Table], together: Sequence[Mapping[str, int]]
 ) -> ConsistentVersions:
-    """The newest cut at this moment, in seconds since 1970, or before it.
+    """Returns the newest consistent cut at this moment, in seconds since 1970, or before it.
 
-    tables: those of `lines`, each after the ones it reads. together: versions, by table, that are all undone or all
-    kept. Raises UsageError where there is none.
+    tables: the tables of `timelines`, each after those that it reads.
+    together: versions by table that are either all undone or all kept.
+    Raises UsageError where there is no such cut.
     """
     cut = ConsistentVersions({}, {})
-    for name, line in lines.items():
-        version = line.newest_at(moment)
+    for name, timeline in timelines.items():
+        version = timeline.newest_at(moment)
         if version is None:
-            raise _too_far(line, "it is asked for")
+            raise _too_far(timeline, "it is asked for")
         cut.versions[name] = version
-    while lowered := next(_broken(cut.versions, lines, tables, together), None):
+    while lowered := next(_violations(cut.versions, timelines, tables, together), None):
         if lowered.version is None:
-            raise _too_far(lines[lowered.table], lowered.why)
+            raise _too_far(timelines[lowered.table], lowered.why)
         cut.versions[lowered.table] = lowered.version
         cut.why[lowered.table] = lowered.why
     return cut
 
 
-def _broken(
+def _violations(
     versions: Mapping[str, int],
-    lines: Mapping[str, Timeline],
+    timelines: Mapping[str, Timeline],
     tables: Mapping[str, Table],
     together: Sequence[Mapping[str, int]],
 ) -> Iterator[Lowered]:
-    """What does not fit."""
-    for name, line in lines.items():
-        if (begun := line.unsettled(versions[name])) is not None:
-            yield Lowered(name, line.before(begun), "a full refresh had yet to say where its flows go on")
+    """Yields the tables whose versions violate a rule."""
+    for name, timeline in timelines.items():
+        if (refresh_version := timeline.unsettled(versions[name])) is not None:
+            yield Lowered(name, timeline.before(refresh_version), "a full refresh had yet to say where its flows go on")
     for table in tables.values():
         for flow in table.flows:
-            if isinstance(flow.source, Delta) and flow.source.table in lines:
-                yield from _between(flow, flow.source, versions, lines)
-    for one in together:
-        for name, version in one.items():
-            if versions[name] >= version and any(versions[other] < one[other] for other in one):
+            if isinstance(flow.source, Delta) and flow.source.table in timelines:
+                yield from _check_reader(flow, flow.source, versions, timelines)
+    for group in together:
+        for name, version in group.items():
+            if versions[name] >= version and any(versions[other] < group[other] for other in group):
                 why = f"a backfill that version {version} is part of is undone elsewhere"
-                yield Lowered(name, lines[name].before(version), why)
+                yield Lowered(name, timelines[name].before(version), why)
 
 
-def _between(
-    flow: Table, source: Delta, versions: Mapping[str, int], lines: Mapping[str, Timeline]
+def _check_reader(
+    flow: Table, source: Delta, versions: Mapping[str, int], timelines: Mapping[str, Timeline]
 ) -> Iterator[Lowered]:
-    own, above = lines[flow.name], lines[source.table]
-    stand = own.stand(flow.flow, versions[flow.name])
-    if stand is None:
-        # It begins anew, with all that its source holds then.
+    reader, source_timeline = timelines[flow.name], timelines[source.table]
+    newest_batch = reader.stand(flow.flow, versions[flow.name])
+    if newest_batch is None:
+        # The flow starts over with a snapshot of its source.
         return
-    read, held = above.read_to(stand.stamp["source_to"], source), above.content(versions[source.table])
-    if read is None or read > held:
-        more = "within a version" if read is None else "beyond that"
-        why = f"its batch {stand.batch[0]}/{stand.batch[1]} had read {source.table} {more}"
-        yield Lowered(flow.name, own.before(stand.version), why)
-    elif read < held:
-        lower = above.newest_of(read, versions[source.table])
+    content_read, content_kept = (
+        source_timeline.read_to(newest_batch.stamp["source_to"], source),
+        source_timeline.content(versions[source.table]),
+    )
+    if content_read is None or content_read > content_kept:
+        how_far = "within a version" if content_read is None else "beyond that"
+        why = f"its batch {newest_batch.batch[0]}/{newest_batch.batch[1]} had read {source.table} {how_far}"
+        yield Lowered(flow.name, reader.before(newest_batch.version), why)
+    elif content_read < content_kept:
+        lower = source_timeline.newest_of(content_read, versions[source.table])
         yield Lowered(source.table, lower, f"{flow.flow} had read no more of it by then")
 
 
-def _too_far(line: Timeline, why: str) -> UsageError:
+def _too_far(timeline: Timeline, why: str) -> UsageError:
     return UsageError(
-        f"{line.table} cannot go back so far ({why}): its log begins with version {line.log.versions[0]}; name a later "
-        f"moment, or make the rows again by a backfill"
+        f"{timeline.table} cannot go back so far ({why}): its log begins with version {timeline.log.versions[0]}; "
+        f"name a later moment, or make the rows again by a backfill"
     )

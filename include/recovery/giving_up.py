@@ -1,7 +1,7 @@
-"""Gives up a rewind, a backfill or a full refresh that is not done: says what that leaves behind, by the logs.
+"""Gives up a rewind, a backfill or a full refresh that is not done, and says from the logs what that leaves behind.
 
-Without a JVM. What a job has put back or replaced stays so: each flow that this concerns begins a new generation behind
-it, and a table that is not as it should be is STALE.
+Tables keep what the job has restored or replaced. Each flow that this affects begins a new generation after it, and
+tables with wrong rows are marked STALE. Runs without a JVM.
 """
 
 import os
@@ -29,13 +29,13 @@ from include.settings import settings
 from include.validation.slices import Slice
 
 ACTION = "give up"
-# Nobody goes on with the job while it is given up.
+# How long the job's lease is held, so that no process continues the job meanwhile.
 HELD_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Remains:
-    """job: its lease. lines: what giving it up leaves behind, in words. steps: a transaction each."""
+    """What giving up a job leaves behind. job: its lease. lines: the effects, in words. steps: one transaction each."""
 
     job: str
     lines: list[str]
@@ -43,141 +43,149 @@ class Remains:
 
 
 def plan(engine: Engine, tables: Catalog, job: str) -> Remains:
-    """job: "rewind 3", or "backfill 7", with all that follows it.
+    """Returns what giving up the job leaves behind.
 
-    Raises UsageError where there is none to be given up, because it is done or its process lives, and Unreachable.
+    job: "rewind 3", or "backfill 7", which includes all that follows it.
+    Raises UsageError where there is nothing to give up, or the job's process is alive, and Unreachable.
     """
-    found = _remains(engine, tables, job)
+    remains = _find_remains(engine, tables, job)
     with database.reading(engine) as connection:
-        if holder := lease.alive(connection).get(found.job):
+        if holder := lease.alive(connection).get(remains.job):
             raise UsageError(f"{job} is at work ({holder}): let it end, or end that process, and ask again")
-    return found
+    return remains
 
 
 def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], who: str, reason: str) -> str:
-    """approved: the lines that somebody has approved. Returns what was done, in words.
+    """Gives the job up, and describes what was done. approved: the lines that somebody has approved.
 
-    Raises UsageError where it has come further since, LeaseHeld where its process lives, and Unreachable.
+    Raises UsageError where the lines have changed since, LeaseHeld where the job's process is alive, and Unreachable.
     """
     name = plan(engine, tables, job).job
-    # Its process may be asleep: whoever takes its lease ends it.
-    taken = lease.acquire(engine, [name], Holder.here(ACTION, os.getpid()), HELD_SECONDS)
+    # The job's process may be suspended. Acquiring its lease ends it.
+    leases = lease.acquire(engine, [name], Holder.here(ACTION, os.getpid()), HELD_SECONDS)
     try:
-        found = _remains(engine, tables, job)
-        if found.lines != approved:
+        remains = _find_remains(engine, tables, job)
+        if remains.lines != approved:
             raise UsageError(f"{job} has come further since this was asked for: ask again, and read what is left")
-        for step in found.steps:
+        for step in remains.steps:
             step()
-        said = "; ".join(found.lines)
+        description = "; ".join(remains.lines)
         with database.transaction(engine) as connection:
-            commands.record(connection, who, ACTION, name, reason, said)
+            commands.record(connection, who, ACTION, name, reason, description)
     finally:
-        lease.release(engine, taken)
-    return said
+        lease.release(engine, leases)
+    return description
 
 
-def _remains(engine: Engine, tables: Catalog, job: str) -> Remains:
-    named = re.fullmatch("(rewind|backfill) ([0-9]{1,9})", job)
-    if not named:
+def _find_remains(engine: Engine, tables: Catalog, job: str) -> Remains:
+    match = re.fullmatch("(rewind|backfill) ([0-9]{1,9})", job)
+    if not match:
         raise UsageError(f"job is {job!r}: name it as `python -m include.ledger backfills` or `rewinds` does: rewind 3")
-    if named[1] == "rewind":
-        return _of_rewind(engine, tables, rewinds.get(engine, int(named[2])))
-    return _of_backfill(engine, tables, int(named[2]))
+    if match[1] == "rewind":
+        return _of_rewind(engine, tables, rewinds.get(engine, int(match[2])))
+    return _of_backfill(engine, tables, int(match[2]))
 
 
-def _of_rewind(engine: Engine, tables: Catalog, one: Rewind) -> Remains:
-    if one.ended_at is not None:
-        raise UsageError(f"rewind {one.number} is {one.phase}: nothing is to be given up")
-    is_behind = one.phase not in (rewinds.PLANNED, rewinds.STOPPING)
-    left = _halfway(tables, one) if is_behind else Halfway()
-    lines = [f"{name} was put back to version {one.cut[name].version}, and stays so" for name in left.put_back]
-    lines += [f"{name} is STALE: {why}" for name, why in left.stale.items()]
+def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Remains:
+    if rewind.ended_at is not None:
+        raise UsageError(f"rewind {rewind.number} is {rewind.phase}: nothing is to be given up")
+    has_restored = rewind.phase not in (rewinds.PLANNED, rewinds.STOPPING)
+    halfway = _rewind_remains(tables, rewind) if has_restored else Halfway()
+    lines = [f"{name} was put back to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
+    lines += [f"{name} is STALE: {why}" for name, why in halfway.stale.items()]
     lines = lines or ["nothing was put back"]
-    lines += _goes_on(one.stopped, left.anew)
+    lines += _resumed_flows(rewind.stopped, halfway.anew)
 
     def end() -> None:
         with database.transaction(engine) as connection:
-            giving_up.rewind(connection, one, "; ".join(lines), left)
+            giving_up.rewind(connection, rewind, "; ".join(lines), halfway)
 
-    return Remains(rewinds.of_job(one.number), lines, [end])
+    return Remains(rewinds.of_job(rewind.number), lines, [end])
 
 
-def _halfway(tables: Catalog, one: Rewind) -> Halfway:
-    put_back = [name for name in one.cut if settings().is_stored(name) and rewind_state.was_put_back(name, one)]
-    again = f"rewind {one.table} to {one.moment} again"
-    left: dict[str, str] = {}
-    for name, part in one.cut.items():
+def _rewind_remains(tables: Catalog, rewind: Rewind) -> Halfway:
+    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_state.was_put_back(name, rewind)]
+    again = f"rewind {rewind.table} to {rewind.moment} again"
+    stale: dict[str, str] = {}
+    for name, part in rewind.cut.items():
         table = tables.tables.get(name)
         if table is None or name in put_back or not settings().is_stored(name):
             continue
         missing = [
-            each
-            for each, version in rewind_state.versions(part, table).items()
-            if not rewind_state.is_there(each, version)
+            stored_name
+            for stored_name, version in rewind_state.versions(part, table).items()
+            if not rewind_state.is_there(stored_name, version)
         ]
-        if missing == [name] and part.quarantine is not None and rewind_state.was_put_back(table.quarantine, one):
-            left[name] = f"its quarantine was put back and the table was not, when rewind {one.number} ended: {again}"
+        if missing == [name] and part.quarantine is not None and rewind_state.was_put_back(table.quarantine, rewind):
+            stale[name] = (
+                f"its quarantine was put back and the table was not, when rewind {rewind.number} ended: {again}"
+            )
         elif missing and put_back:
-            left[name] = f"it holds what rewind {one.number} has undone above it, and its flow may fail there: {again}"
+            stale[name] = (
+                f"it holds what rewind {rewind.number} has undone above it, and its flow may fail there: {again}"
+            )
     if put_back:
-        left |= dict.fromkeys(one.views, f"rewind {one.number} has put back what it reads: refresh it")
-    right = [tables.tables[name] for name in one.cut if name in tables.tables and name not in left]
-    anew = {flow.flow for flow in rewind_state.owed(one, right)} | _undeclared(tables, one, put_back)
-    return Halfway(put_back, sorted(anew), left)
+        stale |= dict.fromkeys(rewind.views, f"rewind {rewind.number} has put back what it reads: refresh it")
+    unaffected = [tables.tables[name] for name in rewind.cut if name in tables.tables and name not in stale]
+    renewed = {flow.flow for flow in rewind_state.owed(rewind, unaffected)} | _undeclared(tables, rewind, put_back)
+    return Halfway(put_back, sorted(renewed), stale)
 
 
-def _undeclared(tables: Catalog, one: Rewind, put_back: Iterable[str]) -> set[str]:
-    """Flows of tables that have no file at the moment, or a broken one: they may come back."""
+def _undeclared(tables: Catalog, rewind: Rewind, put_back: Iterable[str]) -> set[str]:
+    """Returns the flows of restored tables whose file is missing or broken. The tables may come back."""
     return {
         flow
         for name in put_back
-        for flow, before in one.cut[name].generations.items()
-        if name not in tables.tables and (newest_generation(settings().checkpoints(flow)) or 0) <= before
+        for flow, generation in rewind.cut[name].generations.items()
+        if name not in tables.tables and (newest_generation(settings().checkpoints(flow)) or 0) <= generation
     }
 
 
 def _of_backfill(engine: Engine, tables: Catalog, number: int) -> Remains:
-    asked = backfills.find(engine, number)
-    if not (left := backfills.undone(engine, asked.root)):
-        raise UsageError(f"backfill {number} is {asked.phase}: nothing is to be given up")
-    lines = [line for one in left for line in _lines(tables, one)]
-    steps = [partial(backfill_queue.end, engine, asked.root), *(partial(backfill, engine, tables, one) for one in left)]
-    return Remains(backfills.of_job(asked.root), lines, steps)
+    requested = backfills.find(engine, number)
+    if not (parts := backfills.undone(engine, requested.root)):
+        raise UsageError(f"backfill {number} is {requested.phase}: nothing is to be given up")
+    lines = [line for part in parts for line in _part_lines(tables, part)]
+    steps = [
+        partial(backfill_queue.end, engine, requested.root),
+        *(partial(backfill, engine, tables, part) for part in parts),
+    ]
+    return Remains(backfills.of_job(requested.root), lines, steps)
 
 
-def _lines(tables: Catalog, one: Backfill) -> Iterator[str]:
-    made = replaced_by(one.table, one)
-    if made is None:
-        follows = "" if one.number == one.root else ", and is STALE as before"
-        yield f"{one.table} {one.range}: nothing was replaced, it stays as it is{follows}"
-        yield from _goes_on(one.readers, ())
+def _part_lines(tables: Catalog, part: Backfill) -> Iterator[str]:
+    commit = replaced_by(part.table, part)
+    if commit is None:
+        suffix = "" if part.number == part.root else ", and is STALE as before"
+        yield f"{part.table} {part.range}: nothing was replaced, it stays as it is{suffix}"
+        yield from _resumed_flows(part.readers, ())
         return
-    yield f"{one.table} {one.range}: replaced by version {made.version}, and stays so"
-    below = sorted({flow.name for flow in readers(tables, one.table)})
-    yield from (f"{name} is STALE: it was made of what {one.table} held before" for name in below)
-    yield from _goes_on(one.readers, [flow.flow for flow in readers(tables, one.table)])
-    table = tables.tables.get(one.table)
+    yield f"{part.table} {part.range}: replaced by version {commit.version}, and stays so"
+    readers_below = sorted({flow.name for flow in readers(tables, part.table)})
+    yield from (f"{name} is STALE: it was made of what {part.table} held before" for name in readers_below)
+    yield from _resumed_flows(part.readers, [flow.flow for flow in readers(tables, part.table)])
+    table = tables.tables.get(part.table)
     for flow in table.flows if table else ():
         if unseeded_generations.awaits_its_seed(flow):
-            yield f"{flow.flow} does not start until a full refresh of {one.table} has ended: run it again"
+            yield f"{flow.flow} does not start until a full refresh of {part.table} has ended: run it again"
 
 
-def backfill(engine: Engine, tables: Catalog, one: Backfill) -> None:
-    """End one table's part of a backfill. The caller holds the lease of the job."""
-    made, said = replaced_by(one.table, one), f"backfill {one.root} was given up"
-    if made is not None:
-        below = sorted({flow.name for flow in readers(tables, one.table)})
-        rows = (made.metadata[BACKFILL]["rows_before"], made.rows or 0)
+def backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
+    """Ends one table's part of a backfill. The caller holds the job's lease."""
+    commit, reason = replaced_by(part.table, part), f"backfill {part.root} was given up"
+    if commit is not None:
+        names_below = sorted({flow.name for flow in readers(tables, part.table)})
+        rows = (commit.metadata[BACKFILL]["rows_before"], commit.rows or 0)
         backfills.finish(
-            engine, one, made.version, rows, [Follower(name, f"{said}: backfill {name}") for name in below]
+            engine, part, commit.version, rows, [Follower(name, f"{reason}: backfill {name}") for name in names_below]
         )
         return
-    if one.range == Slice() and one.table in tables.tables and settings().is_stored(one.table):
-        unseeded_generations.forget(tables.tables[one.table])
+    if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
+        unseeded_generations.forget(tables.tables[part.table])
     with database.transaction(engine) as connection:
-        giving_up.backfill(connection, one, said)
+        giving_up.backfill(connection, part, reason)
 
 
-def _goes_on(stopped: dict[str, tuple[str, str]], anew: Iterable[str]) -> Iterator[str]:
+def _resumed_flows(stopped: dict[str, tuple[str, str]], renewed: Iterable[str]) -> Iterator[str]:
     for flow, (state, _) in sorted(stopped.items()):
-        yield f"{flow} is {state} again{', in a new generation behind that' if flow in anew else ''}"
+        yield f"{flow} is {state} again{', in a new generation behind that' if flow in renewed else ''}"

@@ -1,4 +1,4 @@
-"""What a table holds that its source holds no more, so that a full refresh from there would not bring it back."""
+"""Finds the rows that a table would lose in a full refresh because its source no longer holds them."""
 
 from collections.abc import Iterator
 from functools import reduce
@@ -16,71 +16,75 @@ FILE = "_filename"
 
 
 def lines(table: Table) -> Iterator[str]:
-    """For people. Raises UsageError where nobody has allowed to do without that, and Unreachable."""
+    """Describes for people what would be lost.
+
+    Raises UsageError where the declaration does not permit the loss, and Unreachable.
+    """
     for flow in table.flows:
         if isinstance(flow.source, Kafka):
             yield from _records(flow, flow.source)
-    if isinstance(table.source, Files) and (gone := files(table, _lying(table.source))):
-        yield f"  {_said(gone)} that it holds lie in {_folder(table.source)} no more, and those rows will be gone"
+    if isinstance(table.source, Files) and (lost := files(table, _files_in_folder(table.source))):
+        yield f"  {_file_words(lost)} that it holds lie in {_folder(table.source)} no more, and those rows will be gone"
 
 
-def files(table: Table, found: set[str]) -> list[str]:
-    """The files that have rows in the table and are not among those found. Raises UsageError where its rows may not
-    be thrown away.
+def files(table: Table, existing: set[str]) -> list[str]:
+    """Returns the files with rows in the table that are missing in `existing`.
+
+    Raises UsageError where the declaration does not permit their loss.
     """
-    gone = sorted(names(table.name) - found)
-    if gone and table.reset_allowed is None:
+    missing = sorted(names(table.name) - existing)
+    if missing and table.reset_allowed is None:
         assert isinstance(table.source, Files)
         raise UsageError(
-            f"{table.name} cannot be refreshed: {_said(gone)} that it holds cannot be read in {_folder(table.source)} "
-            f"any more, and those rows would be gone; new data still flows: put back what is missing, or declare "
-            f"reset_allowed=True to do without it"
+            f"{table.name} cannot be refreshed: {_file_words(missing)} that it holds cannot be read in "
+            f"{_folder(table.source)} any more, and those rows would be gone; new data still flows: put back what is "
+            f"missing, or declare reset_allowed=True to do without it"
         )
-    return gone
+    return missing
 
 
 def names(table: str) -> set[str]:
-    """The files that have rows in a stored table."""
+    """Returns the files that have rows in a stored table."""
     stored = stored_rows.dataset(table)
-    found: set[str] = set()
+    file_names: set[str] = set()
     for rows in stored.to_batches(columns=[FILE]):
-        found.update(rows.column(0).unique().to_pylist())
-    return found
+        file_names.update(rows.column(0).unique().to_pylist())
+    return file_names
 
 
-def _lying(source: Files) -> set[str]:
+def _files_in_folder(source: Files) -> set[str]:
     path = landing_folder.file_system(settings().folder(source.path))[1]
-    return {one.path.removeprefix(f"{path}/") for one in landing_folder.landed(source).values()}
+    return {file.path.removeprefix(f"{path}/") for file in landing_folder.landed(source).values()}
 
 
 def _folder(source: Files) -> str:
     return settings().folder(source.path)
 
 
-def _said(gone: list[str]) -> str:
-    return f"file '{gone[0]}'" if len(gone) == 1 else f"{len(gone):,} files ('{gone[0]}' the first)"
+def _file_words(names: list[str]) -> str:
+    return f"file '{names[0]}'" if len(names) == 1 else f"{len(names):,} files ('{names[0]}' the first)"
 
 
 def _records(flow: Table, source: Kafka) -> Iterator[str]:
-    """Not of a topic that it has never read: there is nothing of that in the table."""
-    if not (stamp := resume_position.last_stamp(flow)):
+    """Describes the lost Kafka records. A topic that the flow has never read has none in the table."""
+    if not (metadata := resume_position.last_stamp(flow)):
         return
     if not set(verify_offsets.PLACE) <= verify_offsets.columns(flow.name):
         yield f"  what Kafka no longer holds of {source} will be gone: the table does not keep how much that is"
         return
     topics = kafka_broker.Topics(settings().kafka)
-    read = stamp["source"]["topics"]
-    now = topics.ids(read)
+    read = metadata["source"]["topics"]
+    current_ids = topics.ids(read)
     stored = stored_rows.dataset(flow.name)
     for topic, topic_id in read.items():
-        own = pc.field("topic") == topic
-        if now.get(topic) == topic_id:
+        is_lost = pc.field("topic") == topic
+        if current_ids.get(topic) == topic_id:
             begins = [
                 (pc.field("partition") == partition) & (pc.field("offset") < begin)
                 for partition, (begin, _) in topics.offsets(topic).items()
             ]
-            own &= reduce(or_, begins)
-        gone = stored.count_rows(filter=own)
-        compacts = now.get(topic) == topic_id and "compact" in topics.configuration(topic)["cleanup.policy"]
-        more = ", and those that compaction took" if compacts else ""
-        yield f"  {gone:,} of its records are in topic '{topic}' no more, and will be gone{more}"
+            is_lost &= reduce(or_, begins)
+        lost_rows = stored.count_rows(filter=is_lost)
+        compacts = current_ids.get(topic) == topic_id and "compact" in topics.configuration(topic)["cleanup.policy"]
+        suffix = ", and those that compaction took" if compacts else ""
+        yield f"  {lost_rows:,} of its records are in topic '{topic}' no more, and will be gone{suffix}"

@@ -1,4 +1,4 @@
-"""Whether a flow can read again what came behind a place in its source: whether that is all still there, unchanged."""
+"""Checks whether a flow can read its source again from an earlier position: whether all data is still there."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,39 +19,40 @@ from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
-# Time enough for a rewind to be done and for its flow to read what Kafka is about to delete.
+# The time that a rewind, and its flow's first reads, may take before Kafka deletes the records.
 LEAST_SECONDS = 3_600
 
 
-def obstacles(flow: Table, stamp: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
-    """Why it cannot, in sentences. stamp: of the commit behind which it would go on, None for its beginning.
+def obstacles(flow: Table, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+    """Yields why the flow cannot read again.
 
-    newest: of its newest commit. Raises Unreachable.
+    metadata: the userMetadata of the commit to continue from, None for the source's beginning.
+    newest: the userMetadata of the flow's newest commit. Raises Unreachable.
     """
-    if stamp is None and newest is None:
+    if metadata is None and newest is None:
         return
     if isinstance(flow.source, Kafka):
-        yield from _of_topics(flow, flow.source, stamp, newest)
+        yield from _of_topics(flow, flow.source, metadata, newest)
     elif isinstance(flow.source, Files):
-        yield from _of_files(flow, flow.source, stamp, newest)
-    elif isinstance(flow.source, Delta) and stamp is not None:
+        yield from _of_files(flow, flow.source, metadata, newest)
+    elif isinstance(flow.source, Delta) and metadata is not None:
         try:
-            yield from _of_table(flow, flow.source, stamp["source_to"])
+            yield from _of_table(flow, flow.source, metadata["source_to"])
         except Broken as error:
             yield f"{flow.flow}: {error}"
 
 
 def _of_topics(
-    flow: Table, source: Kafka, stamp: dict[str, Any] | None, newest: dict[str, Any] | None
+    flow: Table, source: Kafka, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
 ) -> Iterator[str]:
-    now, was = topics.source(source), (stamp or newest or {}).get("source") or {}
-    if not topics.goes_on(was, now):
+    current, previous = topics.source(source), (metadata or newest or {}).get("source") or {}
+    if not topics.goes_on(previous, current):
         yield f"{flow.flow}: a topic that it has read is gone, or was created anew"
         return
-    for topic in now["topics"]:
+    for topic in current["topics"]:
         if Limits.of(kafka_broker.Topics(settings().kafka).configuration(topic)).compacts:
             yield f"{flow.flow}: topic '{topic}' is compacted, so it may hold other records than were read"
-        read = checkpoint.positions(stamp["source_to"] if stamp else None, topic)
+        read = checkpoint.positions(metadata["source_to"] if metadata else None, topic)
         for clock in kafka_retention.clock(settings().kafka, topic, read):
             seconds = clock.expires_in_seconds
             expires = clock.unread > 0 and seconds is not None and seconds < LEAST_SECONDS
@@ -59,23 +60,25 @@ def _of_topics(
                 yield f"{flow.flow}: {topic}/{clock.partition} cannot be read again from {clock.position}: {clock.why}"
 
 
-def _of_files(flow: Table, source: Files, stamp: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+def _of_files(
+    flow: Table, source: Files, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
+) -> Iterator[str]:
     try:
-        kept, read = (_taken(flow, one) for one in (stamp, newest))
+        kept_files, read_files = (_files_read(flow, commit_metadata) for commit_metadata in (metadata, newest))
     except Broken as error:
         yield f"{flow.flow}: which files would be read again is not known: {error}"
         return
-    lying = landing_folder.landed(source)
-    gone = sorted(path for path in read - kept if path not in lying)
-    if gone:
-        yield f"{flow.flow}: {len(gone):,} files that would be read again lie there no more, {gone[0]} say"
+    in_folder = landing_folder.landed(source)
+    deleted = sorted(path for path in read_files - kept_files if path not in in_folder)
+    if deleted:
+        yield f"{flow.flow}: {len(deleted):,} files that would be read again lie there no more, {deleted[0]} say"
 
 
-def _taken(flow: Table, stamp: dict[str, Any] | None) -> set[str]:
-    if stamp is None:
+def _files_read(flow: Table, metadata: dict[str, Any] | None) -> set[str]:
+    if metadata is None:
         return set()
-    held = landing_folder.taken(settings().checkpoints(flow.flow) / str(stamp["generation"]), stamp["source_to"])
-    return {one.path for one in held}
+    files = landing_folder.taken(settings().checkpoints(flow.flow) / str(metadata["generation"]), metadata["source_to"])
+    return {file.path for file in files}
 
 
 def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[str]:
@@ -85,26 +88,28 @@ def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[st
     if log.versions[0] > max(first - 1, 0):
         yield f"{flow.flow}: the log of {source.table} begins with version {log.versions[0]}, and {first} is to be read"
         return
-    wanted = {file.path for file in log.state_at(max(first - 1, 0)).live}
+    paths = {file.path for file in log.state_at(max(first - 1, 0)).live}
     for later in log.after(first - 1):
         commit = log.commit(later)
-        removes = any(one.get("remove", {}).get("dataChange") for one in log.actions(later, b'"remove"'))
+        removes_data = any(action.get("remove", {}).get("dataChange") for action in log.actions(later, b'"remove"'))
         if (
             active_commits.REWIND in commit.metadata
             or commit.operation == "RESTORE"
-            or (removes and not source.changes)
+            or (removes_data and not source.changes)
         ):
             yield (
                 f"{flow.flow}: version {later} ({commit.operation}) of {source.table} has replaced what would be read "
                 f"again: rewind {source.table} as well, or make the rows again by a backfill of {flow.name}"
             )
             return
-        wanted |= {unquote(one[kind]["path"]) for one in log.actions(later) for kind in ("add", "cdc") if kind in one}
-    if gone := next(iter(missing(log, wanted)), None):
-        yield f"{flow.flow}: files of {source.table} that would be read again are deleted, {gone} say"
+        paths |= {
+            unquote(action[kind]["path"]) for action in log.actions(later) for kind in ("add", "cdc") if kind in action
+        }
+    if deleted := next(iter(missing(log, paths)), None):
+        yield f"{flow.flow}: files of {source.table} that would be read again are deleted, {deleted} say"
 
 
-def missing(log: Log, wanted: set[str]) -> list[str]:
-    """Those of these data files that are deleted; what is live is there."""
-    old = wanted - {file.path for file in log.state.live}
-    return sorted(path for path in old if not (log.table / path).exists())
+def missing(log: Log, paths: set[str]) -> list[str]:
+    """Returns the data files that were deleted. Live files are assumed to exist."""
+    not_live = paths - {file.path for file in log.state.live}
+    return sorted(path for path in not_live if not (log.table / path).exists())

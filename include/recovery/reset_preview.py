@@ -1,4 +1,4 @@
-"""python -m include.ledger rebuild FLOW: what `reset checkpoint` would do now. Nothing is written."""
+"""Previews what `reset checkpoint` would do now: `python -m include.ledger rebuild FLOW`. Nothing is written."""
 
 import json
 from dataclasses import dataclass
@@ -15,11 +15,12 @@ from include.spec import Delta, Files, Kafka, Table
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A new generation of a flow's checkpoint that nobody has begun.
+    """The new generation that a reset of the checkpoint would begin.
 
-    after: the batch whose end it goes on from, None where it begins with all that its source holds; version: its
-    commit. offset: where that is, in Spark's form. abandons: batches that were planned and not written; their rows are
-    read again, in batches of other sizes. warnings: what would be left out, and what could not be asked.
+    after: the batch after which it continues, None for the beginning of its source. version: that batch's commit.
+    offset: the offset at which it continues, in Spark's format. files: how many files count as read.
+    abandons: planned, unwritten batches. Their rows are read again, in batches of other sizes.
+    warnings: rows that would be left out, and checks that were not possible.
     """
 
     flow: str
@@ -36,57 +37,61 @@ class Rebuild:
             where = "at the beginning of its source, as its table holds no batch of it"
         else:
             where = f"behind {self.after}, version {self.version} of its table, at {json.dumps(self.offset)}"
-        found = [f"{self.flow}: a reset would begin generation {self.generation} {where}"]
+        lines = [f"{self.flow}: a reset would begin generation {self.generation} {where}"]
         if self.files:
-            found.append(f"  {self.files:,} files count as read")
-        found += [f"  {name} was planned and not written: its rows are read again" for name in self.abandons]
-        found += [f"  {warning}" for warning in self.warnings]
-        asked = json.dumps({"flow": self.flow, "action": "reset checkpoint", "reason": "..."})
-        return [*found, f"  nothing was written; to do it: airflow dags trigger control.stream -c '{asked}'"]
+            lines.append(f"  {self.files:,} files count as read")
+        lines += [f"  {name} was planned and not written: its rows are read again" for name in self.abandons]
+        lines += [f"  {warning}" for warning in self.warnings]
+        configuration = json.dumps({"flow": self.flow, "action": "reset checkpoint", "reason": "..."})
+        return [*lines, f"  nothing was written; to do it: airflow dags trigger control.stream -c '{configuration}'"]
 
 
 def plan(flow: Table) -> Rebuild:
-    """By the same rule as a start of the flow. Raises Broken where that would refuse it, and Unreachable where the
-    table is not stored.
+    """Previews a reset, by the rule that a start of the flow uses.
+
+    Raises Broken where that start would be refused, and Unreachable where the table is not stored.
     """
-    account = BatchHistory(flow)
-    own = list(account.batches(flow.flow))
-    warnings = [fault.sentence for fault in faults.of_checkpoints(account, own)]
-    stamp = resume_position.last_stamp(flow)
-    after = (int(stamp["generation"]), int(stamp["batch"])) if stamp else None
+    history = BatchHistory(flow)
+    flow_batches = list(history.batches(flow.flow))
+    warnings = [fault.sentence for fault in faults.of_checkpoints(history, flow_batches)]
+    metadata = resume_position.last_stamp(flow)
+    after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
     try:
         begins = resume_position.after_last_commit(flow, accepts_loss=False)
         offset, files = begins.offset, len(begins.files)
     except Unreachable as error:
-        offset, files = stamp["source_to"] if stamp else None, 0
+        offset, files = metadata["source_to"] if metadata else None, 0
         warnings.append(f"whether its source is still the same was not asked: {error}")
     newest = newest_generation(settings().checkpoints(flow.flow)) or 0
-    commit = next((one for one in own if (one.generation, one.batch) == after and one.version is not None), None)
+    last_batch = next(
+        (batch for batch in flow_batches if (batch.generation, batch.batch) == after and batch.version is not None),
+        None,
+    )
     return Rebuild(
         flow=flow.flow,
         generation=max(newest, after[0] if after else 0) + 1,
-        after=commit.name if commit else None,
-        version=commit.version if commit else None,
+        after=last_batch.name if last_batch else None,
+        version=last_batch.version if last_batch else None,
         offset=offset,
         files=files,
-        abandons=[one.name for one in own if one.state == batches.PLANNED],
-        warnings=warnings + _warnings(flow, own, commit),
+        abandons=[batch.name for batch in flow_batches if batch.state == batches.PLANNED],
+        warnings=warnings + _warnings(flow, flow_batches, last_batch),
     )
 
 
-def _warnings(flow: Table, own: list[BatchRecord], last: BatchRecord | None) -> list[str]:
-    """What the rule does not look at. last: the batch behind which it goes on."""
-    found = []
+def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | None) -> list[str]:
+    """Returns warnings about what the rule ignores. last: the batch after which it continues."""
+    warnings = []
     if last and last.state == batches.UNDONE:
-        found.append(
+        warnings.append(
             f"LEFT OUT: an overwrite has replaced {last.name} and all before it, and a reset goes on behind it all the "
             f"same, so what it replaced would not come into the table again: put the table back to version "
             f"{last.version} first"
         )
-    if missing := [one.name for one in own if one.state == batches.MISSING]:
-        found.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
+    if missing := [batch.name for batch in flow_batches if batch.state == batches.MISSING]:
+        warnings.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
     if last is None and isinstance(flow.source, Kafka):
-        found.append("what Kafka's retention has deleted cannot be read again: see the runbook of accept data loss")
+        warnings.append("what Kafka's retention has deleted cannot be read again: see the runbook of accept data loss")
     if last is None and isinstance(flow.source, Delta | Files):
-        found.append(f"everything that {flow.source} holds would be read")
-    return found
+        warnings.append(f"everything that {flow.source} holds would be read")
+    return warnings

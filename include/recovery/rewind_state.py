@@ -1,4 +1,4 @@
-"""How far a rewind has come, by the logs of its tables and the checkpoints of their flows."""
+"""Tells how far a rewind has come, from the logs of its tables and the checkpoints of their flows."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,32 +13,33 @@ from include.spec import Table
 
 
 def versions(part: Part, table: Table) -> dict[str, int]:
-    """Where its quarantine and itself go back to; the quarantine first, as in a batch."""
+    """Returns the versions to which the quarantine and the table go back, in the order of their restores."""
     quarantine = {} if part.quarantine is None else {table.quarantine: part.quarantine}
     return quarantine | {table.name: part.version}
 
 
 def is_there(name: str, version: int) -> bool:
-    """Whether the table holds what it held at that version; what only moved rows since stays."""
-    line = Timeline(name)
-    return line.content(line.versions[-1]) == line.content(version)
+    """Returns whether the table holds the rows of that version. Commits that only move rows do not matter."""
+    timeline = Timeline(name)
+    return timeline.content(timeline.versions[-1]) == timeline.content(version)
 
 
-def was_put_back(name: str, asked: Rewind) -> bool:
+def was_put_back(name: str, rewind: Rewind) -> bool:
     log = Log(settings().table_path(name))
-    return any((one.metadata.get(REWIND) or {}).get("key") == asked.key for one in log.commits())
+    return any((commit.metadata.get(REWIND) or {}).get("key") == rewind.key for commit in log.commits())
 
 
-def owed(asked: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
-    """The flows of these tables that have yet to begin a generation behind what was put back: those that write such a
-    table, and those that read one.
+def owed(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
+    """Yields the flows of these tables that must still begin a new generation.
+
+    These are the flows that write a restored table, and the flows that read one.
     """
-    touched = {name for name in asked.cut if settings().is_stored(name) and was_put_back(name, asked)}
+    restored = {name for name in rewind.cut if settings().is_stored(name) and was_put_back(name, rewind)}
     for table in tables:
-        if table.name not in touched and not rewind_plan.reads(table, touched):
+        if table.name not in restored and not rewind_plan.reads(table, restored):
             continue
         for flow in table.flows:
-            before = asked.cut[table.name].generations.get(flow.flow)
+            old_generation = rewind.cut[table.name].generations.get(flow.flow)
             newest = newest_generation(settings().checkpoints(flow.flow))
-            if before is not None and newest is not None and newest <= before:
+            if old_generation is not None and newest is not None and newest <= old_generation:
                 yield flow

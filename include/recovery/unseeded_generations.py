@@ -1,4 +1,4 @@
-"""Generations that a full refresh has begun: each waits for a commit of its own, without which no flow starts."""
+"""Finds generations that a full refresh has begun. No flow starts in them before the refresh has committed."""
 
 import shutil
 from contextlib import suppress
@@ -10,38 +10,44 @@ from include.readers.delta_log import Log
 from include.settings import settings
 from include.spec import Table
 
-# The one batch of a new generation that the twin has read.
+# The only batch of such a generation: the shadow table has read it.
 SEED = 0
 
 
 def forget(table: Table) -> None:
-    """Take back those that an earlier try has begun and no commit stands for: their flows cannot start."""
+    """Renames the generations that an earlier attempt began without a commit, because their flows cannot start."""
     for flow in table.flows:
-        home = settings().checkpoints(flow.flow)
-        number = checkpoint.newest_generation(home)
-        if number is None or number == _newest_told(flow):
+        checkpoints = settings().checkpoints(flow.flow)
+        number = checkpoint.newest_generation(checkpoints)
+        if number is None or number == _newest_committed(flow):
             continue
         with suppress(Broken):
-            if offset_log.owner(home / str(number)).get("after") == [number, SEED]:
-                shutil.rmtree(home / f"{number}.new", ignore_errors=True)
-                (home / str(number)).rename(home / f"{number}.new")
+            if offset_log.owner(checkpoints / str(number)).get("after") == [number, SEED]:
+                shutil.rmtree(checkpoints / f"{number}.new", ignore_errors=True)
+                (checkpoints / str(number)).rename(checkpoints / f"{number}.new")
 
 
-def _newest_told(flow: Table) -> int | None:
-    """The newest generation of which a commit of the table tells; None without one."""
-    for made in Log(settings().table_path(flow.name)).commits():
-        stamps = (made.metadata.get(BACKFILL) or {}).get("anew") or {made.metadata.get("flow"): made.metadata}
-        if flow.flow in stamps:
-            return int(stamps[flow.flow]["generation"])
+def _newest_committed(flow: Table) -> int | None:
+    """Returns the newest generation in the table's commits; None where there is none."""
+    for commit in Log(settings().table_path(flow.name)).commits():
+        metadata_by_flow = (commit.metadata.get(BACKFILL) or {}).get("anew") or {
+            commit.metadata.get("flow"): commit.metadata
+        }
+        if flow.flow in metadata_by_flow:
+            return int(metadata_by_flow[flow.flow]["generation"])
     return None
 
 
 def awaits_its_seed(flow: Table) -> bool:
-    """Whether its table holds what a full refresh made, and the flow has yet to be told where it goes on."""
-    held = (made.metadata for made, stands in active_commits.commits(Log(settings().table_path(flow.name))) if stands)
-    for said in held:
-        if said.get("flow") == flow.flow:
+    """Returns whether the table holds a full refresh's rows, and the flow's new generation has no commit yet."""
+    active = (
+        commit.metadata
+        for commit, is_active in active_commits.commits(Log(settings().table_path(flow.name)))
+        if is_active
+    )
+    for metadata in active:
+        if metadata.get("flow") == flow.flow:
             return False
-        if flow.flow in ((said.get(BACKFILL) or {}).get("anew") or {}):
+        if flow.flow in ((metadata.get(BACKFILL) or {}).get("anew") or {}):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The vocabulary of a table file: plain frozen values that Airflow, Spark, a test and the console can all import.
+"""The classes of a table file: plain frozen values that Airflow, Spark, tests and the console can import.
 
 A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
 """

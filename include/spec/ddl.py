@@ -1,8 +1,8 @@
-"""Reads as much of Spark's DDL as a catalog needs that must work without Spark: the names of the columns."""
+"""Parses the columns of Spark DDL without Spark: their names and types."""
 
 import re
 
-# Comments are skipped; strings, quoted names, brackets, separators and words are one token each.
+# Skips comments. A token is a string, a quoted name, a bracket, a separator or a word.
 TOKEN = re.compile(
     r"""
     --[^\n]* | /\*.*?\*/
@@ -12,54 +12,54 @@ TOKEN = re.compile(
 )
 
 
-# What may stand between a column's type and the next comma.
+# Words that may follow the type of a column, before the next comma.
 AFTER_TYPE = {"NOT", "NULL", "COMMENT", "COLLATE", "DEFAULT", "GENERATED"}
 LONG_TYPES = ("INTERVAL", "TIME", "TIMESTAMP")
 OF_LONG_TYPES = {"WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "TO", "YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND"}
 
 
 def types(ddl: str) -> dict[str, str]:
-    """By column, the word its type begins with, in capitals."""
+    """By column, the first word of its type, in capitals."""
     return {_name(column[0]): column[1].upper() for column in _columns(ddl) if len(column) > 1}
 
 
 def columns(ddl: str) -> list[str]:
-    """Column names of a schema, "" where a comma has no column before or after it."""
+    """The column names of a schema; "" where the column before or after a comma is missing."""
     return [_name(column[0]) if column else "" for column in _columns(ddl)]
 
 
 def unquoted(ddl: str) -> list[str]:
-    """The names that stand there without backquotes."""
+    """The column names that are written without backquotes."""
     return [column[0] for column in _columns(ddl) if column and not column[0].startswith("`")]
 
 
 def without_comma(ddl: str) -> list[tuple[str, str]]:
-    """Two columns each, between which a comma is missing."""
-    found = []
+    """Pairs of columns between which a comma is missing."""
+    pairs = []
     for column in _columns(ddl):
         for position, word in enumerate(column[:-1]):
             is_name = position > 1 and word[0] not in "'\"" and column[position - 1].upper() != "COLLATE"
-            of_type = OF_LONG_TYPES if column[1].upper() in LONG_TYPES else set()
-            if is_name and word.upper() not in AFTER_TYPE | of_type:
-                found.append((_name(column[0]), _name(word)))
+            type_words = OF_LONG_TYPES if column[1].upper() in LONG_TYPES else set()
+            if is_name and word.upper() not in AFTER_TYPE | type_words:
+                pairs.append((_name(column[0]), _name(word)))
                 break
             if word.upper() in ("DEFAULT", "GENERATED"):
                 break
-    return found
+    return pairs
 
 
 def _columns(ddl: str) -> list[list[str]]:
-    """The words of each column, without what stands in brackets."""
-    found: list[list[str]] = [[]]
+    """The words of each column, without the content of brackets."""
+    words: list[list[str]] = [[]]
     depth = 0
     for token in filter(None, TOKEN.findall(ddl)):
         depth -= token in (">", ")")
         if token == "," and depth == 0:
-            found.append([])
+            words.append([])
         elif depth == 0 and token not in (":", "<", "(", ">", ")"):
-            found[-1].append(token)
+            words[-1].append(token)
         depth += token in ("<", "(")
-    return found
+    return words
 
 
 def _name(token: str) -> str:
@@ -67,7 +67,7 @@ def _name(token: str) -> str:
 
 
 def definitions(ddl: str) -> dict[str, str]:
-    """By column, its type as it is written, without comment and constraints."""
+    """By column, its type as written, without comment and constraints."""
     parts: list[list[str]] = [[]]
     depth, is_type = 0, True
     for token in filter(None, TOKEN.findall(ddl)):
@@ -76,16 +76,16 @@ def definitions(ddl: str) -> dict[str, str]:
             parts.append([])
             is_type = True
         elif token != ":" or depth:
-            # A word after the whole type begins what else is said of the column.
+            # A word after the complete type begins the constraints or the comment.
             is_type = is_type and (len(parts[-1]) < 2 or depth > 0 or token in (">", ")"))
             parts[-1] += [token] if is_type else []
-    return {_name(column[0]): _joined(column[1:]) for column in parts if len(column) > 1}
+    return {_name(column[0]): _join_tokens(column[1:]) for column in parts if len(column) > 1}
 
 
-def _joined(tokens: list[str]) -> str:
-    """Two words have a blank between them, and so has what follows a comma or colon."""
+def _join_tokens(tokens: list[str]) -> str:
+    """Join tokens, with a blank between two words and after a comma or colon."""
     text = ""
     for token in tokens:
-        is_apart = text[-1:] in (",", ":") or (text[-1:] not in ("", "<", "(") and token not in "<(>),:")
-        text += f" {token}" if is_apart else token
+        needs_blank = text[-1:] in (",", ":") or (text[-1:] not in ("", "<", "(") and token not in "<(>),:")
+        text += f" {token}" if needs_blank else token
     return text

@@ -1,14 +1,14 @@
-"""Where a table's rows come from, and how they are typed: part of the vocabulary of `include.spec`."""
+"""Sources of a table, and the parsers of their rows. `include.spec` exports both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 FORMATS = ("csv", "json", "parquet")
-# Columns that say where a row came from: its record of a topic, or of a file.
+# Columns that identify the origin of a row: a record of a file, or of a topic.
 ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
 
-# What Spark's Kafka source delivers, headers included.
+# The columns of Spark's Kafka source with includeHeaders=true.
 KAFKA_SCHEMA = """
     key BINARY COMMENT 'as the producer sent it',
     value BINARY COMMENT 'as the producer sent it; NULL is a tombstone',
@@ -19,12 +19,12 @@ KAFKA_SCHEMA = """
     timestamp TIMESTAMP COMMENT 'when Kafka got it, or when it was made: see timestampType',
     timestampType INT COMMENT '0: set by the producer, 1: set by the broker'
 """
-# The same, of values that begin with a schema registry's header.
+# The columns for values that begin with the header of a schema registry.
 KAFKA_SCHEMA_WITH_IDS = f"""{KAFKA_SCHEMA.rstrip()},
     schema_id INT COMMENT 'of the schema its value was written with; NULL where the value has no such header'
 """
 
-# What a table fed by files has beside the columns of its files.
+# The columns that a table fed by files has in addition to the columns of its files.
 FILES_SCHEMA = """
     _filename STRING COMMENT 'the file it came in, below the folder of the source',
     _index BIGINT COMMENT 'its place among the records of that file, from 0',
@@ -32,7 +32,7 @@ FILES_SCHEMA = """
 """
 
 
-# What the change feed of a Delta table says of each change, beside the row's own columns.
+# The columns that the change data feed of a Delta table adds to the columns of the table.
 CHANGE_SCHEMA = """
     _change_type STRING COMMENT 'insert, update_preimage, update_postimage or delete',
     _commit_version BIGINT COMMENT 'the version of the source in which it happened',
@@ -42,13 +42,13 @@ CHANGE_SCHEMA = """
 
 @dataclass(frozen=True)
 class Kafka:
-    """Every record of one or several topics from their first one on, as `KAFKA_SCHEMA`.
+    """All records of one or several topics, from the first offset on, with the columns of `KAFKA_SCHEMA`.
 
-    pattern: instead of topics, a regular expression for whole names. A topic that is added later, or matches later, is
-    read from its beginning. Of what Java and Python each know, the pattern uses what both do.
-    max_offsets: records a batch takes at most, of all topics together.
-    schema_ids: values begin with a schema registry's header (byte 0, then the id of their schema in four bytes), and
-    the id has a column of its own beside the untouched value: `KAFKA_SCHEMA_WITH_IDS`.
+    pattern: instead of topics, a regular expression for complete topic names. It must mean the same in Java and Python.
+        A topic that is added or matches later is read from its first offset.
+    max_offsets: maximum number of records in a batch, over all topics.
+    schema_ids: values begin with the header of a schema registry: byte 0, then the schema id in four bytes. The id gets
+        its own column (`KAFKA_SCHEMA_WITH_IDS`); the value stays unchanged.
     """
 
     topics: str | tuple[str, ...] = ()
@@ -58,12 +58,12 @@ class Kafka:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics it names; none where it has a pattern."""
+        """The topics by name; empty if the source has a pattern."""
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
     @property
     def schema(self) -> str:
-        """The columns it delivers."""
+        """The columns of its rows, as DDL."""
         return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
 
     def __str__(self) -> str:
@@ -72,14 +72,15 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Delta:
-    """The rows that are appended to another table of the catalog, or what happens to them.
+    """The rows that are appended to another table of the catalog, or its change data feed.
 
-    changes: its change feed, `CHANGE_SCHEMA` beside its columns: what it holds at the beginning as inserts, then each
-        change. To a recomputed `Upsert` the changes tell which buckets are touched; `transform` sees the table's rows.
-    since_version: begin with what this version brought; since: with the first version of this moment or later, such
-        as "2026-03-01T00:00:00Z"; neither: with all that the table holds. They count once, when the flow begins.
-    max_files: data files a batch takes at most. max_bytes: about how many bytes, at least one file. A version of the
-        change feed is never divided.
+    changes: read the change data feed: the columns of the table and of `CHANGE_SCHEMA`. It begins with the current
+        rows as inserts, and continues with each change. For a recomputed `Upsert`, the changes only identify the
+        buckets to recompute, and `transform` gets rows of the table.
+    since_version: begin with the rows of this version. since: begin with the first version at or after this time, for
+        example "2026-03-01T00:00:00Z". Neither: begin with all rows of the table. Both apply only at the first start.
+    max_files: maximum number of data files in a batch. max_bytes: approximate size of a batch, at least one file. A
+        version of the change data feed is never split.
     """
 
     table: str
@@ -92,17 +93,17 @@ class Delta:
 
 @dataclass(frozen=True)
 class Files:
-    """Each new file of the folder `path`, once, also where it comes late, out of order or with an old date.
+    """Each new file of the folder `path`, exactly once, even if it arrives late, out of order or with an old date.
 
-    path: below `SLUICE_LANDING`, or absolute, or a URL; folders in it are gone into. Names that begin with `.` or `_`
-        are not looked at, so whoever writes a file renames it into place when it is whole. A file that cannot be read,
-        that is gone, or that changes after it was found and so is not read again, gets a row in the quarantine.
-    format: csv | json | parquet. Columns of CSV and JSON (one object a line) are STRING, those of Parquet as they are.
-    new_columns: what happens to a column the table has not: `add` it, `rescue` it into `_rescued_data`, `fail`, or
-        `ignore` it. A table that declares no columns has those of its first files.
-    pattern: what the name of a file must look like, with `*` and `?`.
-    max_files: files a batch takes at most. max_bytes: bytes instead, and one file at the least.
-    header: whether the first record of a CSV file names its columns; without, the declared ones are taken in order.
+    path: relative to `SLUICE_LANDING`, absolute, or a URL. Subfolders are read, too. Names that begin with `.` or `_`
+        are ignored: a writer should rename a file into place when it is complete. A file gets a row in the quarantine
+        if it cannot be read, if it is gone, or if it changes after its discovery. A changed file is not read again.
+    format: csv | json | parquet. All columns of CSV and JSON (one object a line) are STRING.
+    new_columns: action for a column that the table lacks: `add` it, `rescue` it into `_rescued_data`, `fail`, or
+        `ignore` it. A table that declares no columns gets the columns of its first files.
+    pattern: a pattern with `*` and `?` for file names.
+    max_files: maximum number of files in a batch. max_bytes: maximum size of a batch instead, at least one file.
+    header: whether the first record of a CSV file holds the column names. False: the declared columns apply in order.
     """
 
     path: str
@@ -116,13 +117,12 @@ class Files:
 
 @dataclass(frozen=True)
 class Json:
-    """Typed columns out of a JSON object in `column`.
+    """Typed columns from a JSON object in `column`, in addition to the columns of the source.
 
-    into: names of JSON fields; each becomes a column of the type the table's schema gives it. A value that cannot be
-    cast, and a payload that is no JSON object, become NULL plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
-    The source's own columns stay beside them.
-    header: a schema registry's header in front of the object is skipped, where there is one.
-    fails: end the flow instead, naming the row and the field.
+    into: names of JSON fields. Each becomes a column with the type in the schema of the table. A value that cannot be
+        cast becomes NULL, plus an entry in `_errors ARRAY<STRUCT<field, message>>`; so does a value that is no object.
+    header: skip the header of a schema registry, if the value has one.
+    fails: end the flow on such an error, with a message that names the row and the field.
     """
 
     column: str
@@ -133,11 +133,11 @@ class Json:
 
 @dataclass(frozen=True)
 class Cast:
-    """Typed columns out of columns of text that have the same names.
+    """Typed columns from STRING columns of the same names.
 
-    into: their names; each becomes of the type the table's schema gives it. A text that cannot be cast becomes NULL
-    plus an entry in `_errors ARRAY<STRUCT<field, message>>`.
-    fails: end the flow instead, naming the row and the field.
+    into: names of columns. Each gets the type in the schema of the table. A text that cannot be cast becomes NULL, plus
+        an entry in `_errors ARRAY<STRUCT<field, message>>`.
+    fails: end the flow on such an error, with a message that names the row and the field.
     """
 
     into: tuple[str, ...]
@@ -146,13 +146,14 @@ class Cast:
 
 @dataclass(frozen=True)
 class Avro:
-    """Typed columns out of an Avro record in `column`, as `Json` does; a cast that would lose something is an error.
+    """Typed columns from an Avro record in `column`, as for `Json`. A cast that loses information is an error.
 
-    schemas: by id, as Avro's JSON. Values begin with a schema registry's header, and each is read with the schema it
-    was written with; a field that this schema lacks is NULL.
-    schema: instead, the one of values without a header.
-    What is an error as a whole: an id nobody declared, a record that is cut off or goes on, one text of over 32 MB.
-    fails: end the flow instead, naming the row and the field.
+    schemas: Avro schemas (JSON) by id. Values begin with the header of a schema registry, and are read with the schema
+        of that id. A field that this schema lacks becomes NULL.
+    schema: instead, a single schema for values without a header.
+    fails: end the flow on an error, with a message that names the row and the field.
+
+    All fields become NULL for an undeclared id, a truncated record, trailing bytes, or a string of over 32 MB.
     """
 
     column: str

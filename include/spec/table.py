@@ -1,4 +1,4 @@
-"""A table, as its file declares it: how its rows are written, kept and laid out."""
+"""The declaration of a table: write mode, expectations, storage, schedule and maintenance."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,10 +14,10 @@ BUCKET_UNITS = ("minute", "hour", "day")
 
 @dataclass(frozen=True)
 class Watermark:
-    """How late a row may come: the column `of`, a TIMESTAMP, lies at most `minutes` behind the newest one so far.
+    """How late a row may arrive: its TIMESTAMP `of` may be at most `minutes` before the maximum of earlier batches.
 
-    The newest so far is that of all batches before, among rows that broke no rule. A row without a time is never late.
-    late: what becomes of one that comes later: `quarantine`, under the name of `rule`, or `drop`.
+    Only rows that break no rule count for the maximum. A row whose time is NULL is never late.
+    late: action for a late row: `quarantine`, with the name of `rule`, or `drop`.
     """
 
     of: str
@@ -26,7 +26,7 @@ class Watermark:
 
     @property
     def rule(self) -> str:
-        """What a late row has broken."""
+        """The rule name of a late row in the quarantine."""
         return f"later than {self.minutes:g} minutes"
 
 
@@ -34,10 +34,10 @@ class Watermark:
 class Append:
     """Rows are added and never changed.
 
-    unique: columns that identify a row; of several rows with one identity the first counts, also across batches.
-    first_by: which row is first within one batch.
-    watermark: rows of one identity are found for certain where they are at most its minutes apart, and no others are
-        looked for in what is stored; so the identity need not contain a time.
+    unique: columns that identify a row. Of several rows with the same values, in any batch, only the first is kept.
+    first_by: columns that order the rows of a batch, to find the first one.
+    watermark: limits the search for repeated rows: those within its minutes are found, and older stored rows are not
+        read. `unique` then needs no time column.
     """
 
     unique: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class Append:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A time bucket: the column `name` is the source's timestamp `of`, cut down to `unit` (minute, hour or day, UTC).
+    """A time bucket: the column `name` is the source column `of`, truncated to `unit` (minute, hour or day, UTC).
 
-    The engine adds the column before `transform` sees the rows.
+    The engine adds the column to the rows that `transform` gets.
     """
 
     name: str
@@ -59,13 +59,13 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Upsert:
-    """One row per `keys`, kept current.
+    """A row per `keys`, updated by each batch.
 
-    recompute: an aggregate that must be right after late rows. For every bucket a batch touches, `transform` sees all
-    rows the source holds for that bucket as of the batch's end version, so a replay comes out the same. The bucket is
-    one of the keys. Without one, each batch sees all rows of the source: for small tables, where a late row changes
-    what follows it (a running balance, say).
-    in_windows: no stream runs; what its source has gathered is merged whenever the table's window is open.
+    recompute: for aggregates that must be right after late rows. For every bucket with new rows, `transform` gets all
+        rows of the source in that bucket, as of the end version of the batch. A replay has the same result. The
+        bucket is one of the keys. None: each batch reads all rows of the source. This suits small tables where a late
+        row changes later results, such as a running balance.
+    in_windows: no stream runs. Each maintenance window of the table merges the new rows of its source.
     """
 
     keys: tuple[str, ...]
@@ -75,24 +75,24 @@ class Upsert:
 
 @dataclass(frozen=True)
 class Replace:
-    """A materialized view: recomputed in full from Delta tables, and replaced in one commit, which no reader sees half.
+    """A materialized view: recomputed in full from Delta tables, and replaced in one atomic commit.
 
-    Of several sources, by name, `transform` gets each as an argument of that name, and SQL calls them so.
+    `transform` gets each of several sources as the parameter of its name. In SQL, that name is a view.
     """
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """How a table is kept in shape, in windows that no other writer shares.
+    """Maintenance of a table, in windows without other writers.
 
-    schedule: cron expression, UTC, at which `maintain.<table>` looks whether there is something to do; None: by hand;
-        "hourly": at a minute of its own, so that not all tables are looked at together.
-    target_file_mb: the size compaction aims at.
-    most_rewritten_mb: how much one window rewrites at most.
-    time_travel_hours: for how long every version of the table stays readable.
-    every_batches: a table that a stream upserts is compacted by that stream, after so many batches.
-    most_held_hours: how long a stopped flow may keep VACUUM from its work before people are told.
-    longest_minutes: a window that is not over by then is ended by force; nor is one waited for any longer.
+    schedule: cron expression in UTC, when `maintain.<table>` checks for work. None: only by hand. "hourly": every hour,
+        at a minute that differs between tables.
+    target_file_mb: target file size of compaction.
+    most_rewritten_mb: maximum amount of data that a window rewrites.
+    time_travel_hours: how long each version of the table stays readable.
+    every_batches: for a table that a stream upserts: the stream compacts it after this number of batches.
+    longest_minutes: maximum duration of a window, which is then ended by force, and of the wait for a window.
+    most_held_hours: how long a stopped flow may hold back VACUUM before people are notified.
     """
 
     schedule: str | None = "hourly"
@@ -105,43 +105,42 @@ class Maintenance:
 
     @property
     def retention_seconds(self) -> float:
-        """For how long VACUUM keeps what was removed: the promise and an hour, no more than twice the promise."""
-        # An hour more, as a window dates its removals when it begins, and VACUUM looks at the clock when it deletes.
+        """How long VACUUM keeps removed files: the time travel plus an hour, but at most twice the time travel."""
+        # The extra hour: a window dates its removals at its begin, and VACUUM uses the time of the deletion.
         promised_seconds = self.time_travel_hours * 3600
         return promised_seconds + min(3600, promised_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table, one of its flows (the same table with one source), a materialized view, or a step on the way
-    to a table.
+    """A streaming table, one of its flows (the table with a single source), a materialized view, or a temporary step.
 
-    name: `<layer>.<name>`, the same as the file's path.
-    source: one, or several by the names of their branches; each is a flow of its own, and all append to this table.
-        The branch "" is the flow that bears the table's name, as the only flow does. Those of a view are no branches.
-    schema: Spark DDL of the stored columns. A table fed by Kafka without a transform has `KAFKA_SCHEMA`; one fed by
-        files gets `FILES_SCHEMA` in addition, and may have further columns.
-    transform: source rows to table rows, deterministic: a replayed batch must come out the same. The rows are a
-        `pyspark.sql.DataFrame`; import `pyspark.sql.functions` inside the function. Or a SQL query, which calls them
-        `source`. Without one, the columns of `schema` are taken by name.
-    temporary: a named step that is never stored: each table that reads it does it first, in its own batch.
-    schedule: cron expression, UTC, at which a view is refreshed (None: by hand), or at which its flows read what has
-        come and stop again (None: all the time).
-    interval_seconds: the shortest time from the start of one batch to the start of the next; docs/architecture.md.
-    fresh_minutes: a promise to its readers: what has been in its sources for longer is in the table. Its sources are
-        the table it reads, and all that feeds that one, back to the topic or folder. Where nothing is unread the table
-        is fresh, however old its newest commit is. `python -m include.ledger status` shows whether it is kept.
-    driver: flows that name the same driver share one Spark process.
-    owner: who answers for the table; stored as the property `sluice.owner`.
-    cluster_by, partition_by: columns by which its files are laid out; one of the two.
-    time_column: the TIMESTAMP or DATE by which a range of its rows is cut for a backfill. An aggregate has its bucket.
-    reset_allowed: whether a full refresh may make all of it anew from its source. By default not where Kafka feeds it:
-        Kafka forgets, and nothing is to throw away what the topic no longer holds. Files are refused by default only
-        where some that the table holds are gone; True does without what is gone. New data flows in any case.
-    properties: Delta table properties, over Sluice's own.
-    branch: of one of several flows; the catalog sets it.
-    steps: the temporary steps between `source` and this table, in their order; the catalog fills them in.
-    file: where it is declared, from the root of the repository; the catalog sets it.
+    name: `<layer>.<name>`, the same as the path of the file.
+    source: one source, or several by branch name. Each branch is a flow, and all flows append to this table. The flow
+        of branch "", like an only flow, has the name of the table. The sources of a view are not branches.
+    schema: Spark DDL of the stored columns. The default, for a table fed by Kafka without a transform, is
+        `KAFKA_SCHEMA`. A table fed by files gets `FILES_SCHEMA` in addition to its columns.
+    transform: a function from source rows to table rows, both `pyspark.sql.DataFrame`. It must be deterministic,
+        because a batch may be replayed. Import `pyspark.sql.functions` inside the function. Or a SQL query over the
+        view `source`. None: the columns of `schema` are selected by name.
+    temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
+    schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
+        these times, and stops (None: it runs continuously).
+    interval_seconds: minimum time from the start of a batch to the start of the next; docs/architecture.md.
+    fresh_minutes: freshness promise: rows that are older than this in its sources are in the table. Sources are the
+        tables upstream, up to the topic or folder. A table with no unread source rows is fresh, whatever the age of
+        its newest commit. `python -m include.ledger status` shows whether the promise is kept.
+    driver: flows with the same driver share a Spark process.
+    owner: the person or team responsible, stored as the property `sluice.owner`.
+    cluster_by, partition_by: columns for liquid clustering or partitioning; only one of the two.
+    time_column: the TIMESTAMP or DATE column that selects the range of a backfill. An aggregate uses its bucket.
+    reset_allowed: whether a full refresh may rebuild the table from its source. Default: False for a table fed by
+        Kafka, because the topic may no longer hold all rows; for files, False only if some files are gone. True
+        accepts the loss of such rows. New rows are read in any case.
+    properties: Delta table properties, which override those of Sluice.
+    branch: the branch of a flow; set by the catalog.
+    steps: the temporary steps between `source` and this table, in order; set by the catalog.
+    file: path of its file from the root of the repository; set by the catalog.
     """
 
     name: str
@@ -166,22 +165,22 @@ class Table:
     properties: dict[str, str] = field(default_factory=dict)
     branch: str | None = None
     steps: tuple["Table", ...] = ()
-    # Where a table is declared is no part of what it declares.
+    # The path does not belong to the definition of the table.
     file: str = field(default="", repr=False, compare=False)
 
     @property
     def flow(self) -> str:
-        """The name of its flow: the table's, and that of the branch where it has one."""
+        """The name of its flow: the name of the table, plus the branch if it has one."""
         return f"{self.name}.{self.branch}" if self.branch else self.name
 
     @property
     def flows(self) -> tuple["Table", ...]:
-        """Its flows, each with one source; a view has none."""
+        """Its flows, each with a single source; empty for a view."""
         return () if self.is_view else self.readers
 
     @property
     def readers(self) -> tuple["Table", ...]:
-        """Its flows, or of a view the same for each source: what has a place in a source, and may be behind it."""
+        """Its flows, or a copy of a view for each source: everything that has a position in a source."""
         if not isinstance(self.source, Mapping):
             return (self,)
         return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
@@ -201,7 +200,7 @@ class Table:
 
     @property
     def quarantine(self) -> str:
-        """The table that gets the rows which break a rule, and a row for each file that could not be read."""
+        """The table for rows that break a rule, with a row for each file that cannot be read."""
         return f"quarantine.{self.name.replace('.', '_')}"
 
     @property
@@ -210,19 +209,19 @@ class Table:
 
     @property
     def has_quarantine(self) -> bool:
-        """Whether rows of its, or files of its source, may go there."""
+        """Whether rows of the table, or files of its source, may be quarantined."""
         late = self.watermark.late if self.watermark else ""
         return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.expect))
 
     @property
     def sliced_by(self) -> str | None:
-        """The column by which a range of its rows is cut."""
+        """The column that selects the range of a backfill."""
         bucket = self.write.recompute if isinstance(self.write, Upsert) else None
         return bucket.name if bucket else self.time_column
 
     @property
     def merges_in_windows(self) -> bool:
-        """Whether its flow runs in its windows only."""
+        """Whether its flow runs only in maintenance windows."""
         return isinstance(self.write, Upsert) and self.write.in_windows
 
 

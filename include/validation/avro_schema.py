@@ -1,4 +1,4 @@
-"""What a table file may say of Avro, as far as it can be known without an Avro library."""
+"""Checks the Avro schemas of a table file, as far as that is possible without an Avro library."""
 
 import json
 
@@ -7,37 +7,39 @@ from include.validation.declaration import mistake, suggest
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError for what is wrong with the schemas of a table that is right otherwise."""
+    """Raises DeclarationError for a wrong Avro schema. The table has passed all earlier checks."""
     if not isinstance(table.parse, Avro):
         return
     if bool(table.parse.schemas) == (table.parse.schema is not None):
-        both = "both schemas and a schema" if table.parse.schemas else "neither schemas nor a schema"
-        raise mistake(table, f"Avro has {both}: name schemas by id where values have a header, else the one schema")
-    for number in table.parse.schemas:
-        if not 0 <= number < 2**31:
-            raise mistake(table, f"schema id {number!r} is none that a registry gives: it is a whole number from 0 on")
-    known = sorted({name for _, text in texts(table.parse) for name in _fields(table, text)})
+        mistaken = "both schemas and a schema" if table.parse.schemas else "neither schemas nor a schema"
+        raise mistake(table, f"Avro has {mistaken}: name schemas by id where values have a header, else the one schema")
+    for schema_id in table.parse.schemas:
+        if not 0 <= schema_id < 2**31:
+            raise mistake(
+                table, f"schema id {schema_id!r} is none that a registry gives: it is a whole number from 0 on"
+            )
+    field_names = sorted({name for _, text in texts(table.parse) for name in _field_names(table, text)})
     for name in table.parse.into:
-        if name not in known:
-            raise mistake(table, f"into names '{name}', which no schema of its Avro has: {suggest(name, known)}")
+        if name not in field_names:
+            raise mistake(table, f"into names '{name}', which no schema of its Avro has: {suggest(name, field_names)}")
 
 
 def texts(parse: Avro) -> list[tuple[int | None, str]]:
-    """The schemas and their ids; None for the id of the one that values without a header have."""
+    """The schemas with their ids. The id is None for the schema of values without a header."""
     return [*parse.schemas.items()] if parse.schema is None else [(None, parse.schema)]
 
 
 def fields(text: str) -> list[str]:
-    """The names of the fields of a record. Raises ValueError where the schema is none of a record."""
+    """The field names of a record schema (JSON). Raises ValueError for a schema of another type."""
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("it is no record")
     return [str(field["name"]) for field in schema["fields"]]
 
 
-def _fields(table: Table, text: str) -> list[str]:
+def _field_names(table: Table, text: str) -> list[str]:
     try:
         return fields(text)
     except (ValueError, TypeError, KeyError) as error:
-        shown = str(text)[:60]
-        raise mistake(table, f"Avro schema {shown!r} is no schema of a record ({error}): mend it") from error
+        excerpt = str(text)[:60]
+        raise mistake(table, f"Avro schema {excerpt!r} is no schema of a record ({error}): mend it") from error

@@ -1,4 +1,4 @@
-"""What a table file may say: each rule that can be known without Spark, and the sentence that refuses it."""
+"""Checks of a table declaration that need no Spark, and the sentence for each mistake."""
 
 import re
 from difflib import get_close_matches
@@ -16,16 +16,16 @@ from include.spec import (
     ddl,
 )
 
-# Minute, hour, day, month and day of the week.
+# Ranges of minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 CRON_PART = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
-# Types whose values Spark does not compare.
+# Types whose values Spark cannot compare.
 INCOMPARABLE = ("MAP", "VARIANT")
 DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 def check_alone(table: Table) -> None:
-    """Raises DeclarationError for what is wrong by itself."""
+    """Raises DeclarationError for a mistake that is visible without other tables."""
     if isinstance(table.transform, str) and not table.transform.strip():
         raise mistake(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
     if not DRIVER.fullmatch(table.driver):
@@ -39,7 +39,7 @@ def check_alone(table: Table) -> None:
 
 
 def check_known(table: Table, names: set[str]) -> None:
-    """Raises DeclarationError where it reads a table that no file declares. names: those of all files."""
+    """Raises DeclarationError if the table reads a table that no file declares. names: the tables of all files."""
     for reader in table.readers:
         if isinstance(reader.source, Delta) and (source := reader.source.table) not in names:
             raise mistake(table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}")
@@ -53,7 +53,7 @@ def check_known(table: Table, names: set[str]) -> None:
 
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
-    """Raises DeclarationError for what is wrong among the other tables, each of which is right by itself."""
+    """Raises DeclarationError for a mistake in relation to other tables, which have passed `check_alone`."""
     for reader in table.readers:
         _check_source(reader, tables)
         _check_write(reader, tables)
@@ -62,8 +62,8 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 
 def check_times(table: Table) -> None:
     """Raises DeclarationError for a wrong schedule."""
-    windows = None if table.maintain.schedule == "hourly" else table.maintain.schedule
-    for schedule in (table.schedule, windows):
+    maintenance_schedule = None if table.maintain.schedule == "hourly" else table.maintain.schedule
+    for schedule in (table.schedule, maintenance_schedule):
         if schedule is not None and not _is_cron(schedule):
             raise mistake(table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'")
     if table.schedule is None or table.is_view:
@@ -136,10 +136,12 @@ def _check_bronze(table: Table) -> None:
         return
     if table.layer != "bronze":
         raise mistake(table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table")
-    barred = "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
-    if barred:
+    forbidden = (
+        "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
+    )
+    if forbidden:
         raise mistake(
-            table, f"{barred} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
+            table, f"{forbidden} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
         )
 
 
@@ -150,25 +152,25 @@ def _is_cron(text: str) -> bool:
     )
 
 
-def _is_cron_part(part: str, least: int, most: int) -> bool:
-    found = CRON_PART.fullmatch(part)
-    if not found:
+def _is_cron_part(part: str, minimum: int, maximum: int) -> bool:
+    match = CRON_PART.fullmatch(part)
+    if not match:
         return False
-    first, last, step = (int(number) if number else None for number in found.groups())
-    low = least if first is None else first
+    first, last, step = (int(number) if number else None for number in match.groups())
+    low = minimum if first is None else first
     high = low if last is None else last
-    return least <= low <= high <= most and step != 0
+    return minimum <= low <= high <= maximum and step != 0
 
 
 def mistake(table: Table, sentence: str, line: int | None = None) -> DeclarationError:
-    """What is wrong with the file of a table, in a line of it."""
+    """The error for a mistake in the file of a table, with the line where it is known."""
     file = table.file or f"include/tables/{table.name.replace('.', '/')}.py"
     return DeclarationError(f"{file}:{line}: {sentence}" if line else f"{file}: {sentence}", table=table.name)
 
 
 def suggest(wrong: object, options: list[str], or_else: str | None = None) -> str:
-    """What was perhaps meant; where nothing is like it, all there is, or what stands in `or_else`."""
-    close = get_close_matches(str(wrong), options, n=1)
-    if close:
-        return f"did you mean '{close[0]}'?"
+    """A suggestion for a wrong value: the closest option, else `or_else`, else a list of all options."""
+    matches = get_close_matches(str(wrong), options, n=1)
+    if matches:
+        return f"did you mean '{matches[0]}'?"
     return f"there are {', '.join(options) or 'none'}" if or_else is None else or_else

@@ -1,4 +1,4 @@
-"""What a table says of the table it reads: appends or changes, from where on, and through which temporary steps."""
+"""Checks Delta sources (appends or change feed, starting version, temporary steps), and resolves the steps."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +10,7 @@ FEED = "delta.enableChangeDataFeed"
 
 
 def check_alone(table: Table) -> None:
-    """Raises DeclarationError for what is wrong by itself."""
+    """Raises DeclarationError for a mistake that is visible without other tables."""
     for flow in table.flows:
         if isinstance(flow.source, Delta):
             _check_source(table, flow.source)
@@ -19,62 +19,63 @@ def check_alone(table: Table) -> None:
 
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
-    """Raises DeclarationError for what is wrong among the other tables, whose sources are known to be there."""
+    """Raises DeclarationError for a mistake in relation to other tables. All sources are declared."""
     for flow in table.flows:
         if isinstance(flow.source, Delta):
             _check_source_among(flow, flow.source, tables)
 
 
-def _check_source_among(table: Table, wanted: Delta, tables: dict[str, Table]) -> None:
-    source = tables[wanted.table]
-    if source.temporary and table.branch is not None:
+def _check_source_among(table: Table, source: Delta, tables: dict[str, Table]) -> None:
+    upstream = tables[source.table]
+    if upstream.temporary and table.branch is not None:
         raise mistake(
             table,
-            f"branch '{table.branch}' reads '{source.name}', a temporary step, and one flow of several reads what is "
+            f"branch '{table.branch}' reads '{upstream.name}', a temporary step, and one flow of several reads what is "
             f"stored: store it, or give this branch a table of its own",
         )
-    if source.temporary and wanted != Delta(source.name):
+    if upstream.temporary and source != Delta(upstream.name):
         raise mistake(
             table,
-            f"source '{source.name}' is a temporary step, and how its rows are read stands there: "
-            f"write Delta('{source.name}') alone",
+            f"source '{upstream.name}' is a temporary step, and how its rows are read stands there: "
+            f"write Delta('{upstream.name}') alone",
         )
-    if isinstance(table.write, Upsert) and source.temporary and _reads_changes(source, tables):
+    if isinstance(table.write, Upsert) and upstream.temporary and _reads_changes(upstream, tables):
         raise mistake(
             table,
-            f"source '{source.name}' is a temporary step over changes, and an aggregate is recomputed from rows: "
+            f"source '{upstream.name}' is a temporary step over changes, and an aggregate is recomputed from rows: "
             f"read the changes without a step between",
         )
-    if wanted.changes:
-        _check_feed(table, source)
+    if source.changes:
+        _check_feed(table, upstream)
 
 
 def resolved(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, Table]]:
-    """Tables in graph order as the stored ones and the temporary steps.
+    """Split tables in graph order into the stored tables and the temporary steps.
 
-    Each has a stored table as its source, and the steps between; one whose changes are read keeps its change feed.
+    The source of each becomes a stored table, and `steps` lists the steps in between. A table whose changes are read
+    gets the table property for its change feed.
     """
     flows = [flow for table in tables.values() for flow in table.flows]
-    feeds = {one.source.table for one in flows if isinstance(one.source, Delta) and one.source.changes}
-    done: dict[str, Table] = {}
+    feed_tables = {flow.source.table for flow in flows if isinstance(flow.source, Delta) and flow.source.changes}
+    result: dict[str, Table] = {}
     for name, table in tables.items():
-        above = done.get(table.source.table) if isinstance(table.source, Delta) else None
-        if above and above.temporary:
-            table = replace(table, source=above.source, steps=(*above.steps, replace(above, steps=())))
-        if name in feeds:
+        step = result.get(table.source.table) if isinstance(table.source, Delta) else None
+        if step and step.temporary:
+            table = replace(table, source=step.source, steps=(*step.steps, replace(step, steps=())))
+        if name in feed_tables:
             table = replace(table, properties={**table.properties, FEED: "true"})
-        done[name] = table
-    stored = {name: table for name, table in done.items() if not table.temporary}
-    return stored, {name: table for name, table in done.items() if table.temporary}
+        result[name] = table
+    stored = {name: table for name, table in result.items() if not table.temporary}
+    return stored, {name: table for name, table in result.items() if table.temporary}
 
 
 def moment(text: str) -> datetime | None:
-    """The moment that a text of ISO 8601 with its time zone means; None for any other text."""
+    """Parse an ISO 8601 time with a time zone; None for any other text."""
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return parsed if parsed.tzinfo else None
 
 
 def _check_source(table: Table, source: Delta) -> None:
@@ -89,7 +90,7 @@ def _check_source(table: Table, source: Delta) -> None:
 def _check_step(table: Table) -> None:
     if not isinstance(table.source, Delta):
         raise mistake(table, "a temporary step keeps nothing, and what arrives has to be kept: let it read a table")
-    said = {
+    options = {
         "write": table.write != Append(),
         "expect": table.expect,
         "owner": table.owner,
@@ -101,15 +102,16 @@ def _check_step(table: Table) -> None:
         "reset_allowed": table.reset_allowed is not None,
         "properties": table.properties,
     }
-    useless = next((name for name, value in said.items() if value), None)
-    if useless:
+    unsupported = next((name for name, value in options.items() if value), None)
+    if unsupported:
         raise mistake(
-            table, f"{useless} is of no use to a temporary step, which is not stored: put it on the tables that read it"
+            table,
+            f"{unsupported} is of no use to a temporary step, which is not stored: put it on the tables that read it",
         )
 
 
 def _reads_changes(step: Table, tables: dict[str, Table]) -> bool:
-    """Whether a temporary step, or one above it, reads a change feed."""
+    """Whether a temporary step, or a step that it reads, reads a change feed."""
     while step.temporary and isinstance(step.source, Delta):
         if step.source.changes:
             return True
@@ -122,10 +124,10 @@ def _check_feed(table: Table, source: Table) -> None:
         raise mistake(
             source, f"properties switch {FEED} off, and {table.name} reads the changes of this table: take that out"
         )
-    taken = [name for name in ddl.columns(source.schema) if name in ddl.columns(CHANGE_SCHEMA)]
-    if taken:
+    reserved = [name for name in ddl.columns(source.schema) if name in ddl.columns(CHANGE_SCHEMA)]
+    if reserved:
         raise mistake(
             source,
-            f"column '{taken[0]}' has a name of the change feed, and {table.name} reads the changes of this table: "
+            f"column '{reserved[0]}' has a name of the change feed, and {table.name} reads the changes of this table: "
             f"call it something else",
         )

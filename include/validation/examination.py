@@ -1,4 +1,4 @@
-"""Which declared tables are right, which are wrong and why, and which cannot be judged as they read a wrong one."""
+"""Runs all checks that need no Spark: finds the right tables, the wrong ones, and those that read a wrong one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ from include.validation.declaration import mistake
 from include.validation.last_good import Definition
 from include.validation.table_files import TableFile
 
-Alone = Callable[[Table], None]
-Among = Callable[[Table, dict[str, Table]], None]
+TableCheck = Callable[[Table], None]
+GraphCheck = Callable[[Table, dict[str, Table]], None]
 
-# What is wrong with a table by itself. The first ones that refuse it spare it the others, which rely on them.
-ALONE: tuple[tuple[Alone, ...], ...] = (
+# Checks of a single table, in groups. Later groups rely on earlier ones, and run only if these find no mistake.
+TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
     (field_types.check,),
     (schemas.check,),
     (
@@ -45,15 +45,22 @@ ALONE: tuple[tuple[Alone, ...], ...] = (
         slices.check,
     ),
 )
-# What is wrong among the other tables.
-AMONG: tuple[Among, ...] = (declaration.check_among, expectations.check, files.check, delta_sources.check_among)
+# Checks of a table in relation to other tables.
+GRAPH_CHECKS: tuple[GraphCheck, ...] = (
+    declaration.check_among,
+    expectations.check,
+    files.check,
+    delta_sources.check_among,
+)
 
 
 @dataclass
 class Examination:
-    """broken: the sentences about each table that is wrong. unjudged: by table, the broken or unjudged one it reads.
+    """The result of the checks.
 
-    tables: the right ones, each after those it reads.
+    tables: the right tables, in graph order.
+    broken: for each wrong table, a sentence for each mistake.
+    unjudged: for each table that reads a broken or unjudged table, the name of that table.
     """
 
     tables: dict[str, Table] = field(default_factory=dict)
@@ -62,12 +69,12 @@ class Examination:
 
     @property
     def sentences(self) -> list[str]:
-        # What is wrong with a layer is said by each of its files.
+        # Each file of a layer repeats a mistake of that layer.
         return list(dict.fromkeys(sentence for sentences in self.broken.values() for sentence in sentences))
 
     @contextmanager
     def noting(self, name: str, file: str) -> Iterator[None]:
-        """Keep what is refused inside. A check that fails itself does so over a value that no check expects."""
+        """Collect the mistakes that the block raises. Any other exception of a check means an unexpected value."""
         try:
             yield
         except DeclarationError as error:
@@ -76,61 +83,61 @@ class Examination:
             raise
         except Exception as error:
             if name not in self.broken:
-                what = f"{type(error).__name__}: {error}"
-                self.broken[name] = [f"{file}: no check understands its values ({what}): see docs/add-a-table.md"]
+                cause = f"{type(error).__name__}: {error}"
+                self.broken[name] = [f"{file}: no check understands its values ({cause}): see docs/add-a-table.md"]
 
 
-def examine(found: list[TableFile], substitutes: Mapping[str, Definition] | None = None) -> Examination:
-    """Every file is looked at, whatever is wrong with the others.
+def examine(all_files: list[TableFile], substitutes: Mapping[str, Definition] | None = None) -> Examination:
+    """Check all files. A mistake in one file does not stop the checks of the others.
 
-    substitutes: by table, the definition that is examined instead of its file.
+    substitutes: by table, the definition to check instead of its file.
     """
-    result, sound = Examination(), {}
-    for file in found:
+    result, checked = Examination(), {}
+    for file in all_files:
         with result.noting(file.table, file.place):
             substitute = (substitutes or {}).get(file.table)
-            table = _substituted(file, substitute) if substitute else table_files.declared(file, found)
+            table = _load_substitute(file, substitute) if substitute else table_files.declared(file, all_files)
             _check_alone(table, result)
             if file.table not in result.broken:
-                sound[file.table] = table
-    names = {file.table for file in found}
-    for table in sound.values():
+                checked[file.table] = table
+    names = {file.table for file in all_files}
+    for table in checked.values():
         with result.noting(table.name, table.file):
             declaration.check_known(table, names)
-    ordered = {name: sound[name] for name in _in_graph_order(sound, result)}
-    _set_aside(ordered, result)
+    ordered = {name: checked[name] for name in _order_without_cycles(checked, result)}
+    _mark_unjudged(ordered, result)
     for table in [table for name, table in ordered.items() if name not in {*result.broken, *result.unjudged}]:
-        for among in AMONG:
+        for check in GRAPH_CHECKS:
             with result.noting(table.name, table.file):
-                among(table, ordered)
-    _set_aside(ordered, result)
+                check(table, ordered)
+    _mark_unjudged(ordered, result)
     result.tables = {name: table for name, table in ordered.items() if name not in {*result.broken, *result.unjudged}}
     return result
 
 
 def in_graph_order(tables: dict[str, Table]) -> list[str]:
-    """Each after those it reads. Raises CycleError."""
+    """The names in graph order: each follows the tables that it reads. Raises CycleError."""
     return list(TopologicalSorter({name: reads(table) for name, table in tables.items()}).static_order())
 
 
 def reads(table: Table) -> list[str]:
-    """The tables that it reads, and those that its rules look into."""
+    """The names of the tables that its sources and its rules read."""
     source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
     return source + [rule.table for rule in table.expect if isinstance(rule, References)]
 
 
-def _substituted(file: TableFile, substitute: Definition) -> Table:
+def _load_substitute(file: TableFile, substitute: Definition) -> Table:
     try:
         return last_good.declared(file, substitute)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # It imports something outside its package that is right no more.
+        # A module outside the package, which the definition imports, may be wrong now.
         raise DeclarationError(import_errors.sentence(file.place, error), table=file.table) from error
 
 
 def _check_alone(table: Table, result: Examination) -> None:
-    for checks in ALONE:
+    for checks in TABLE_CHECKS:
         for check in checks:
             with result.noting(table.name, table.file):
                 check(table)
@@ -138,9 +145,9 @@ def _check_alone(table: Table, result: Examination) -> None:
             return
 
 
-def _in_graph_order(sound: dict[str, Table], result: Examination) -> list[str]:
-    """Without one of each cycle, which is broken."""
-    tables = dict(sound)
+def _order_without_cycles(checked: dict[str, Table], result: Examination) -> list[str]:
+    """The names in graph order. One table of each cycle is left out, and reported as broken."""
+    tables = dict(checked)
     while True:
         try:
             return [name for name in in_graph_order(tables) if name in tables]
@@ -150,8 +157,8 @@ def _in_graph_order(sound: dict[str, Table], result: Examination) -> list[str]:
             result.broken.setdefault(path[0], []).extend(refusal.sentences)
 
 
-def _set_aside(ordered: dict[str, Table], result: Examination) -> None:
+def _mark_unjudged(ordered: dict[str, Table], result: Examination) -> None:
     for name, table in ordered.items():
-        wrong = [one for one in reads(table) if one in result.broken or one in result.unjudged]
-        if wrong and name not in result.broken:
-            result.unjudged[name] = wrong[0]
+        unusable = [source for source in reads(table) if source in result.broken or source in result.unjudged]
+        if unusable and name not in result.broken:
+            result.unjudged[name] = unusable[0]

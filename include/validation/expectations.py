@@ -1,4 +1,4 @@
-"""What a table file may say of its rows' quality: rules and watermark, and the sentences that refuse a wrong one."""
+"""Checks the rules and the watermark of a table, and writes the sentence for each mistake."""
 
 from include.rules import ACTIONS, Expect, References, Rule
 from include.spec import LATE_ACTIONS, Append, Table, Upsert, Watermark, ddl
@@ -6,7 +6,7 @@ from include.validation.declaration import mistake, suggest
 
 
 def check(table: Table, tables: dict[str, Table]) -> None:
-    """Raises DeclarationError for the first rule that cannot be meant so. Each table is otherwise right."""
+    """Raises DeclarationError for the first wrong rule. All tables have passed the checks of single tables."""
     if table.expect and isinstance(table.write, Upsert):
         raise mistake(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
     for rule in table.expect:
@@ -26,7 +26,7 @@ def _check_rule(table: Table, rule: Rule) -> None:
         raise mistake(
             table, f"rule '{rule.name}' says otherwise='{rule.otherwise}': {suggest(rule.otherwise, list(ACTIONS))}"
         )
-    names = [one.name for one in table.expect]
+    names = [other.name for other in table.expect]
     if names.count(rule.name) > 1:
         raise mistake(table, f"two rules are called '{rule.name}': give each a name of its own")
     if table.watermark and rule.name == table.watermark.rule:

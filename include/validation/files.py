@@ -1,4 +1,4 @@
-"""What a table file may say of files, and of the columns that are typed."""
+"""Checks file sources and the columns that `parse` reads."""
 
 from include.spec import (
     CHANGE_SCHEMA,
@@ -21,10 +21,10 @@ GLOB = "*?[]{}"
 
 
 def check(table: Table, tables: dict[str, Table]) -> None:
-    """Raises DeclarationError. Each table by itself is right in what `include.validation.declaration` checks."""
+    """Raises DeclarationError for the first mistake. All tables have passed the checks of single tables."""
     if isinstance(table.source, Files):
         _check_source(table, table.source)
-        _check_place(table)
+        _check_bronze(table)
         _check_columns(table, table.source)
     if table.parse:
         _check_parse(table, table.parse, tables)
@@ -49,17 +49,17 @@ def _check_source(table: Table, source: Files) -> None:
         raise mistake(table, f"header=False, and {source.format} has no header: leave it out")
 
 
-def _check_place(table: Table) -> None:
+def _check_bronze(table: Table) -> None:
     if table.layer != "bronze":
         raise mistake(table, "only bronze reads files, so that what arrived is kept as it arrived: read a bronze table")
-    for name, is_said in (
+    for name, is_set in (
         ("expect", table.expect),
         ("parse", table.parse),
         ("transform", table.transform),
         ("Upsert", not isinstance(table.write, Append)),
         ("unique", isinstance(table.write, Append) and table.write.unique),
     ):
-        if is_said:
+        if is_set:
             raise mistake(
                 table, f"{name} would alter what arrived, and bronze keeps it as it came: put it on the silver table"
             )
@@ -67,9 +67,9 @@ def _check_place(table: Table) -> None:
 
 def _check_columns(table: Table, source: Files) -> None:
     names = [name.lower() for name in ddl.columns(table.schema)]
-    for own in ddl.columns(FILES_SCHEMA):
-        if names.count(own) > 1:
-            raise mistake(table, f"'{own}' is a column that every table of files has: take it out of its schema")
+    for column in ddl.columns(FILES_SCHEMA):
+        if names.count(column) > 1:
+            raise mistake(table, f"'{column}' is a column that every table of files has: take it out of its schema")
     if source.format == "parquet":
         return
     for name, kind in ddl.types(table.schema.removesuffix(FILES_SCHEMA)).items():
@@ -83,15 +83,15 @@ def _check_columns(table: Table, source: Files) -> None:
 
 def _check_parse(table: Table, parse: Json | Avro | Cast, tables: dict[str, Table]) -> None:
     for reader in table.readers:
-        options = _delivered(reader.source, tables)
+        columns = _source_columns(reader.source, tables)
         for name in parse.into if isinstance(parse, Cast) else (parse.column,):
-            if options and name not in options:
-                what = type(parse).__name__
-                raise mistake(table, f"{what} of '{name}', which its source has not: {suggest(name, options)}")
+            if columns and name not in columns:
+                parse_type = type(parse).__name__
+                raise mistake(table, f"{parse_type} of '{name}', which its source has not: {suggest(name, columns)}")
 
 
-def _delivered(source: object, tables: dict[str, Table]) -> list[str]:
-    """The columns of a source; none where they are not known, as files may bring columns that nobody declared."""
+def _source_columns(source: object, tables: dict[str, Table]) -> list[str]:
+    """The columns of a source. Empty if they are unknown: files may add columns that are not declared."""
     if isinstance(source, Kafka):
         return ddl.columns(source.schema)
     if not isinstance(source, Delta) or isinstance(tables[source.table].source, Files):

@@ -1,4 +1,4 @@
-"""What keeps a table file from being imported, in a sentence with its line."""
+"""Explains in a sentence why a table file cannot be imported, with the line."""
 
 import builtins
 import inspect
@@ -19,28 +19,28 @@ NO_SUCH_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 
 def sentence(place: str, error: BaseException) -> str:
-    """place: the path of the file from the root of the repository."""
+    """The sentence for an exception of an import. place: path of the table file from the root of the repository."""
     if isinstance(error, SyntaxError):
-        return _of_syntax(place, error)
+        return _explain_syntax_error(place, error)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(place)]
-    where = f"{place}:{lines[-1]}" if lines else place
-    said = _of_import(error) or _of_name(error) or _of_call(error)
-    return f"{where}: {said or f'cannot be imported ({type(error).__name__}: {error}): mend that line'}"
+    location = f"{place}:{lines[-1]}" if lines else place
+    reason = _explain_import_error(error) or _explain_name_error(error) or _explain_call_error(error)
+    return f"{location}: {reason or f'cannot be imported ({type(error).__name__}: {error}): mend that line'}"
 
 
-def _of_syntax(place: str, error: SyntaxError) -> str:
-    # It may be that of a module which the table file imports.
+def _explain_syntax_error(place: str, error: SyntaxError) -> str:
+    # The error may be in a module that the table file imports.
     if error.filename and not error.filename.endswith(place):
         return f"{place}: cannot be imported ({error.filename}, line {error.lineno}: {error.msg}): mend that line"
     if "codec can't decode" in (error.msg or "") or "unicode" in (error.msg or ""):
-        where, byte = _undecodable(error.filename)
-        return f"{place}{where}: is not UTF-8{byte}: save the file as UTF-8"
-    where = f"{place}:{error.lineno}" if error.lineno else place
+        location, byte = _undecodable(error.filename)
+        return f"{place}{location}: is not UTF-8{byte}: save the file as UTF-8"
+    location = f"{place}:{error.lineno}" if error.lineno else place
     if isinstance(error, TabError):
-        return f"{where}: is indented with tabs here and with spaces elsewhere: use spaces"
+        return f"{location}: is indented with tabs here and with spaces elsewhere: use spaces"
     if isinstance(error, IndentationError):
-        return f"{where}: is indented wrongly ({error.msg}): bring that line in line with those around it"
-    return f"{where}: is no Python ({error.msg}): mend that line"
+        return f"{location}: is indented wrongly ({error.msg}): bring that line in line with those around it"
+    return f"{location}: is no Python ({error.msg}): mend that line"
 
 
 def _undecodable(filename: str | None) -> tuple[str, str]:
@@ -52,7 +52,7 @@ def _undecodable(filename: str | None) -> tuple[str, str]:
     return "", ""
 
 
-def _of_import(error: BaseException) -> str | None:
+def _explain_import_error(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.partition(".")[0] in ("include", "tests"):
             return f"imports '{error.name}', which is no module of this project: mend the name"
@@ -60,49 +60,49 @@ def _of_import(error: BaseException) -> str | None:
             f"imports '{error.name}', which is not installed: mend the name, or add it to requirements.txt and run "
             f"`make lock`"
         )
-    if isinstance(error, ImportError) and (found := NO_SUCH_NAME.match(str(error))):
-        name, module = found.groups()
-        options = _names(module)
+    if isinstance(error, ImportError) and (match := NO_SUCH_NAME.match(str(error))):
+        name, module = match.groups()
+        options = _importable_names(module)
         return f"imports '{name}', which {module} has not: {suggest(name, options) if options else 'mend the name'}"
     return None
 
 
-def _of_name(error: BaseException) -> str | None:
+def _explain_name_error(error: BaseException) -> str | None:
     if not isinstance(error, NameError) or not error.name:
         return None
     name = error.name
     for module in (spec, rules):
-        if name in _names(module.__name__):
+        if name in _importable_names(module.__name__):
             return f"'{name}' is not defined: write `from {module.__name__} import {name}`"
     frame = traceback.walk_tb(error.__traceback__)
-    known = [*list(frame)[-1][0].f_globals, *_names(spec.__name__), *dir(builtins)]
-    close = suggest(name, [one for one in known if not one.startswith("_")], or_else="")
-    return f"'{name}' is not defined: {close or 'define or import it'}"
+    names = [*list(frame)[-1][0].f_globals, *_importable_names(spec.__name__), *dir(builtins)]
+    suggestion = suggest(name, [known_name for known_name in names if not known_name.startswith("_")], or_else="")
+    return f"'{name}' is not defined: {suggestion or 'define or import it'}"
 
 
-def _of_call(error: BaseException) -> str | None:
+def _explain_call_error(error: BaseException) -> str | None:
     if not isinstance(error, TypeError):
         return None
-    if found := UNEXPECTED.search(str(error)):
-        call, keyword = found.groups()
-        options = _keywords(call)
+    if match := UNEXPECTED.search(str(error)):
+        call, keyword = match.groups()
+        options = _parameter_names(call)
         return f"{call} has no '{keyword}': {suggest(keyword, options)}" if options else None
-    if (found := MISSING.search(str(error))) and _keywords(found.group(1)):
-        return f"{found.group(1)} lacks {found.group(2)}: add it"
-    if (found := POSITIONAL.search(str(error))) and (options := _keywords(found.group(1))):
-        return f"{found.group(1)} takes its values by name: write {found.group(1)}({options[0]}=...)"
+    if (match := MISSING.search(str(error))) and _parameter_names(match.group(1)):
+        return f"{match.group(1)} lacks {match.group(2)}: add it"
+    if (match := POSITIONAL.search(str(error))) and (options := _parameter_names(match.group(1))):
+        return f"{match.group(1)} takes its values by name: write {match.group(1)}({options[0]}=...)"
     return None
 
 
-def _names(module: str) -> list[str]:
-    """What a table file may import from a module of the vocabulary; nothing for another module."""
-    known = {spec.__name__: spec, rules.__name__: rules}
-    return [name for name in vars(known[module]) if not name.startswith("_")] if module in known else []
+def _importable_names(module: str) -> list[str]:
+    """The public names of `include.spec` or `include.rules`; empty for another module."""
+    modules = {spec.__name__: spec, rules.__name__: rules}
+    return [name for name in vars(modules[module]) if not name.startswith("_")] if module in modules else []
 
 
-def _keywords(name: str) -> list[str]:
-    """The keywords of a class or function of the vocabulary."""
-    called: Any = getattr(spec, name, None) or getattr(rules, name, None)
-    if is_dataclass(called):
-        return [field.name for field in fields(called) if field.name not in OF_THE_CATALOG]
-    return list(inspect.signature(called).parameters) if inspect.isfunction(called) else []
+def _parameter_names(name: str) -> list[str]:
+    """The parameters of a class or function of `include.spec` or `include.rules`."""
+    member: Any = getattr(spec, name, None) or getattr(rules, name, None)
+    if is_dataclass(member):
+        return [field.name for field in fields(member) if field.name not in OF_THE_CATALOG]
+    return list(inspect.signature(member).parameters) if inspect.isfunction(member) else []

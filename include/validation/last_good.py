@@ -1,7 +1,7 @@
-"""The last good definition of each table: what its file said when it was last right, kept for when it is not.
+"""Stores the last good definition of each table, which replaces its file while that is wrong.
 
-A definition is the text of the table file and of the modules of the same package that it imports. It lies below the
-home, where every driver, task and command finds it.
+A definition is the text of the table file and of the modules of the same package that it imports. It lies in the home
+directory, where every driver, task and command can read it.
 """
 
 import ast
@@ -26,14 +26,14 @@ from include.validation.table_files import TableFile
 
 @dataclass(frozen=True)
 class Definition:
-    """modules: by its full name, the text of each. packages: those among them, and where their other modules lie."""
+    """modules: the text of each module, by full name. packages: the search path of each package among them."""
 
     modules: dict[str, str]
     packages: dict[str, list[str]] = field(default_factory=dict)
 
 
 def of(file: TableFile) -> Definition:
-    """Of a table file that was imported. Raises OSError and SyntaxError where it has changed since."""
+    """The definition of an imported table file. Raises OSError or SyntaxError if the file has changed since then."""
     modules: dict[str, str] = {}
     pending = [file.module, f"{file.package}.{file.layer}"]
     while pending:
@@ -41,35 +41,35 @@ def of(file: TableFile) -> Definition:
         module = sys.modules.get(name)
         if name in modules or module is None or not name.startswith(f"{file.package}."):
             continue
-        # Of a package without a file of its own there is no text.
-        modules[name] = _text(module) or ""
-        pending += _imports(modules[name], module)
+        # A namespace package has no text.
+        modules[name] = _source_text(module) or ""
+        pending += _imported_names(modules[name], module)
     packages = {name: list(sys.modules[name].__path__) for name in modules if hasattr(sys.modules[name], "__path__")}
     return Definition(modules, packages)
 
 
 def keep(table: str, definition: Definition) -> bool:
-    """Whether it is another than the one that was kept; from now on it is the last good one."""
+    """Store the last good definition. Returns whether it differs from the stored one."""
     path, text = _path(table), json.dumps(asdict(definition), indent=1)
     if path.exists() and path.read_text() == text:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A rename, so that nobody reads half of it.
-    written = path.with_suffix(f".{os.getpid()}.new")
-    written.write_text(text)
-    written.rename(path)
+    # Readers must never see a partly written file.
+    temporary_file = path.with_suffix(f".{os.getpid()}.new")
+    temporary_file.write_text(text)
+    temporary_file.rename(path)
     return True
 
 
 def forget_others(tables: Collection[str]) -> None:
-    """Keep the definitions of these tables only."""
+    """Delete the definitions of all other tables."""
     for path in settings().definitions.glob("*.json"):
         if path.stem not in tables:
             path.unlink(missing_ok=True)
 
 
 def find(table: str) -> Definition | None:
-    """None where none was kept, or where it cannot be read."""
+    """The stored definition; None if there is none, or if it cannot be read."""
     try:
         return Definition(**json.loads(_path(table).read_text()))
     except (OSError, ValueError, TypeError):
@@ -77,8 +77,8 @@ def find(table: str) -> Definition | None:
 
 
 def declared(file: TableFile, definition: Definition) -> Table:
-    """The table that it declares. Raises what its import raises."""
-    with _imported_from(definition, kept=file.module):
+    """Import the table of a definition. Raises any error of the import."""
+    with _import_from(definition, kept_module=file.module):
         table: Table = importlib.import_module(file.module).TABLE
     return replace(table, file=file.place)
 
@@ -87,13 +87,13 @@ def _path(table: str) -> Path:
     return settings().definitions / f"{table}.json"
 
 
-def _text(module: ModuleType) -> str | None:
+def _source_text(module: ModuleType) -> str | None:
     loader = module.__spec__ and module.__spec__.loader
     return loader.get_source(module.__name__) if isinstance(loader, importlib.abc.InspectLoader) else None
 
 
-def _imports(text: str, module: ModuleType) -> Iterator[str]:
-    """Names of modules, and of what may be one."""
+def _imported_names(text: str, module: ModuleType) -> Iterator[str]:
+    """The names of imported modules and of imported members, which may be modules, too."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     for statement in ast.walk(ast.parse(text)):
         if isinstance(statement, ast.Import):
@@ -106,19 +106,19 @@ def _imports(text: str, module: ModuleType) -> Iterator[str]:
 
 
 @contextmanager
-def _imported_from(definition: Definition, kept: str) -> Iterator[None]:
-    """Inside, its modules come from its texts. kept: the one that stays imported, where inspect looks for its text."""
-    before = {name: sys.modules.pop(name, None) for name in definition.modules}
+def _import_from(definition: Definition, kept_module: str) -> Iterator[None]:
+    """Import the modules of a definition from its texts. kept_module stays in sys.modules, where `inspect` needs it."""
+    replaced_modules = {name: sys.modules.pop(name, None) for name in definition.modules}
     finder = _Finder(definition)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name, module in before.items():
+        for name, module in replaced_modules.items():
             if module is not None:
                 sys.modules[name] = module
-            elif name != kept:
+            elif name != kept_module:
                 sys.modules.pop(name, None)
 
 
@@ -144,7 +144,7 @@ class _Loader(importlib.abc.SourceLoader):
         self._text = text
 
     def get_filename(self, fullname: str) -> str:
-        # By its text, as Python remembers the lines of a file by its name.
+        # `linecache` caches lines by file name, so the name depends on the text.
         digest = hashlib.sha256(self._text.encode()).hexdigest()[:12]
         return f"{fullname.replace('.', '/')}.py, last good definition {digest}"
 

@@ -1,15 +1,15 @@
-"""What a table says of how it is stored: its owner, its clustering or partitioning, its Delta properties."""
+"""Checks the storage options of a table: owner, clustering or partitioning, Delta table properties."""
 
 from include.spec import Table, ddl
 from include.validation.declaration import mistake, suggest
 
 MOST_CLUSTERING_COLUMNS = 4
-# Delta lays files out by what it keeps the least and the greatest value of.
-UNCLUSTERED = ("ARRAY", "BINARY", "BOOLEAN", "MAP", "STRUCT", "VARIANT")
-UNPARTITIONED = ("ARRAY", "MAP", "STRUCT", "VARIANT")
+# Delta clusters by columns for which it keeps minimum and maximum values.
+NOT_FOR_CLUSTERING = ("ARRAY", "BINARY", "BOOLEAN", "MAP", "STRUCT", "VARIANT")
+NOT_FOR_PARTITIONING = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 TIME_TRAVEL = "say maintain=Maintenance(time_travel_hours=...) instead"
-# What a table file may not set, and why.
-KEPT = {
+# Table properties that a table file must not set, and the reasons.
+RESERVED_PROPERTIES = {
     "delta.deletedFileRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
     "delta.logRetentionDuration": f"the vacuum guard sets it, by what streams still need: {TIME_TRAVEL}",
     "delta.enableExpiredLogCleanup": "the log is cleaned in windows, by what streams still need: take it out",
@@ -21,9 +21,9 @@ KEPT = {
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError, one sentence that names the file."""
-    _check_columns(table, "cluster_by", table.cluster_by, UNCLUSTERED)
-    _check_columns(table, "partition_by", table.partition_by, UNPARTITIONED)
+    """Raises DeclarationError for the first mistake."""
+    _check_columns(table, "cluster_by", table.cluster_by, NOT_FOR_CLUSTERING)
+    _check_columns(table, "partition_by", table.partition_by, NOT_FOR_PARTITIONING)
     if table.cluster_by and table.partition_by:
         raise mistake(table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by")
     if len(table.cluster_by) > MOST_CLUSTERING_COLUMNS:
@@ -39,20 +39,20 @@ def check(table: Table) -> None:
     _check_properties(table)
 
 
-def _check_columns(table: Table, what: str, names: tuple[str, ...], refused: tuple[str, ...]) -> None:
+def _check_columns(table: Table, field: str, names: tuple[str, ...], unsupported: tuple[str, ...]) -> None:
     types = ddl.types(table.schema)
     for name in names:
         if name not in types:
-            raise mistake(table, f"{what} names '{name}', no column of its schema: {suggest(name, list(types))}")
+            raise mistake(table, f"{field} names '{name}', no column of its schema: {suggest(name, list(types))}")
         if list(names).count(name) > 1:
-            raise mistake(table, f"{what} names '{name}' twice: take one out")
-        if types[name] in refused:
-            raise mistake(table, f"{what} names '{name}', and Delta takes no {types[name]} there: name another column")
+            raise mistake(table, f"{field} names '{name}' twice: take one out")
+        if types[name] in unsupported:
+            raise mistake(table, f"{field} names '{name}', and Delta takes no {types[name]} there: name another column")
 
 
 def _check_properties(table: Table) -> None:
-    # Delta takes its own in any case.
-    kept = {name.lower(): why for name, why in KEPT.items()}
+    # Delta ignores the case of its property names.
+    reserved = {name.lower(): reason for name, reason in RESERVED_PROPERTIES.items()}
     for name in table.properties:
-        if name.lower() in kept:
-            raise mistake(table, f"properties set '{name}': {kept[name.lower()]}")
+        if name.lower() in reserved:
+            raise mistake(table, f"properties set '{name}': {reserved[name.lower()]}")

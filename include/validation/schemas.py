@@ -1,4 +1,4 @@
-"""What a table file may say of its columns, as far as it can be known without Spark."""
+"""Checks the schema of a table, as far as that is possible without Spark."""
 
 import re
 from itertools import pairwise
@@ -7,12 +7,12 @@ from include.errors import DeclarationError
 from include.spec import FILES_SCHEMA, Table, Upsert, ddl
 from include.validation.declaration import mistake, suggest
 
-PLAIN = re.compile("[A-Za-z0-9_]+")
-# What Delta refuses in a name, and what ends a quoted name.
+UNQUOTED = re.compile("[A-Za-z0-9_]+")
+# Characters that Delta refuses in a column name, and the backquote.
 REFUSED = re.compile(r"[ ,;{}()\n\t=`]")
-# What no Delta table can store, and what Spark makes text of.
+# Types that no Delta table can store, and types that Spark replaces by STRING.
 UNSTORABLE = ("INTERVAL", "TIME", "VOID")
-TEXT = ("CHAR", "CHARACTER", "VARCHAR")
+TEXT_TYPES = ("CHAR", "CHARACTER", "VARCHAR")
 RULES = "_rules"
 QUARANTINED = ("_flow", "_generation", "_batch", "_source", "_replay")
 
@@ -23,13 +23,20 @@ def check(table: Table) -> None:
     if not any(columns):
         raise mistake(table, "schema is empty: name its columns")
     if not all(columns):
-        before = next((f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning")
-        raise mistake(table, f"schema has a comma too many {before}: take it out")
-    if sentences := [*_of_commas(table), *_of_names(table), *_of_types(table), *_of_parse(table, columns)]:
+        location = next(
+            (f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning"
+        )
+        raise mistake(table, f"schema has a comma too many {location}: take it out")
+    if sentences := [
+        *_comma_mistakes(table),
+        *_name_mistakes(table),
+        *_type_mistakes(table),
+        *_parse_mistakes(table, columns),
+    ]:
         raise DeclarationError(*[str(mistake(table, sentence)) for sentence in sentences], table=table.name)
 
 
-def _of_commas(table: Table) -> list[str]:
+def _comma_mistakes(table: Table) -> list[str]:
     missing = ddl.without_comma(table.schema)
     types = ddl.types(table.schema)
     untyped = [name for name in ddl.columns(table.schema) if name not in types]
@@ -39,13 +46,13 @@ def _of_commas(table: Table) -> list[str]:
     ]
 
 
-def _of_names(table: Table) -> list[str]:
+def _name_mistakes(table: Table) -> list[str]:
     declared = table.schema.removesuffix(FILES_SCHEMA)
     names = ddl.columns(declared)
-    seen: dict[str, str] = {}
+    names_by_lower_case: dict[str, str] = {}
     sentences: list[str] = []
     for name in names:
-        other = seen.setdefault(name.lower(), name)
+        other = names_by_lower_case.setdefault(name.lower(), name)
         if names.count(name) > 1 and name == other and f"column '{name}' stands" not in " ".join(sentences):
             sentences.append(f"column '{name}' stands in its schema twice: take one out")
         elif name != other:
@@ -55,32 +62,32 @@ def _of_names(table: Table) -> list[str]:
             )
         if REFUSED.search(name):
             sentences.append(f"column '{name}' has a character that Delta or SQL refuses: use letters, digits and _")
-        elif name in ddl.unquoted(declared) and not PLAIN.fullmatch(name):
+        elif name in ddl.unquoted(declared) and not UNQUOTED.fullmatch(name):
             sentences.append(f"column '{name}' has a character that SQL takes in backquotes only: write `{name}`")
-    return sentences + _of_own_names(table, names)
+    return sentences + _reserved_name_mistakes(table, names)
 
 
-def _of_own_names(table: Table, names: list[str]) -> list[str]:
-    taken = QUARANTINED if table.has_quarantine else ()
+def _reserved_name_mistakes(table: Table, names: list[str]) -> list[str]:
+    reserved = QUARANTINED if table.has_quarantine else ()
     if not isinstance(table.write, Upsert):
-        taken = (RULES, *taken)
+        reserved = (RULES, *reserved)
     return [
         f"column '{name}' is one that Sluice adds, to count and quarantine rows: call it something else"
         for name in names
-        if name.lower() in taken
+        if name.lower() in reserved
     ]
 
 
-def _of_types(table: Table) -> list[str]:
+def _type_mistakes(table: Table) -> list[str]:
     return [
         f"column '{name}' is {kind}, which a Delta table cannot store: "
-        f"{'declare it STRING' if kind in TEXT else 'declare another type'}"
+        f"{'declare it STRING' if kind in TEXT_TYPES else 'declare another type'}"
         for name, kind in ddl.types(table.schema).items()
-        if kind in (*UNSTORABLE, *TEXT)
+        if kind in (*UNSTORABLE, *TEXT_TYPES)
     ]
 
 
-def _of_parse(table: Table, columns: list[str]) -> list[str]:
+def _parse_mistakes(table: Table, columns: list[str]) -> list[str]:
     if not table.parse:
         return []
     sentences = [

@@ -1,4 +1,4 @@
-"""Ranges of a table by its time column: what a table file may say of it, which can be backfilled, and why not."""
+"""Ranges of a table by its time column: checks the declaration, and decides which ranges can be backfilled."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ STORED = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows from `begin` to before `end` by their time. Both None: the whole table."""
+    """The rows whose time is at or after `begin` and before `end`. Both None: the whole table."""
 
     begin: datetime | None = None
     end: datetime | None = None
@@ -24,17 +24,17 @@ class Slice:
     def __str__(self) -> str:
         if self.begin is None or self.end is None:
             return "as a whole"
-        return f"from {_said(self.begin)} to {_said(self.end)}"
+        return f"from {_format_moment(self.begin)} to {_format_moment(self.end)}"
 
     @property
     def texts(self) -> tuple[str | None, str | None]:
-        """As they are stored: as long as each other, so that they can be compared."""
+        """Begin and end as stored in the control database: texts of equal length, which compare like the times."""
         if self.begin is None or self.end is None:
             return None, None
         return self.begin.strftime(STORED), self.end.strftime(STORED)
 
     def condition(self, column: str | None, is_date: bool = False) -> str:
-        """A SQL condition for the rows inside. A row without a time is in no range."""
+        """A SQL condition for the rows of the range. A row whose time is NULL is in no range."""
         if self.begin is None or self.end is None:
             return "true"
         return f"(`{column}` >= {_literal(self.begin, is_date)} AND `{column}` < {_literal(self.end, is_date)})"
@@ -43,11 +43,11 @@ class Slice:
         """A SQL condition for all other rows."""
         if self.begin is None or self.end is None:
             return "false"
-        before, behind = _literal(self.begin, is_date), _literal(self.end, is_date)
-        return f"(`{column}` < {before} OR `{column}` >= {behind} OR `{column}` IS NULL)"
+        begin, end = _literal(self.begin, is_date), _literal(self.end, is_date)
+        return f"(`{column}` < {begin} OR `{column}` >= {end} OR `{column}` IS NULL)"
 
     def in_whole(self, bucket: Bucket) -> "Slice":
-        """Wide enough for all buckets that it touches."""
+        """The range, extended to whole buckets."""
         assert self.begin and self.end
         unit = UNITS[bucket.unit]
         begin, end = self.begin - (self.begin - EPOCH) % unit, self.end + (EPOCH - self.end) % unit
@@ -55,7 +55,7 @@ class Slice:
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError."""
+    """Raises DeclarationError for a wrong time column."""
     if table.time_column is None:
         return
     types = ddl.types(table.schema)
@@ -82,9 +82,9 @@ def check(table: Table) -> None:
 
 
 def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = False) -> Slice:
-    """The range that two moments of ISO 8601 name; one without a time zone is UTC.
+    """Parse a range from two ISO 8601 times. A time without a time zone is UTC.
 
-    Raises UsageError for none, and for a table that cannot be backfilled, or not as a whole.
+    Raises UsageError for an invalid range, and for a table that cannot be backfilled, or not as a whole.
     """
     if why := impossible(table, as_a_whole):
         raise UsageError(f"{table.name} cannot be {'refreshed' if as_a_whole else 'backfilled'}: {why}")
@@ -96,23 +96,23 @@ def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = Fals
         raise UsageError(
             f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to, or take all, --full"
         )
-    found = Slice(moment("--from", begin), moment("--to", end))
-    assert found.begin and found.end
-    if found.begin >= found.end:
+    time_range = Slice(moment("--from", begin), moment("--to", end))
+    assert time_range.begin and time_range.end
+    if time_range.begin >= time_range.end:
         raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
-    if is_date(table) and any(one.timetz() != EPOCH.timetz() for one in (found.begin, found.end)):
+    if is_date(table) and any(bound.timetz() != EPOCH.timetz() for bound in (time_range.begin, time_range.end)):
         raise UsageError(f"{table.sliced_by} of {table.name} is a DATE: name whole days, such as --from 2026-03-01")
     bucket = table.write.recompute if isinstance(table.write, Upsert) else None
-    return found.in_whole(bucket) if bucket else found
+    return time_range.in_whole(bucket) if bucket else time_range
 
 
 def is_date(table: Table) -> bool:
-    """Whether its time column holds days."""
+    """Whether the column that cuts its ranges is a DATE."""
     return ddl.types(table.schema).get(table.sliced_by or "") == "DATE"
 
 
 def impossible(table: Table, as_a_whole: bool = False) -> str | None:
-    """Why no range of it can be made again, or not all of it, and what to do instead; None where it can."""
+    """Why the table cannot be backfilled, or not as a whole, with an alternative; None if it can."""
     if table.is_view:
         return "it is a view, and computed in full: refresh it with jobs/refresh.py"
     if as_a_whole and (why := full_refreshes.why_not(table)):
@@ -139,7 +139,7 @@ def impossible(table: Table, as_a_whole: bool = False) -> str | None:
 
 
 def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
-    """What of a reader of its appends has to be made again when a range of `table` was: or else why it cannot be."""
+    """The range of a reader that must be backfilled after a range of `table`, or the reason why it cannot be."""
     is_whole = replaced == Slice()
     if why := impossible(reader, is_whole):
         return why
@@ -163,7 +163,7 @@ def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
 
 
 def stored(begin: str | None, end: str | None) -> Slice:
-    """The range that was stored as these texts."""
+    """The range from the texts of the control database (`Slice.texts`)."""
     if begin is None or end is None:
         return Slice()
     return Slice(*(datetime.strptime(text, STORED).replace(tzinfo=UTC) for text in (begin, end)))
@@ -171,13 +171,13 @@ def stored(begin: str | None, end: str | None) -> Slice:
 
 def moment(option: str, text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        parsed = datetime.fromisoformat(text)
+        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} is '{text}', no moment: write one such as 2026-03-01T00:00:00Z") from error
 
 
-def _said(moment: datetime) -> str:
+def _format_moment(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 

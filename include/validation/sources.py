@@ -1,4 +1,4 @@
-"""What a table file may say of its sources, and the sentences that refuse the rest."""
+"""Checks the sources of a table, and writes the sentence for each mistake."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from include.spec import Append, Delta, Files, Kafka, Table, ddl
 from include.validation.declaration import mistake
 
-# It becomes part of the names of a flow and of a directory.
+# The branch is part of the flow name and of its checkpoint directory.
 BRANCH = re.compile("[a-z][a-z0-9_]*|")
 TOPIC = re.compile("[a-zA-Z0-9._-]+")
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError for what is wrong with the sources of a table that is right otherwise."""
+    """Raises DeclarationError for a wrong source. The table has passed all earlier checks."""
     if isinstance(table.source, Mapping) and not table.is_view:
         _check_branches(table, list(table.source))
     for flow in table.flows:
@@ -43,8 +43,8 @@ def _check_branches(table: Table, names: list[str]) -> None:
 
 def _check_kafka(flow: Table, source: Kafka) -> None:
     if bool(source.names) == (source.pattern is not None):
-        both = "both topics and a pattern" if source.names else "neither topics nor a pattern"
-        raise mistake(flow, f"Kafka has {both}: give it one of them")
+        mistaken = "both topics and a pattern" if source.names else "neither topics nor a pattern"
+        raise mistake(flow, f"Kafka has {mistaken}: give it one of them")
     for name in source.names:
         if not TOPIC.fullmatch(name):
             raise mistake(flow, f"topic {name!r} has a name that Kafka does not allow: use letters, digits, . _ and -")
@@ -52,14 +52,14 @@ def _check_kafka(flow: Table, source: Kafka) -> None:
             raise mistake(flow, f"topic '{name}' is named twice: take one of them out")
     if source.pattern is not None:
         _check_pattern(flow, source.pattern)
-    keeps_what_came = not (flow.parse or flow.transform)
-    if source.schema_ids and keeps_what_came and "schema_id" not in ddl.columns(flow.schema):
+    is_raw = not (flow.parse or flow.transform)
+    if source.schema_ids and is_raw and "schema_id" not in ddl.columns(flow.schema):
         raise mistake(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")
 
 
 def _check_pattern(flow: Table, pattern: str) -> None:
     if "&&" in pattern:
-        # Java takes it for the intersection of two classes.
+        # In Java, `&&` is the intersection of two character classes.
         raise mistake(flow, f"pattern is {pattern!r}, in which Java and Python read && in two ways: write it without")
     try:
         re.compile(pattern)
@@ -68,19 +68,19 @@ def _check_pattern(flow: Table, pattern: str) -> None:
 
 
 def _check_overlap(table: Table) -> None:
-    read: dict[str, str] = {}
+    flow_by_origin: dict[str, str] = {}
     for flow in table.flows:
-        for what in _reads(flow.source):
-            other = read.setdefault(what, flow.flow)
-            if other != flow.flow:
+        for origin in _origins(flow.source):
+            first_flow = flow_by_origin.setdefault(origin, flow.flow)
+            if first_flow != flow.flow:
                 raise mistake(
                     table,
-                    f"flows '{other}' and '{flow.flow}' both read {what}, so its rows would come twice: "
+                    f"flows '{first_flow}' and '{flow.flow}' both read {origin}, so its rows would come twice: "
                     f"take one of them out",
                 )
 
 
-def _reads(source: object) -> list[str]:
+def _origins(source: object) -> list[str]:
     if isinstance(source, Kafka):
         return [f"topic '{name}'" for name in source.names]
     return [f"table '{source.table}'"] if isinstance(source, Delta) else []

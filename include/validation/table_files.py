@@ -1,4 +1,4 @@
-"""Finds the files of tables, and imports each: what goes wrong there is a sentence about the file, and its line."""
+"""Finds and imports the table files. A failure becomes a sentence that names the file and the line."""
 
 import importlib
 import re
@@ -11,21 +11,21 @@ from include.errors import DeclarationError
 from include.spec import LAYERS, Table
 from include.validation import import_errors
 
-# It becomes part of SQL, of paths and of the ids of DAGs.
+# The name is part of SQL, of paths and of DAG ids.
 NAME = re.compile("[a-z][a-z0-9_]*")
 LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """package: `include.tables`, say. path: below it, `silver/readings.py`."""
+    """package: for example `include.tables`. path: path in the package, for example `silver/readings.py`."""
 
     package: str
     path: str
 
     @property
     def place(self) -> str:
-        """Its path from the root of the repository."""
+        """The path from the root of the repository."""
         return f"{self.package.replace('.', '/')}/{self.path}"
 
     @property
@@ -34,12 +34,12 @@ class TableFile:
 
     @property
     def module(self) -> str:
-        """By which it is imported."""
+        """The full name of the module."""
         return f"{self.package}.{self.layer}.{self.stem}"
 
     @property
     def table(self) -> str:
-        """The name of the table that it has to declare."""
+        """The name of the table that the file must declare."""
         return f"{self.layer}.{self.stem}"
 
     @property
@@ -47,36 +47,38 @@ class TableFile:
         return self.path.removesuffix(".py").rpartition("/")[2]
 
     def refused(self, sentence: str, line: int | None = None) -> DeclarationError:
-        where = f"{self.place}:{line}" if line else self.place
-        return DeclarationError(f"{where}: {sentence}", table=self.table)
+        location = f"{self.place}:{line}" if line else self.place
+        return DeclarationError(f"{location}: {sentence}", table=self.table)
 
 
 def find(packages: Iterable[str]) -> list[TableFile]:
-    """All files of tables, those in a wrong place too."""
-    return [TableFile(package, path) for package in packages for path in sorted(_below(resources.files(package)))]
+    """All table files, including files outside the layers."""
+    return [
+        TableFile(package, path) for package in packages for path in sorted(_module_paths(resources.files(package)))
+    ]
 
 
 def declared(file: TableFile, others: Iterable[TableFile]) -> Table:
-    """The table of a file. Raises DeclarationError where the file has a wrong place or name, or declares no table."""
+    """Import the table of a file. Raises DeclarationError for a wrong path or name, or a file without a table."""
     _check_place(file, [other for other in others if other != file])
-    table = _imported(file)
+    table = _import_table(file)
     if table.name != file.table:
         raise file.refused(f"name is {table.name!r}, which is not its path: call it '{file.table}'")
     return replace(table, file=file.place)
 
 
-def _below(directory: Traversable, above: str = "") -> Iterator[str]:
-    """Paths of all modules below, except those whose name begins with `_` or `.`.
+def _module_paths(directory: Traversable, prefix: str = "") -> Iterator[str]:
+    """Paths of all modules in a directory tree, except names that begin with `_` or `.`.
 
-    Not by Path.glob, which finds nothing inside the zip that cluster workers get.
+    `Path.glob` finds nothing inside the zip that cluster workers get.
     """
     for entry in directory.iterdir():
         if entry.name.startswith(("_", ".")):
             continue
         if entry.is_dir():
-            yield from _below(entry, f"{above}{entry.name}/")
+            yield from _module_paths(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".py"):
-            yield above + entry.name
+            yield prefix + entry.name
 
 
 def _check_place(file: TableFile, others: list[TableFile]) -> None:
@@ -99,18 +101,18 @@ def _check_place(file: TableFile, others: list[TableFile]) -> None:
         raise file.refused(f"its name has {len(file.stem)} letters: use {LONGEST_NAME} at most")
 
 
-def _imported(file: TableFile) -> Table:
-    module, place = f"{file.package}.{file.layer}", f"{file.package.replace('.', '/')}/{file.layer}/__init__.py"
+def _import_table(file: TableFile) -> Table:
+    package, place = f"{file.package}.{file.layer}", f"{file.package.replace('.', '/')}/{file.layer}/__init__.py"
     try:
-        # First, so that what goes wrong there is not said of the table.
-        importlib.import_module(module)
+        # The layer is imported first: its errors must not be attributed to the table file.
+        importlib.import_module(package)
         place = file.place
-        imported = importlib.import_module(file.module)
+        module = importlib.import_module(file.module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise DeclarationError(import_errors.sentence(place, error), table=file.table) from error
-    table = getattr(imported, "TABLE", None)
+    table = getattr(module, "TABLE", None)
     if not isinstance(table, Table):
         raise file.refused("has no `TABLE = Table(...)`: add it, or move the file out of the tables")
     return table

@@ -1,4 +1,4 @@
-"""What a table file may say of a materialized view, and the sentences that refuse the rest."""
+"""Checks materialized views, and writes the sentence for each mistake."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from include.rules import Expect
 from include.spec import Delta, Table
 from include.validation.declaration import mistake
 
-# SQL calls a source by it, and a transform takes it as an argument.
+# A source name is a view name in SQL, or a parameter of the transform.
 NAME = re.compile("[a-z][a-z0-9_]*")
-# What only a flow has, and what a view has in its place.
-OF_FLOWS = {
+# Options that only a flow has, and the remedy for a view.
+FLOW_OPTIONS = {
     "parse": "what arrives is typed where it is kept, so read a silver table",
     "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
     "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
@@ -22,10 +22,10 @@ OF_FLOWS = {
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError for what is wrong with a view by itself."""
+    """Raises DeclarationError for a mistake in a view that is visible without other tables."""
     if not table.is_view:
         return
-    for name, remedy in OF_FLOWS.items():
+    for name, remedy in FLOW_OPTIONS.items():
         if getattr(table, name) != getattr(Table, name):
             raise mistake(table, f"{name} is of no use to a materialized view: {remedy}")
     if isinstance(table.source, Mapping):
@@ -72,10 +72,14 @@ def _check_source(table: Table, source: object) -> None:
             f"Replace reads {type(source).__name__}, and a view is computed anew from stored tables: "
             f"read the bronze table that keeps it",
         )
-    said = [one.name for one in fields(source) if one.name != "table" and getattr(source, one.name) != one.default]
-    if said:
+    options = [
+        option.name
+        for option in fields(source)
+        if option.name != "table" and getattr(source, option.name) != option.default
+    ]
+    if options:
         raise mistake(
             table,
-            f"source '{source.table}' says {said[0]}, and a view reads all rows of one version: "
+            f"source '{source.table}' says {options[0]}, and a view reads all rows of one version: "
             f"write Delta('{source.table}') alone",
         )

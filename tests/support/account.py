@@ -1,4 +1,4 @@
-"""A table and its flow's checkpoint as the engine and Spark leave them behind, written by hand: no JVM."""
+"""Writes a table and the checkpoint of its flow as the engine and Spark do, without a JVM."""
 
 import json
 import shutil
@@ -13,13 +13,13 @@ from include.settings import settings
 from include.spec import Delta, Table
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
-# When batch 0 was planned, milliseconds since 1970.
+# Time at which batch 0 was planned, in milliseconds since 1970.
 BEGAN = 1_795_000_000_000
 
 
 @dataclass
 class Stored:
-    """A table with a flow, batch by batch. source: of the stamps. generation: the one that writes."""
+    """A table with a flow. source: identity of the source in the commit metadata. generation: of the checkpoint."""
 
     table: Table
     source: dict[str, Any] = field(default_factory=lambda: {"cluster_id": "c", "topics": {"t": "id"}})
@@ -34,33 +34,33 @@ class Stored:
         return settings().checkpoints(self.table.flow) / str(self.generation)
 
     def create(self, data: pyarrow.Table) -> None:
-        """Without a row."""
+        """Create the table without rows."""
         DeltaTable.create(str(self.path), data.schema)
 
     def plan(self, batch: int, end: Any) -> None:
-        """In Spark's form v1."""
+        """Write the offset log entry of a batch, in Spark's format v1."""
         self.write("metadata", json.dumps({"id": "7fd1aba9"}))
         owner = {"flow": self.table.flow, "source": self.source, "write": {"mode": "Append"}, "definitions": []}
         self.write("owner.json", json.dumps({**owner, "first": int(self.generation > 1), "after": None}))
-        said = {"batchWatermarkMs": 0, "batchTimestampMs": BEGAN + batch * 1_000, "conf": SETTINGS}
-        self.write(f"offsets/{batch}", f"v1\n{json.dumps(said)}\n{json.dumps(end)}")
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": BEGAN + batch * 1_000, "conf": SETTINGS}
+        self.write(f"offsets/{batch}", f"v1\n{json.dumps(metadata)}\n{json.dumps(end)}")
 
-    def commit(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, tally: dict | None = None) -> None:
-        """As the engine does; its number of rows is what Delta counts."""
-        stamp = {"flow": self.table.flow, "generation": self.generation, "batch": batch, "epoch": 1}
-        stamp |= {"source": self.source, "source_from": begin, "source_to": end, "rows": tally}
-        self.append(data, stamp)
+    def commit(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, row_counts: dict | None = None) -> None:
+        """Commit a batch with the metadata of the engine."""
+        commit_metadata = {"flow": self.table.flow, "generation": self.generation, "batch": batch, "epoch": 1}
+        commit_metadata |= {"source": self.source, "source_from": begin, "source_to": end, "rows": row_counts}
+        self.append(data, commit_metadata)
 
-    def append(self, data: pyarrow.Table, said: dict | None = None, mode: str = "append") -> None:
-        write_deltalake(self.path, data, mode=mode, commit_properties=_said(said))
+    def append(self, data: pyarrow.Table, commit_metadata: dict | None = None, mode: str = "append") -> None:
+        write_deltalake(self.path, data, mode=mode, commit_properties=_commit_properties(commit_metadata))
 
     def acknowledge(self, batch: int) -> None:
         self.write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
 
-    def batch(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, tally: dict | None = None) -> None:
-        """All of it."""
+    def batch(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, row_counts: dict | None = None) -> None:
+        """Plan, commit and acknowledge a batch."""
         self.plan(batch, end)
-        self.commit(batch, begin, end, data, tally)
+        self.commit(batch, begin, end, data, row_counts)
         self.acknowledge(batch)
 
     def write(self, name: str, text: str) -> None:
@@ -69,12 +69,12 @@ class Stored:
         file.write_text(text)
 
     def forget(self) -> None:
-        """Its checkpoints are gone."""
+        """Delete all checkpoints of the flow."""
         shutil.rmtree(settings().checkpoints(self.table.flow))
 
 
 def kafka_rows(first: int, after: int, partition: int = 0, topic: str = "t") -> pyarrow.Table:
-    """One for each offset."""
+    """A row (topic, partition, offset) for each offset from `first` to before `after`."""
     offsets = list(range(first, after))
     columns = {"topic": [topic] * len(offsets), "partition": [partition] * len(offsets), "offset": offsets}
     schema = pyarrow.schema([("topic", pyarrow.string()), ("partition", pyarrow.int32()), ("offset", pyarrow.int64())])
@@ -82,14 +82,14 @@ def kafka_rows(first: int, after: int, partition: int = 0, topic: str = "t") -> 
 
 
 def delta(version: int, index: int = -1, is_starting: bool = False) -> dict[str, Any]:
-    """Where a batch of a Delta source ends."""
-    where = {"sourceVersion": 1, "reservoirId": "r", "reservoirVersion": version, "index": index}
-    return {**where, "isStartingVersion": is_starting}
+    """An offset of a Delta source, as the offset log stores it."""
+    offset = {"sourceVersion": 1, "reservoirId": "r", "reservoirVersion": version, "index": index}
+    return {**offset, "isStartingVersion": is_starting}
 
 
 def reader(name: str, of: str, layer: str = "silver", **declared: Any) -> Table:
     return Table(name=f"{layer}.{name}", comment="", source=Delta(of), schema="id BIGINT", **declared)
 
 
-def _said(stamp: dict | None) -> CommitProperties | None:
-    return CommitProperties(custom_metadata={"userMetadata": json.dumps(stamp)}) if stamp else None
+def _commit_properties(commit_metadata: dict | None) -> CommitProperties | None:
+    return CommitProperties(custom_metadata={"userMetadata": json.dumps(commit_metadata)}) if commit_metadata else None

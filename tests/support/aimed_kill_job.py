@@ -1,7 +1,8 @@
-"""A driver that ends itself at a commit: python -m tests.support.aimed_kill_job CHAIN TOPIC TABLE before|after
+"""A driver that kills itself at a commit: python -m tests.support.aimed_kill_job CHAIN TOPIC TABLE before|after
 
-It runs the chain's flows to the end of their sources. At the first commit of a batch to that table it dies by SIGKILL,
-its JVM first: `before`, when the data file is there, or `after`, when Spark has not written the batch down yet.
+It runs the flows of the chain to the end of their sources. At the first commit of a batch to that table it sends
+SIGKILL to its JVM and to itself: `before` the commit, with the data file written, or `after` the commit, before Spark
+writes its commit log.
 """
 
 import os
@@ -20,7 +21,7 @@ from tests.support.flows import Chain
 def main() -> None:
     name, topic, table, moment = sys.argv[1:]
     chain = Chain(name, SimpleNamespace(name=topic))
-    tables = Catalog({each.name: each for each in chain.all})
+    tables = Catalog({chain_table.name: chain_table for chain_table in chain.all})
     catalog.load = catalog.reload = lambda: tables
     commit = Transaction._commit
 
@@ -28,10 +29,10 @@ def main() -> None:
         os.kill(driver.jvm_pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def commit_and_die(self: Transaction, *given: object, **named: object) -> None:
+    def commit_and_die(self: Transaction, *arguments: object, **options: object) -> None:
         if self.target.name == table and moment == "before":
             die()
-        commit(self, *given, **named)
+        commit(self, *arguments, **options)
         if self.target.name == table:
             die()
 

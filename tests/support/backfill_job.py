@@ -1,4 +1,4 @@
-"""`jobs/backfill.py` for a test's own tables: python -m tests.support.backfill_job CHAIN TOPIC TABLE FROM TO"""
+"""`jobs/backfill.py` for the tables of a test: python -m tests.support.backfill_job CHAIN TOPIC TABLE FROM TO"""
 
 import sys
 from types import SimpleNamespace
@@ -11,9 +11,9 @@ from tests.support.flows import Chain
 
 
 def main() -> None:
-    name, topic, wanted, begin, end = sys.argv[1:]
+    name, topic, table_name, begin, end = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
-    table = tables.table(wanted)
+    table = tables.table(table_name)
     backfill.run(table, tables, slices.of(table, begin, end), "a test", dry_run=False)
 
 

@@ -1,4 +1,4 @@
-"""Backfills in this process, as `jobs/backfill.py` does them in its own."""
+"""Runs backfills in this process, as `jobs/backfill.py` does."""
 
 import os
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from include.validation import slices
 
 
 class Killed(BaseException):
-    """What no `except Exception` sees, as nobody in a process sees its SIGKILL."""
+    """Simulates SIGKILL: no `except Exception` catches it."""
 
 
 @dataclass
 class Backfills:
-    """tables: all there are, in graph order."""
+    """tables: the complete catalog, in graph order."""
 
     spark: SparkSession
     tables: tuple[Table, ...]
@@ -43,18 +43,20 @@ class Backfills:
         as_a_whole: bool = False,
         alone: bool = False,
     ) -> list[Backfill]:
-        """begin, end: in seconds of 1970. Returns what was done, the tables below it included, newest first."""
-        texts = [None if one is None else datetime.fromtimestamp(one, UTC).isoformat() for one in (begin, end)]
-        asked = backfills.begin(self.engine, table.name, slices.of(table, *texts, as_a_whole=as_a_whole), "a test")
-        keeper = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.start()
+        """Backfill a range (seconds since 1970). Returns the backfills of the table and its readers, newest first."""
+        times = [
+            None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat() for seconds in (begin, end)
+        ]
+        requested = backfills.begin(self.engine, table.name, slices.of(table, *times, as_a_whole=as_a_whole), "a test")
+        lease_renewer = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
+        lease_renewer.start()
         try:
-            host = Host(self.spark, self.engine, keeper, "backfill")
-            tables = Catalog({one.name: one for one in self.tables})
+            host = Host(self.spark, self.engine, lease_renewer, "backfill")
+            tables = Catalog({member.name: member for member in self.tables})
             backfill.work(
-                Worker(self.engine, keeper, host, self.spark, tables, lambda reason: os.abort()),
-                replace(asked, alone=alone),
+                Worker(self.engine, lease_renewer, host, self.spark, tables, lambda reason: os.abort()),
+                replace(requested, alone=alone),
             )
         finally:
-            keeper.stop()
-        return [one for one in backfills.newest(self.engine) if one.root == asked.root]
+            lease_renewer.stop()
+        return [entry for entry in backfills.newest(self.engine) if entry.root == requested.root]

@@ -1,4 +1,4 @@
-"""The batches of one flow, written one after the other as its driver writes them, without a query."""
+"""Writes the batches of a flow as its driver does, without a streaming query."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from include.spec import Table
 
 @dataclass
 class Batches:
-    """schema: of the source rows, as DDL. life: set, it goes on with the next batch; else each is a driver's first."""
+    """schema: DDL of the source rows. life: the context of a running driver; None: each batch starts a new driver."""
 
     spark: SparkSession
     home: Path
@@ -31,12 +31,12 @@ class Batches:
     last_commit: tuple[int, int] | None = field(default=None, init=False)
 
     def write(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
-        """The next batch; returns what its commit says of it."""
+        """Write the next batch. Returns its row counts from the commit."""
         self.number += 1
         return self.write_again(table, rows)
 
     def write_again(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
-        """The same batch as before, by a driver that starts with it."""
+        """Write the current batch number again, in a new driver unless `life` is set."""
         if not self.life:
             create_table.create(self.spark, table)
         self._plan()
@@ -46,16 +46,16 @@ class Batches:
         return row_outcomes.batches(table, 1)[0]
 
     def begin_life(self, table: Table) -> FlowContext:
-        found = DeltaTable(str(settings().table_path(table.name))).transaction_version(
+        version = DeltaTable(str(settings().table_path(table.name))).transaction_version(
             txn_app_id(table.name, self.generation)
         )
-        before = -1 if self.generation == 1 else 0
-        written = before if found is None else found
-        begun = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})
-        return FlowContext(table, begun, epoch=1)
+        initial = -1 if self.generation == 1 else 0
+        written = initial if version is None else version
+        checkpoint = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})
+        return FlowContext(table, checkpoint, epoch=1)
 
     def begin_generation(self) -> None:
-        """As `reset checkpoint` does: batch 0 stands for what was written before."""
+        """Begin a generation as `reset checkpoint` does: batch 0 stands for everything written before."""
         self.generation, self.number = self.generation + 1, 0
 
     def _plan(self) -> None:

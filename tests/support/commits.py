@@ -1,4 +1,4 @@
-"""The moment of a batch's commit, by whichever path it is written."""
+"""Intercepts the commits of batches, on the Spark path and on the fast path."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,38 +13,38 @@ from include.settings import settings
 from include.spec import Table
 
 
-def switch_fast_path(patched: pytest.MonkeyPatch, is_on: bool) -> None:
-    """For the flows that this process runs from now on."""
-    switched = replace(settings(), fast_path=is_on)
-    patched.setattr(path, "settings", lambda: switched)
+def switch_fast_path(monkeypatch: pytest.MonkeyPatch, is_on: bool) -> None:
+    """Switch the fast path on or off for flows that this process starts later."""
+    changed = replace(settings(), fast_path=is_on)
+    monkeypatch.setattr(path, "settings", lambda: changed)
 
 
-def around_commits(patched: pytest.MonkeyPatch, act: Callable[[Table, Callable[[], None]], None]) -> None:
-    """In place of each commit of a batch, its quarantine written, `act` is called with the flow and the commit."""
-    by_spark, appended, replaced = commit.commit, Appender._commit, Aggregator._replace
+def around_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, Callable[[], None]], None]) -> None:
+    """Replace each commit of a batch, after its quarantine, by a call of `action(table, commit)`."""
+    spark_commit, append_commit, replace_commit = commit.commit, Appender._commit, Aggregator._replace
 
-    def write(rows, table, *given, **named):
-        act(table, lambda: by_spark(rows, table, *given, **named))
+    def write(rows, table, *arguments, **options):
+        action(table, lambda: spark_commit(rows, table, *arguments, **options))
 
-    def append(self, *given, **named):
-        act(self._table, lambda: appended(self, *given, **named))
+    def append(self, *arguments, **options):
+        action(self._table, lambda: append_commit(self, *arguments, **options))
 
-    def replace_files(self, *given):
-        act(self._table, lambda: replaced(self, *given))
+    def replace_files(self, *arguments):
+        action(self._table, lambda: replace_commit(self, *arguments))
 
-    patched.setattr(commit, "commit", write)
-    patched.setattr(Appender, "_commit", append)
-    patched.setattr(Aggregator, "_replace", replace_files)
+    monkeypatch.setattr(commit, "commit", write)
+    monkeypatch.setattr(Appender, "_commit", append)
+    monkeypatch.setattr(Aggregator, "_replace", replace_files)
 
 
-def fail_commits(patched: pytest.MonkeyPatch, after: int = 0) -> None:
-    """Batches are planned, quarantined, and never written, but for the first `after`."""
-    written = []
+def fail_commits(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+    """Let all commits fail except the first `after`. Batches are planned and quarantined before."""
+    committed = []
 
     def fail(table: Table, commit: Callable[[], None]) -> None:
-        if len(written) >= after:
+        if len(committed) >= after:
             raise OSError("the disk is gone")
         commit()
-        written.append(table)
+        committed.append(table)
 
-    around_commits(patched, fail)
+    around_commits(monkeypatch, fail)

@@ -1,4 +1,4 @@
-"""What the tables must hold, computed from the topic in plain Python: no Spark, no code of the project."""
+"""Computes the expected tables from the topic in plain Python, without Spark and without code of the project."""
 
 import json
 from collections import defaultdict
@@ -21,20 +21,20 @@ class Message:
 
 
 def messages(servers: str, topic: str) -> list[Message]:
-    """Everything the topic holds, read to its end, each partition in its order."""
+    """All messages of the topic, sorted by partition and offset."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "expected", "enable.partition.eof": True})
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
-    found, open_partitions = [], set(partitions)
-    while open_partitions:
-        got = consumer.poll(10)
-        if got is None or got.error():
-            assert got is not None and got.error().name() == "_PARTITION_EOF", got and got.error()
-            open_partitions.discard(got.partition())
+    records, unfinished = [], set(partitions)
+    while unfinished:
+        record = consumer.poll(10)
+        if record is None or record.error():
+            assert record is not None and record.error().name() == "_PARTITION_EOF", record and record.error()
+            unfinished.discard(record.partition())
             continue
-        found.append(Message(topic, got.partition(), got.offset(), got.key(), got.value()))
+        records.append(Message(topic, record.partition(), record.offset(), record.key(), record.value()))
     consumer.close()
-    return sorted(found, key=lambda message: (message.partition, message.offset))
+    return sorted(records, key=lambda message: (message.partition, message.offset))
 
 
 def silver_and_quarantine(topic: list[Message]) -> tuple[dict, set]:
@@ -43,8 +43,8 @@ def silver_and_quarantine(topic: list[Message]) -> tuple[dict, set]:
     quarantine = set()
     for message in topic:
         row = _typed(message)
-        identified = row["device_id"] is not None and row["time"] is not None
-        if not identified or row["heart_bpm"] is None or not 20 <= row["heart_bpm"] <= 250:
+        has_key = row["device_id"] is not None and row["time"] is not None
+        if not has_key or row["heart_bpm"] is None or not 20 <= row["heart_bpm"] <= 250:
             quarantine.add((message.partition, message.offset))
         else:
             silver.setdefault((row["device_id"], row["time"]), row)

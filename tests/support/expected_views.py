@@ -1,4 +1,4 @@
-"""What the tables of page views must hold, computed in plain Python: no Spark, no Avro, no code of the project."""
+"""Computes the expected tables of page views in plain Python, without Spark, Avro and code of the project."""
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -15,11 +15,11 @@ MOST_BYTES = 32_000_000
 
 
 class NoAvro(Exception):
-    """The bytes are none of the schema they name."""
+    """The bytes do not match the schema whose id they name."""
 
 
 class Reader:
-    """Avro's binary encoding, as its specification has it."""
+    """A decoder of Avro's binary encoding."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.place = data, 0
@@ -30,14 +30,14 @@ class Reader:
         self.place += count
         return self.data[self.place - count : self.place]
 
-    def long(self, most_bytes: int = 10) -> int:
+    def long(self, max_bytes: int = 10) -> int:
         number = 0
-        for place in range(most_bytes):
+        for position in range(max_bytes):
             [byte] = self.take(1)
-            number |= (byte & 0x7F) << 7 * place
+            number |= (byte & 0x7F) << 7 * position
             if byte < 0x80:
-                # What does not fit falls off.
-                number &= 2**64 - 1 if most_bytes == 10 else 2**32 - 1
+                # Overflowing bits are dropped.
+                number &= 2**64 - 1 if max_bytes == 10 else 2**32 - 1
                 return (number >> 1) ^ -(number & 1)
         raise NoAvro
 
@@ -45,7 +45,7 @@ class Reader:
         return self.take(self.long())
 
     def optional(self) -> bytes | None:
-        match self.long(most_bytes=5):
+        match self.long(max_bytes=5):
             case 0:
                 return None
             case 1:
@@ -54,9 +54,9 @@ class Reader:
 
 
 def decoded(value: bytes | None) -> tuple[dict[str, Any], list[str]]:
-    """The typed fields of a message, and which of them (or "value") could not be typed."""
-    number = int.from_bytes(value[1:5], "big") if value and len(value) >= 5 and value[0] == 0 else None
-    if value is None or number not in (1, 2):
+    """The typed fields of a message, and the names of the fields (or "value") that cannot be typed."""
+    schema_id = int.from_bytes(value[1:5], "big") if value and len(value) >= 5 and value[0] == 0 else None
+    if value is None or schema_id not in (1, 2):
         return NOTHING, ["value"]
     reader = Reader(value[5:])
     try:
@@ -64,7 +64,7 @@ def decoded(value: bytes | None) -> tuple[dict[str, Any], list[str]]:
         if not -MOST_MILLISECONDS <= row["time"] <= MOST_MILLISECONDS:
             raise NoAvro
         row |= {"document_id": reader.text(), "user_id": reader.optional()}
-        if number == 2:
+        if schema_id == 2:
             row["referrer"] = reader.optional()
     except NoAvro:
         return NOTHING, ["value"]

@@ -1,4 +1,4 @@
-"""Flows over a topic of a test's own, in the shared Spark session."""
+"""Flows over the topic of a test, in the shared Spark session."""
 
 import os
 import threading
@@ -28,13 +28,13 @@ from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
 FULL = os.environ.get("SLUICE_FAULTS") == "full"
-# In the short form, flows leave the processors to the jobs that are killed beside them, which are nicer than they.
+# In short runs, slow flows leave CPU time to the killed jobs, which have a lower priority.
 PACE_SECONDS = 0.1 if FULL else 8.0
 is_long = only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
 
 
 def numbers(rows, *others: str):
-    """The value as a number, and the second of 1970 it stands for."""
+    """Columns: number (the value as INT), time (number as seconds since 1970), partition, offset, and `others`."""
     rows = rows.selectExpr("try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset", *others)
     return rows.selectExpr("*", "timestamp_seconds(number) AS time")
 
@@ -47,9 +47,9 @@ def sums(rows):
 
 @dataclass(frozen=True)
 class Chain:
-    """Bronze as it came, silver with the numbers (the rest quarantined), gold with their sum of each minute.
+    """Bronze with raw records, silver with numbers (other values are quarantined), gold with their sum by minute.
 
-    Nothing in it removes doubles, so a row that is written twice shows.
+    No table removes duplicates, so a row that is written twice is visible.
     """
 
     name: str
@@ -87,41 +87,45 @@ class Chain:
 
     @property
     def in_windows(self) -> tuple[Table, Table, Table]:
-        """The same, small as they are, with something to do for their windows; gold is merged there only."""
+        """The same tables with a maintenance policy that finds work in small tables. Gold is merged only in windows."""
         keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
         bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
         return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
     @property
     def in_slices(self) -> tuple[Table, Table, Table]:
-        """The same, with a silver that can be backfilled."""
+        """The same tables with a silver table that can be backfilled."""
         bronze, silver, gold = (replace(table, interval_seconds=PACE_SECONDS) for table in self.all)
         return bronze, replace(silver, time_column="time"), gold
 
     def assert_bronze_holds(self, messages: list[Message]) -> None:
-        held = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))
-        assert held == Counter((one.partition, one.offset, one.value) for one in messages)
+        stored = Counter((row["partition"], row["offset"], row["value"]) for row in rows_of(f"bronze.{self.name}"))
+        assert stored == Counter((message.partition, message.offset, message.value) for message in messages)
 
     def assert_silver_holds(self, messages: list[Message]) -> None:
         good = Counter((row["partition"], row["offset"], row["number"]) for row in rows_of(f"silver.{self.name}"))
-        broken = Counter((row["partition"], row["offset"]) for row in rows_of(f"quarantine.silver_{self.name}"))
-        assert good == Counter((one.partition, one.offset, int(one.value)) for one in messages if one.value.isdigit())
-        assert broken == Counter((one.partition, one.offset) for one in messages if not one.value.isdigit())
+        quarantined = Counter((row["partition"], row["offset"]) for row in rows_of(f"quarantine.silver_{self.name}"))
+        assert good == Counter(
+            (message.partition, message.offset, int(message.value)) for message in messages if message.value.isdigit()
+        )
+        assert quarantined == Counter(
+            (message.partition, message.offset) for message in messages if not message.value.isdigit()
+        )
 
     def assert_holds(self, messages: list[Message]) -> None:
-        """Every table holds exactly what plain Python makes of these messages."""
+        """Assert that every table holds exactly the rows that plain Python computes from these messages."""
         self.assert_bronze_holds(messages)
         self.assert_silver_holds(messages)
         groups = defaultdict(list)
-        for number in [int(one.value) for one in messages if one.value.isdigit()]:
+        for number in [int(message.value) for message in messages if message.value.isdigit()]:
             groups[datetime.fromtimestamp(number - number % 60, UTC)].append(number)
         gold = {row["minute"]: (row["rows"], row["total"]) for row in rows_of(f"gold.{self.name}")}
         assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
 
     def assert_all_arrives(self, tables: tuple[Table, ...]) -> None:
-        """Once the producer rests: bronze, silver and gold hold it all, and the ledger finds no difference."""
+        """Wait until all tables hold all messages, and the ledger verifies them. No producer may be running."""
         messages = self.topic.messages()
-        good = sum(one.value.isdigit() for one in messages)
+        good = sum(message.value.isdigit() for message in messages)
         wait_for_rows(tables[1], good)
         wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 180)
         self.assert_holds(messages)
@@ -136,7 +140,7 @@ def rows_of(table: str) -> list[dict]:
 
 def wait_for_rows(table: Table, count: int) -> None:
     def is_there() -> bool:
-        # TableNotFoundError: it is about to be created.
+        # The table may not exist yet.
         with suppress(TableNotFoundError):
             return DeltaTable(str(settings().table_path(table.name))).count() == count
         return False
@@ -145,14 +149,14 @@ def wait_for_rows(table: Table, count: int) -> None:
 
 
 def has_rows(table: Table) -> bool:
-    # TableNotFoundError: it is about to be created.
+    # The table may not exist yet.
     with suppress(TableNotFoundError):
         return bool(rows_of(table.name))
     return False
 
 
 class Driver:
-    """A driver in a thread of this process. tables: its table files, which a test may change while it runs."""
+    """A driver in a thread of this process. tables: the current definitions, which a test may change."""
 
     def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
         self.name, self.tables = name, {table.flow: table for table in tables}
@@ -181,7 +185,7 @@ class Driver:
         return self.tables[table.flow]
 
     def query(self, table: Table):
-        """The flow's query, None while it does not run."""
+        """The streaming query of a flow; None while it does not run."""
         running = self.host._flows.get(table.flow)
         return running and running.query
 

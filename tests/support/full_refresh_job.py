@@ -1,4 +1,4 @@
-"""`jobs/backfill.py --full` for a test's own tables: python -m tests.support.full_refresh_job CHAIN TOPIC"""
+"""`jobs/backfill.py --full` for the tables of a test: python -m tests.support.full_refresh_job CHAIN TOPIC"""
 
 import sys
 from dataclasses import replace
@@ -13,9 +13,9 @@ from tests.support.flows import Chain
 
 def main() -> None:
     name, topic = sys.argv[1:]
-    bronze, *below = Chain(name, SimpleNamespace(name=topic)).in_slices
+    bronze, *readers = Chain(name, SimpleNamespace(name=topic)).in_slices
     bronze = replace(bronze, reset_allowed=True)
-    tables = Catalog({table.name: table for table in (bronze, *below)})
+    tables = Catalog({table.name: table for table in (bronze, *readers)})
     backfill.run(bronze, tables, slices.of(bronze, None, None, as_a_whole=True), "a test", dry_run=False)
 
 

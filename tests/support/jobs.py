@@ -1,4 +1,4 @@
-"""Jobs that are killed."""
+"""Jobs in child processes, which a test can kill."""
 
 import os
 import signal
@@ -13,13 +13,13 @@ import psutil
 
 from tests.conftest import ROOT
 
-# For a JVM that does not live long enough to win back what the second compiler takes. The first alone has a cache of
-# 48 MB, which a driver of many flows fills, and then it dies.
+# A JVM of a test is too short-lived for the second compiler. Without it, the default code cache of 48 MB is too small
+# for a driver of many flows.
 SHORT_LIVED = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 
 class Job:
-    """A module of the tests as a job, in processes of its own."""
+    """A module of the tests that runs as a job in a child process."""
 
     def __init__(self, home: Path, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", module, *arguments]
@@ -32,18 +32,18 @@ class Job:
         return self.process.wait(500)
 
     def kill_when(self, condition: Callable[[], object]) -> None:
-        """SIGKILL to its JVM and its Python at the moment at which the condition holds."""
+        """Send SIGKILL to its JVM and its Python process as soon as the condition holds."""
         deadline = threading.Event()
         timer = threading.Timer(500, deadline.set)
         timer.start()
-        # Not wait_until, which looks five times a second; and the driver in this process needs its turn.
+        # wait_until polls only five times a second. The wait lets a driver thread of this process run.
         while not condition():
             deadline.wait(0.02)
             assert self.process.poll() is None, self.log.read_text()
             assert not deadline.is_set(), self.log.read_text()
         timer.cancel()
-        halves = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for half in halves:
+        processes = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+        for process in processes:
             with suppress(ProcessLookupError):
-                os.kill(half.pid, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
         self.process.wait(60)

@@ -1,4 +1,4 @@
-"""A lake made by hand, without Spark: commits with the times they are given, and checkpoints in Spark's layout."""
+"""Writes tables without Spark: commits with given times, and checkpoints in Spark's layout."""
 
 import json
 from pathlib import Path
@@ -26,27 +26,29 @@ BEGINNING = (
 )
 
 
-def data(name: str, rows: int, at: float, size: int = 100, **more: Any) -> dict[str, Any]:
-    """A file that a commit adds; at: its date, in seconds."""
-    return added(name, size, modificationTime=int(at * 1000), stats=json.dumps({"numRecords": rows}), **more)
+def data(name: str, rows: int, at: float, size: int = 100, **fields: Any) -> dict[str, Any]:
+    """An `add` action for a file of `size` bytes. at: modification time in seconds since 1970."""
+    return added(name, size, modificationTime=int(at * 1000), stats=json.dumps({"numRecords": rows}), **fields)
 
 
-def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **stamp: Any) -> int:
-    """The table's next version, committed at this moment; returns its number. written: rows, by Delta's own metrics."""
+def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **user_metadata: Any) -> int:
+    """Commit the next version of the table at `at` seconds since 1970. Returns the version. written: numOutputRows."""
     path = settings().table_path(table)
     version = len(list((path / "_delta_log").glob("*.json")))
-    info: dict[str, Any] = {"userMetadata": json.dumps(stamp)} if stamp else {}
+    info: dict[str, Any] = {"userMetadata": json.dumps(user_metadata)} if user_metadata else {}
     if written is not None:
         info["operationMetrics"] = {"numOutputRows": str(written)}
     commit(path, version, commit_info(at, **info), *(() if version else BEGINNING), *actions)
     return version
 
 
-def rows(table: str, at: float, *counts: int, **stamp: Any) -> int:
-    """The same, with a file of so many rows each."""
+def rows(table: str, at: float, *counts: int, **user_metadata: Any) -> int:
+    """Commit the next version with a file for each of these row counts. Returns the version."""
     path = settings().table_path(table)
-    number = len(list((path / "_delta_log").glob("*.json")))
-    return write(table, at, *(data(f"{number}-{file}", count, at) for file, count in enumerate(counts)), **stamp)
+    version = len(list((path / "_delta_log").glob("*.json")))
+    return write(
+        table, at, *(data(f"{version}-{index}", count, at) for index, count in enumerate(counts)), **user_metadata
+    )
 
 
 def delta_offset(version: int, index: int = -1, is_first: bool = False) -> dict[str, Any]:
@@ -59,15 +61,15 @@ def delta_offset(version: int, index: int = -1, is_first: bool = False) -> dict[
     }
 
 
-def checkpoint(flow: str, *ends: Any, is_planned: bool = False, generation: int = 1) -> Path:
-    """Whose batches end at these offsets; is_planned: the last of them is not committed."""
+def checkpoint(flow: str, *end_offsets: Any, is_planned: bool = False, generation: int = 1) -> Path:
+    """Write a checkpoint whose batches end at these offsets. is_planned: the last batch is not committed."""
     directory = settings().checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "metadata").write_text('{"id":"x"}')
-    for batch, end in enumerate(ends):
-        (directory / "offsets" / str(batch)).write_text(f"v1\n{SETTINGS}\n{json.dumps(end)}")
-        if not is_planned or batch < len(ends) - 1:
+    for batch, end_offset in enumerate(end_offsets):
+        (directory / "offsets" / str(batch)).write_text(f"v1\n{SETTINGS}\n{json.dumps(end_offset)}")
+        if not is_planned or batch < len(end_offsets) - 1:
             (directory / "commits" / str(batch)).write_text("v1\n{}")
     return directory
 
@@ -75,7 +77,7 @@ def checkpoint(flow: str, *ends: Any, is_planned: bool = False, generation: int 
 def planned_checkpoint(
     flow: str, planned: list[int], committed: int, index: int = 3, generation: int = 1, is_first: bool = False
 ) -> Path:
-    """A checkpoint whose batches end in these versions, the first `committed` of them done."""
+    """Write a checkpoint whose batches end at these versions. The first `committed` batches are committed."""
     directory = settings().checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):
         (directory / name).mkdir(parents=True)

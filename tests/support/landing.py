@@ -1,4 +1,4 @@
-"""A landing folder of a test's own, and what became of its files."""
+"""The landing folder of a test, and the rows of its files."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from include.settings import settings
 from include.spec import Files, Table
 from tests.support.flows import rows_of
 
-OWN = ("_filename", "_index", "_rescued_data")
+METADATA_COLUMNS = ("_filename", "_index", "_rescued_data")
 
 
 @dataclass(frozen=True)
@@ -38,27 +38,27 @@ class Landing:
         )
 
     def drop(self, file: str, content: bytes | str, date: datetime | None = None) -> Path:
-        """By a rename, as one should."""
+        """Write a file and rename it into place."""
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}")
-        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary_file = path.with_name(f".{path.name}")
+        temporary_file.write_bytes(content.encode() if isinstance(content, str) else content)
         if date:
-            os.utime(unfinished, (date.timestamp(), date.timestamp()))
-        return unfinished.rename(path)
+            os.utime(temporary_file, (date.timestamp(), date.timestamp()))
+        return temporary_file.rename(path)
 
     def rows(self) -> dict[str, list[dict]]:
-        """By file, its rows in their order, each without what has no value; what was rescued as a value."""
-        found = defaultdict(list)
+        """By file, its rows in order, without NULL values. `rescued` holds the parsed `_rescued_data`."""
+        rows_by_file = defaultdict(list)
         for row in sorted(rows_of(f"bronze.{self.name}"), key=lambda row: (row["_filename"], row["_index"])):
-            assert row["_index"] == len(found[row["_filename"]])
-            values = {name: value for name, value in row.items() if name not in OWN and value is not None}
+            assert row["_index"] == len(rows_by_file[row["_filename"]])
+            values = {name: value for name, value in row.items() if name not in METADATA_COLUMNS and value is not None}
             if row["_rescued_data"] is not None:
                 values["rescued"] = json.loads(row["_rescued_data"])
-            found[row["_filename"]].append(values)
-        return dict(found)
+            rows_by_file[row["_filename"]].append(values)
+        return dict(rows_by_file)
 
     def troubles(self) -> list[tuple[str, str]]:
-        """File and kind of each row of the quarantine."""
-        found = rows_of(f"quarantine.bronze_{self.name}")
-        return sorted((row["_filename"], *row["_rules"]) for row in found)
+        """The file and the rules of each row in the quarantine."""
+        quarantined = rows_of(f"quarantine.bronze_{self.name}")
+        return sorted((row["_filename"], *row["_rules"]) for row in quarantined)

@@ -1,4 +1,4 @@
-"""The platform as `make up` starts it, in a home of its own, with events flowing all the time."""
+"""The platform as `make up` starts it, in its own home directory, with a continuous flow of events."""
 
 import os
 import signal
@@ -32,16 +32,16 @@ from tests.support.pipeline import Pipeline, only_trackers
 from tests.support.waiting import wait_until
 
 DRIVER = "main"
-_numbers = count(1)
+_run_numbers = count(1)
 
 
 @dataclass(frozen=True)
 class Live(Pipeline):
-    """environment: of `make up`, and of whoever works by hand."""
+    """environment: variables of `make up` and of commands in a shell."""
 
     @classmethod
     def at(cls, home: Path, **settings: str) -> "Live":
-        where = from_environment(
+        config = from_environment(
             {
                 "SLUICE_HOME": str(home),
                 "SLUICE_JARS": os.environ["SLUICE_JARS"],
@@ -52,8 +52,8 @@ class Live(Pipeline):
             }
         )
         java_home = java.home()
-        variables = environment.of_process(environment.write(where, java_home), java_home)
-        return cls(home, {**variables, **SHORT_LIVED, "SLUICE_EVENTS_PER_SECOND": "50"}, where.kafka)
+        variables = environment.of_process(environment.write(config, java_home), java_home)
+        return cls(home, {**variables, **SHORT_LIVED, "SLUICE_EVENTS_PER_SECOND": "50"}, config.kafka)
 
     @property
     def where(self) -> Settings:
@@ -76,17 +76,17 @@ class Live(Pipeline):
         return self.platform.log(f"driver-{DRIVER}")
 
     def up(self) -> None:
-        """`make up`, which may be called again at any time."""
-        done = self._local("up")
-        if "did not come to life in" in done.stderr:
-            # A busy machine takes longer than it waits.
-            done = self._local("up")
-        assert done.returncode == 0, done.stdout + done.stderr
+        """Run `make up`, which is idempotent."""
+        result = self._run_local("up")
+        if "did not come to life in" in result.stderr:
+            # A busy machine may need longer than the timeout of `make up`.
+            result = self._run_local("up")
+        assert result.returncode == 0, result.stdout + result.stderr
 
     def down(self) -> None:
-        self._local("down")
+        self._run_local("down")
 
-    def _local(self, command: str) -> subprocess.CompletedProcess:
+    def _run_local(self, command: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", f"include.local.{command}"],
             cwd=ROOT,
@@ -97,7 +97,7 @@ class Live(Pipeline):
         )
 
     def driver(self) -> Holder | None:
-        """Who holds the lease of the supervised driver, and lives."""
+        """The holder of the supervised driver's lease, unless it is dead."""
         holder = self.holders().get(lease.of_driver(DRIVER))
         return holder if holder and not holder.is_known_dead else None
 
@@ -107,78 +107,78 @@ class Live(Pipeline):
 
     def wait_for_driver(self, other_than: Holder | None = None) -> Holder:
         wait_until(lambda: self.driver() not in (None, other_than), 300, self.story)
-        found = self.driver()
-        assert found
-        return found
+        holder = self.driver()
+        assert holder
+        return holder
 
     def wait_for_commit(self, *tables: str) -> None:
-        """Until these tables, or any, have a commit that they have not now."""
-        before = self.commits(*tables)
-        wait_until(lambda: self.commits(*tables) > before, 300, self.story)
+        """Wait for a new commit of these tables, or of any table."""
+        initial_commits = self.commits(*tables)
+        wait_until(lambda: self.commits(*tables) > initial_commits, 300, self.story)
 
     def story(self) -> str:
-        """For whoever reads why a test failed."""
+        """Diagnostics for the message of a failed test."""
         with database.transaction(self.control) as connection:
             rows = [*connection.execute(select(runs)), *connection.execute(select(drivers))]
         return "\n".join([self.log.read_text()[-3000:], *map(str, rows)])
 
     def busy_workers(self) -> list[psutil.Process]:
-        """The processes of LocalExecutor that have a task in hand, each followed by that task's own."""
-        found = []
+        """The busy worker processes of LocalExecutor, each followed by the processes of its task."""
+        workers = []
         for process in self.platform.processes():
             with suppress(psutil.Error):
                 title = " ".join(process.cmdline())
                 if title.startswith("airflow worker -- LocalExecutor") and "<idle>" not in title:
-                    found += [process, *process.children()]
-        return found
+                    workers += [process, *process.children()]
+        return workers
 
     def supervise(self) -> None:
-        """Ask the supervisor to look now."""
+        """Trigger a run of the supervisor."""
         self.kit.trigger(SUPERVISOR, 60, lambda: None)
 
     def wait_for_pulse(self, timeout_seconds: float = 240) -> None:
-        """Until the supervisor has done its work once more."""
-        ago = supervision.pulse_seconds_ago(self.control)
-        assert ago is not None
-        wait_until(lambda: (supervision.pulse_seconds_ago(self.control) or 0) < ago, timeout_seconds)
+        """Wait until the supervisor has completed another run."""
+        age_seconds = supervision.pulse_seconds_ago(self.control)
+        assert age_seconds is not None
+        wait_until(lambda: (supervision.pulse_seconds_ago(self.control) or 0) < age_seconds, timeout_seconds)
 
     def order(self, action: str, **target: str) -> None:
-        """What the on-call engineer asks for with `airflow dags trigger control.stream`; return once it was obeyed."""
-        run = f"{action.replace(' ', '-')}-{next(_numbers)}"
+        """Trigger `control.stream` as the on-call engineer does, and wait until the command was executed."""
+        run = f"{action.replace(' ', '-')}-{next(_run_numbers)}"
         self.on_call.ask(run, action, **target)
         self.on_call.wait(run, "obey", "success")
 
     def jvms(self) -> set[int]:
-        """Every JVM of this home that runs streams, supervised or not."""
-        found = set()
+        """The pids of all driver JVMs of this home directory, supervised or not."""
+        pids = set()
         for process in psutil.process_iter(["name"]):
             with suppress(psutil.Error, OSError):
                 if process.info["name"] == "java" and _is_driver(process):
-                    is_own = process.environ().get("SLUICE_HOME") == str(self.home)
-                    found |= {process.pid} if is_own else set()
-        return found
+                    is_of_this_home = process.environ().get("SLUICE_HOME") == str(self.home)
+                    pids |= {process.pid} if is_of_this_home else set()
+        return pids
 
     @contextmanager
     def never_two_drivers(self) -> Iterator[None]:
-        """Sampled to the end of the block: at no time do two drivers live."""
-        ends, most = threading.Event(), set()
+        """Assert, by sampling until the end of the block, that two drivers never live at the same time."""
+        finished, violations = threading.Event(), set()
 
         def sample() -> None:
-            while not ends.wait(0.3):
-                most.update({frozenset(found)} if len(found := self.jvms()) > 1 else set())
+            while not finished.wait(0.3):
+                violations.update({frozenset(pids)} if len(pids := self.jvms()) > 1 else set())
 
         sampler = threading.Thread(target=sample)
         sampler.start()
         try:
             yield
         finally:
-            ends.set()
+            finished.set()
             sampler.join()
-        assert not most, f"drivers that lived side by side: {most}"
+        assert not violations, f"drivers that lived side by side: {violations}"
 
     @contextmanager
     def no_more_events(self) -> Iterator[None]:
-        """The producer rests until the end of the block, so that the tables can hold all there is."""
+        """Stop the producer until the end of the block, so that the tables can catch up."""
         producer = self.platform.find(PRODUCER)
         assert producer
         command, variables = psutil.Process(producer.pid).cmdline(), psutil.Process(producer.pid).environ()
@@ -196,18 +196,18 @@ class Live(Pipeline):
 
 
 def _is_driver(process: psutil.Process) -> bool:
-    # spark-submit first asks a JVM of the launcher's for its command line.
+    # spark-submit first starts a JVM (`launcher.Main`) that prints the command line of the driver.
     command = process.cmdline()
     return "org.apache.spark.deploy.SparkSubmit" in command and "org.apache.spark.launcher.Main" not in command
 
 
 @contextmanager
 def running(home: Path, **settings: str) -> Iterator[Live]:
-    """A platform from its start to its end."""
-    made = Live.at(home, **settings)
-    only_trackers(made.control)
+    """Start a platform, and stop it at the end of the block."""
+    live = Live.at(home, **settings)
+    only_trackers(live.control)
     try:
-        made.up()
-        yield made
+        live.up()
+        yield live
     finally:
-        made.down()
+        live.down()

@@ -1,4 +1,4 @@
-"""`jobs/maintain.py` for a test's own tables: python -m tests.support.maintain_job CHAIN TOPIC TABLE"""
+"""`jobs/maintain.py` for the tables of a test: python -m tests.support.maintain_job CHAIN TOPIC TABLE"""
 
 import sys
 from types import SimpleNamespace
@@ -10,9 +10,9 @@ from tests.support.flows import Chain
 
 
 def main() -> None:
-    name, topic, wanted = sys.argv[1:]
+    name, topic, flow_name = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_windows})
-    window.run(tables.flow(wanted), tables)
+    window.run(tables.flow(flow_name), tables)
 
 
 if __name__ == "__main__":

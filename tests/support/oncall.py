@@ -1,4 +1,4 @@
-"""The on-call engineer, with Airflow's command line and REST API at hand."""
+"""The on-call engineer, who uses Airflow's command line and REST API."""
 
 import json
 import sqlite3
@@ -24,49 +24,49 @@ CONTROL = "control.stream"
 
 @dataclass(frozen=True)
 class OnCall:
-    """kit: the Airflow that runs."""
+    """kit: the processes of the running Airflow."""
 
     kit: Airflow
 
     def cli(self, *arguments: str) -> str:
         command = [str(Path(sys.executable).parent / "airflow"), *arguments]
-        done = subprocess.run(command, env=self.kit.variables, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = subprocess.run(command, env=self.kit.variables, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def ask(self, run: str, action: str, **target: str) -> None:
         """Trigger `control.stream` for `flow=...` or `driver=...`."""
-        form = {"action": action, "reason": "a test", **target}
-        self.cli("dags", "trigger", CONTROL, "-r", run, "-c", json.dumps(form))
+        conf = {"action": action, "reason": "a test", **target}
+        self.cli("dags", "trigger", CONTROL, "-r", run, "-c", json.dumps(conf))
 
-    def trigger(self, dag: str, form: dict) -> str:
-        """Returns the run's name."""
+    def trigger(self, dag: str, conf: dict) -> str:
+        """Trigger a run with these parameters. Returns the run id."""
         run = f"run-{uuid.uuid4().hex[:6]}"
-        self.cli("dags", "trigger", dag, "-r", run, "-c", json.dumps(form))
+        self.cli("dags", "trigger", dag, "-r", run, "-c", json.dumps(conf))
         return run
 
     def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
-        """The answer of the REST API, for a path below its dags."""
+        """Call the REST API at a path below `/api/v2/dags/`. Returns its JSON answer."""
         login = {"username": environment.USER, "password": environment.password(self.kit.where)}
         token = self._send("/auth/token", "POST", login, "")["access_token"]
         return self._send(f"/api/v2/dags/{path}", method, body, token)
 
     def tasks(self, run: str, dag: str = CONTROL) -> dict[str, str | None]:
-        found = self.rest(f"{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {one["task_id"]: one["state"] for one in found}
+        tasks = self.rest(f"{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {task["task_id"]: task["state"] for task in tasks}
 
     def wait(self, run: str, task: str, *states: str, timeout_seconds: float = 120, dag: str = CONTROL) -> None:
         wait_until(lambda: self.tasks(run, dag)[task] in states, timeout_seconds, lambda: str(self.tasks(run, dag)))
 
     def wait_for_question(self, run: str, dag: str = CONTROL) -> None:
-        """Until an answer counts: one that comes before the scheduler heard of the waiting fails the task."""
+        """Wait until the scheduler knows that the task waits. An earlier answer would fail the task."""
         self.wait(run, "approve", "awaiting_input", dag=dag)
         task = f"TaskInstanceKey(dag_id='{dag}', task_id='approve', run_id='{run}'"
-        heard = f"Received executor event with state success for task instance {task}"
-        wait_until(lambda: heard in self.kit.platform.log(airflow.SCHEDULER).read_text(), 60)
+        message = f"Received executor event with state success for task instance {task}"
+        wait_until(lambda: message in self.kit.platform.log(airflow.SCHEDULER).read_text(), 60)
 
     def question(self, run: str, dag: str = CONTROL) -> dict:
-        """What whoever approves is shown."""
+        """The details that the approver sees."""
         return self.rest(_question(run, dag))
 
     def answer(self, run: str, option: str, dag: str = CONTROL) -> None:
@@ -82,31 +82,31 @@ class OnCall:
             return json.load(answer)
 
 
-def copied(database: Path, to: Path) -> Path:
-    """A SQLite database, of which others may have parts in memory."""
-    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(to)) as target:
+def copied(database: Path, copy: Path) -> Path:
+    """Copy a SQLite database that other processes may have open."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
-    return to
+    return copy
 
 
 @contextmanager
-def on_call(where: Settings, database: Path) -> Iterator[OnCall]:
-    """At a real API server and scheduler of this home's own; `supervise` is paused, so that it starts no driver.
+def on_call(config: Settings, database: Path) -> Iterator[OnCall]:
+    """Start an API server and a scheduler for this home directory. `supervise` is paused, so it starts no driver.
 
-    database: Airflow's, that knows the DAGs; it is copied, as making one takes two starts of Airflow.
+    database: an Airflow database with parsed DAGs. It is copied, because a new one takes two starts of Airflow.
     """
-    platform, java_home = Platform(where.home), java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    person = OnCall(Airflow(where, platform, variables))
-    own = copied(database, where.home / "airflow" / "airflow.db")
-    with closing(sqlite3.connect(own)) as connection, connection:
+    platform, java_home = Platform(config.home), java.home()
+    variables = environment.of_process(environment.write(config, java_home), java_home)
+    engineer = OnCall(Airflow(config, platform, variables))
+    copy = copied(database, config.home / "airflow" / "airflow.db")
+    with closing(sqlite3.connect(copy)) as connection, connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("UPDATE dag SET is_paused = TRUE WHERE dag_id = ?", (SUPERVISOR,))
     try:
-        person.kit.start(airflow.API)
-        person.kit.start(airflow.SCHEDULER)
-        person.kit.wait(120, lambda: None)
-        yield person
+        engineer.kit.start(airflow.API)
+        engineer.kit.start(airflow.SCHEDULER)
+        engineer.kit.wait(120, lambda: None)
+        yield engineer
     finally:
         platform.stop(5)
 

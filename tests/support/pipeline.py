@@ -1,4 +1,4 @@
-"""The tracker pipeline as its user runs it: a broker, a home of its own, and spark-submit."""
+"""The tracker pipeline as a user runs it: a broker, its own home directory, and spark-submit."""
 
 import os
 import signal
@@ -29,25 +29,24 @@ from include.examples.events import Event, events
 from include.local import environment, java
 from include.local.broker import create_topic
 from include.settings import from_environment
-from tests.conftest import free_port
+from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.jobs import SHORT_LIVED
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "tracker-events"
 TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model")
 
 
 def part(number: int, count: int = 3_000) -> list[Event]:
-    """A seeded share of a story: each part goes on about where the one before ended."""
+    """Random events of one of many parts. Each part continues at about the time when the previous one ends."""
     start = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(minutes=number)
     return list(events(seed=number, count=count, start=start, per_second=50))
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """home: its SLUICE_HOME. environment: of every process it starts. servers: its broker."""
+    """home: SLUICE_HOME. environment: variables of every process. servers: the Kafka broker, `host:port`."""
 
     home: Path
     environment: dict[str, str]
@@ -60,29 +59,29 @@ class Pipeline:
         return self.home / "driver.log"
 
     def submit(self, *arguments: str) -> subprocess.Popen:
-        """spark-submit jobs/stream.py in the background; its output goes to `log`."""
+        """Start spark-submit jobs/stream.py in the background, with its output in `log`."""
         with self.log.open("ab") as output:
-            started = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command(arguments), cwd=ROOT, env=self.environment, stdout=output, stderr=subprocess.STDOUT
             )
-        self.submitted.append(started)
-        return started
+        self.submitted.append(process)
+        return process
 
     def stop(self) -> None:
-        """End what still runs of it."""
-        for started in self.submitted:
-            if started.poll() is None:
-                self.kill(started, "both")
+        """Kill all submitted drivers that still run."""
+        for process in self.submitted:
+            if process.poll() is None:
+                self.kill(process, "both")
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
-        """spark-submit jobs/stream.py to its end, with some `SLUICE_*` settings changed.
+        """Run spark-submit jobs/stream.py to its end, with changed `SLUICE_*` settings.
 
-        All it says is in `stdout`: spark-submit puts there what the job writes to stderr.
+        `stdout` also holds the stderr of the job.
         """
         return self._run("stream.py", arguments, {**self.environment, **settings})
 
     def backfill(self, *arguments: str) -> subprocess.CompletedProcess:
-        """spark-submit jobs/backfill.py to its end."""
+        """Run spark-submit jobs/backfill.py to its end."""
         return self._run("backfill.py", arguments, self.environment)
 
     def _run(self, job: str, arguments: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess:
@@ -102,20 +101,20 @@ class Pipeline:
     def producer(self) -> Producer:
         return Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
 
-    def produce(self, events: Iterable[Event], by: Producer | None = None) -> None:
-        """by: one that is connected already, where that would take longer than the events."""
-        producer = by or self.producer()
+    def produce(self, events: Iterable[Event], connected_producer: Producer | None = None) -> None:
+        """Send events. connected_producer: avoids the time of a new connection."""
+        producer = connected_producer or self.producer()
         for event in events:
             producer.produce(TOPIC, key=event.key, value=event.value)
             producer.poll(0)
         assert producer.flush(30) == 0
 
-    def produce_next(self, how_many: int = 500) -> None:
-        """Events of a part that none of its tests has sent."""
-        self.produce(part(next(self.parts), how_many))
+    def produce_next(self, event_count: int = 500) -> None:
+        """Send events of a part that no test has sent yet."""
+        self.produce(part(next(self.parts), event_count))
 
     def rows(self, table: str) -> list[dict]:
-        """All rows of a table, read without Spark; none while it is not stored."""
+        """All rows of a table, read without Spark; empty if it does not exist."""
         try:
             return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).to_pyarrow_table().to_pylist()
         except TableNotFoundError:
@@ -128,7 +127,7 @@ class Pipeline:
             return 0
 
     def commits(self, *tables: str) -> int:
-        """How many commits these tables, or all, have had together."""
+        """The total number of commits of these tables, or of all tables."""
         total = 0
         for table in tables or TABLES:
             with suppress(TableNotFoundError):
@@ -144,23 +143,23 @@ class Pipeline:
         return database.connect(self.environment["SLUICE_CONTROL_URL"])
 
     def holders(self) -> dict[str, Holder]:
-        """Who holds an unexpired lease, by flow."""
+        """The holders of unexpired leases, by flow."""
         with database.transaction(self.control) as connection:
             return lease.holders(connection)
 
     def want(self, flow: str, state: str) -> None:
-        """What the on-call engineer asks for: `running` or `stopped`."""
+        """Set the desired state of a flow: `running` or `stopped`."""
         with database.transaction(self.control) as connection:
             connection.execute(desired.delete().where(desired.c.flow == flow))
             connection.execute(desired.insert().values(flow=flow, state=state, reason="a test"))
 
     def wait_until_gold_is_right(self, timeout_seconds: float = 240) -> None:
         silver, _ = expected.silver_and_quarantine(expected.messages(self.servers, TOPIC))
-        right = expected.gold(silver)
-        wait_until(lambda: self.gold() == right, timeout_seconds, lambda: self.log.read_text()[-3000:])
+        expected_gold = expected.gold(silver)
+        wait_until(lambda: self.gold() == expected_gold, timeout_seconds, lambda: self.log.read_text()[-3000:])
 
     def gold(self) -> dict:
-        """As `expected.gold`."""
+        """The gold table in the format of `expected.gold`."""
         return {
             (row["model"], row["minute"]): (
                 row["readings"],
@@ -173,8 +172,8 @@ class Pipeline:
         }
 
     def assert_the_ledger_agrees(self) -> None:
-        """Its account of every batch comes to the same, row by row."""
-        done = subprocess.run(
+        """Assert that the ledger accounts for every row."""
+        result = subprocess.run(
             [sys.executable, "-m", "include.ledger", "verify"],
             cwd=ROOT,
             env=self.environment,
@@ -182,11 +181,11 @@ class Pipeline:
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "every row accounted for, " in done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "every row accounted for, " in result.stdout
 
     def assert_nothing_lost_or_doubled(self) -> None:
-        """Every table holds exactly what plain Python makes of the topic."""
+        """Assert that every table holds exactly the rows that plain Python computes from the topic."""
         topic = expected.messages(self.servers, TOPIC)
         silver, quarantine = expected.silver_and_quarantine(topic)
         bronze = [
@@ -197,20 +196,20 @@ class Pipeline:
         stored = [{column: row[column] for column in expected.COLUMNS} for row in self.rows("silver.tracker_readings")]
         assert len(stored) == len(silver)
         assert {(row["device_id"], row["time"]): row for row in stored} == silver
-        broken = [(row["partition"], row["offset"]) for row in self.rows("quarantine.silver_tracker_readings")]
-        assert len(broken) == len(quarantine)
-        assert set(broken) == quarantine
+        quarantined = [(row["partition"], row["offset"]) for row in self.rows("quarantine.silver_tracker_readings")]
+        assert len(quarantined) == len(quarantine)
+        assert set(quarantined) == quarantine
         assert self.gold() == expected.gold(silver)
 
-    def kill(self, submitted: subprocess.Popen, which: str) -> None:
-        """SIGKILL to the driver's Python (or JVM, before there is one), its JVM, or both; return once both are gone."""
+    def kill(self, submitted: subprocess.Popen, target: str) -> None:
+        """Send SIGKILL to the driver's Python (or to its JVM if there is no Python yet), its JVM or both, and wait."""
         jvm = psutil.Process(submitted.pid)
         python = [child for child in jvm.children() if "stream.py" in _command_line(child)]
-        for process in {"python": python or [jvm], "jvm": [jvm], "both": [jvm, *python]}[which]:
+        for process in {"python": python or [jvm], "jvm": [jvm], "both": [jvm, *python]}[target]:
             os.kill(process.pid, signal.SIGKILL)
         submitted.wait(60)
-        _, left = psutil.wait_procs(python, timeout=60)
-        assert not left, "the driver's Python outlives its JVM"
+        _, survivors = psutil.wait_procs(python, timeout=60)
+        assert not survivors, "the driver's Python outlives its JVM"
 
 
 def _command_line(process: psutil.Process) -> str:
@@ -221,16 +220,16 @@ def _command_line(process: psutil.Process) -> str:
 
 
 def only_trackers(control: Engine) -> None:
-    """Stop the other examples before they start: they would only take the processors."""
+    """Stop the flows of the other examples before they start, to save CPU time."""
     others = tuple(flow.flow for flow in catalog.load().flows.values() if flow.name not in TABLES)
     commands.execute(control, Command(Action.STOP, others, "a test", "the trackers are enough"))
 
 
 def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
-    """With the empty broker at that address."""
+    """Create a pipeline with an empty broker at this address."""
     create_topic(address, TOPIC, 3)
     create_topic(address, views.TOPIC, 3)
-    where = from_environment(
+    config = from_environment(
         {
             "SLUICE_HOME": str(home),
             "SLUICE_JARS": os.environ["SLUICE_JARS"],
@@ -240,33 +239,33 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
         }
     )
     java_home = java.home()
-    variables = environment.of_process(environment.write(where, java_home), java_home)
-    made = Pipeline(home, {**variables, **SHORT_LIVED}, address)
-    only_trackers(made.control)
-    return made
+    variables = environment.of_process(environment.write(config, java_home), java_home)
+    instance = Pipeline(home, {**variables, **SHORT_LIVED}, address)
+    only_trackers(instance.control)
+    return instance
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path, start_broker, request) -> Iterator[Pipeline]:
-    """The tracker pipeline with an empty broker and an empty home of its own; a parameter changes its settings."""
-    made = pipeline_at(tmp_path, start_broker(tmp_path / "broker", free_port()), getattr(request, "param", {}))
-    yield made
-    made.stop()
+    """The tracker pipeline with its own empty broker and home directory. A parameter changes its settings."""
+    instance = pipeline_at(tmp_path, start_broker(tmp_path / "broker", free_port()), getattr(request, "param", {}))
+    yield instance
+    instance.stop()
 
 
 @pytest.fixture(scope="session")
 def shared_pipeline(tmp_path_factory, start_broker) -> Iterator[Pipeline]:
     home = tmp_path_factory.mktemp("at-work")
-    made = pipeline_at(home, start_broker(home / "broker", free_port()), {})
-    yield made
-    made.stop()
+    instance = pipeline_at(home, start_broker(home / "broker", free_port()), {})
+    yield instance
+    instance.stop()
 
 
 @pytest.fixture
 def at_work(shared_pipeline: Pipeline) -> Pipeline:
-    """The tracker pipeline, whose driver `submitted[-1]` is at work, for tests that leave one at work: a start is dear.
+    """The tracker pipeline with a running driver, `submitted[-1]`, which tests share because a start is expensive.
 
-    What they send are parts of one story (`produce_next`), so that each sends something new.
+    Tests send events with `produce_next`, and leave a driver running.
     """
     if not shared_pipeline.submitted or shared_pipeline.submitted[-1].poll() is not None:
         shared_pipeline.produce_next()

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests, whose processes can be stopped, ended and started again."""
+"""A PostgreSQL server for tests, which they can suspend, stop and restart."""
 
 import importlib.util
 import os
@@ -18,11 +18,11 @@ from tests.support.waiting import wait_until
 
 
 class Server:
-    """One data directory, listening on 127.0.0.1 alone."""
+    """A server with its own data directory, which listens only on 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        # Not pytest's own: a server refuses to run as root, and nobody else can enter that one.
+        # PostgreSQL refuses to run as root, and other users cannot enter the directory of pytest.
         self._directory = Path(tempfile.mkdtemp(prefix="sluice-postgresql-"))
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -35,7 +35,7 @@ class Server:
         return f"postgresql+psycopg://sluice@127.0.0.1:{self.port}/postgres"
 
     def connection(self) -> psycopg.Connection:
-        """Without any of Sluice's settings."""
+        """A connection without the settings of Sluice."""
         return psycopg.connect(f"host=127.0.0.1 port={self.port} user=sluice dbname=postgres", autocommit=True)
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Server:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """It refuses every connection."""
+        """Stop the server during the block."""
         self.stop()
         try:
             yield
@@ -60,9 +60,9 @@ class Server:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """None of its processes does anything; the kernel still takes what is sent to it."""
+        """Suspend all processes of the server during the block. The kernel still accepts connections and data."""
         postmaster = psutil.Process(int((self._directory / "data" / "postmaster.pid").read_text().split()[0]))
-        # The postmaster first, so that it starts no others.
+        # The postmaster is suspended first, so that it starts no other process.
         postmaster.suspend()
         stopped = [postmaster, *postmaster.children(recursive=True)]
         try:

@@ -1,4 +1,4 @@
-"""Events that keep coming."""
+"""Sends events at a constant rate."""
 
 import threading
 import time
@@ -12,41 +12,41 @@ from tests.support.topic import Topic
 
 @dataclass
 class Sent:
-    """moments: of each time that the broker has taken `at_once` events, by the monotonic clock."""
+    """moments: monotonic times (s) at which the broker had accepted another `at_once` events."""
 
     at_once: int
     moments: list[float] = field(default_factory=list)
 
     def per_second(self, since: float | None = None, until: float | None = None) -> float:
-        """Between two moments, or all the time."""
+        """Events per second between two monotonic times, by default over the whole time."""
         since, until = since or self.moments[0], until or self.moments[-1]
-        return self.at_once * sum(since < one <= until for one in self.moments) / (until - since)
+        return self.at_once * sum(since < moment <= until for moment in self.moments) / (until - since)
 
 
 @contextmanager
 def producing(send: Callable[[int], object], at_once: int, every_seconds: float) -> Iterator[Sent]:
-    """To the end of the block: `send(turn)` sends `at_once` events. A turn that is late does not move the next ones."""
-    sent, over = Sent(at_once), threading.Event()
+    """Call `send(turn)`, which sends `at_once` events, until the block ends. A late turn does not delay later ones."""
+    sent, stopped = Sent(at_once), threading.Event()
     begin = time.monotonic()
 
     def produce() -> None:
         turn = 0
-        while not over.wait(max(0.0, begin + turn * every_seconds - time.monotonic())):
+        while not stopped.wait(max(0.0, begin + turn * every_seconds - time.monotonic())):
             send(turn)
             sent.moments.append(time.monotonic())
             turn += 1
 
     with ThreadPoolExecutor() as pool:
-        produced = pool.submit(produce)
+        producer = pool.submit(produce)
         try:
             yield sent
         finally:
-            over.set()
-        produced.result()
+            stopped.set()
+        producer.result()
 
 
 def flowing(topic: Topic, at_once: int, every_seconds: float) -> AbstractContextManager[Sent]:
-    """Numbers of ten minutes, and each time one that is no number."""
+    """Send numbers from 0 to 599, and in each turn a value that is not a number."""
 
     def send(turn: int) -> None:
         topic.send(*[(turn * 37 + n * 7) % 600 for n in range(at_once - 1)], "broken")

@@ -1,4 +1,4 @@
-"""What stands in for a chat's webhook: a real HTTP server on loopback that keeps what it gets."""
+"""A local HTTP server that receives messages in place of a chat webhook."""
 
 import json
 import threading
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Receiver:
-    """messages: what came in. headers: of the newest. status: what it answers. refuses: it answers 400
-    to messages with this in their text. port: stays when it starts anew."""
+    """messages: all accepted messages. headers: of the newest message. status: the HTTP status of answers. refuses: the
+    server answers 400 to messages with this text. port: stays the same after a restart."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`jobs/refresh.py` for two views of a test's own: python -m tests.support.refresh_job NAME RUN"""
+"""`jobs/refresh.py` for two views of a test: python -m tests.support.refresh_job NAME RUN"""
 
 import sys
 
@@ -8,28 +8,28 @@ from include.errors import report
 from include.spec import Delta, Replace, Table
 
 
-def counted(rows):
-    """Each row tells how many there are, so that one that is missing shows."""
+def with_row_count(rows):
+    """Add the column `of`, the number of all rows, so that a missing row is visible."""
     from pyspark.sql import functions as F
 
     return rows.crossJoin(rows.agg(F.count("*").alias("of")))
 
 
-def of_both(rows, first):
-    """The rows of the source, with how many of them the first view holds."""
+def with_row_count_of_first(rows, first):
+    """Add the column `of`, the number of rows in the first view."""
     from pyspark.sql import functions as F
 
     return rows.crossJoin(first.agg(F.count("*").alias("of")))
 
 
 def views(name: str) -> tuple[Table, Table]:
-    """Of the table `silver.<name>` with a column `n`; the second reads the first, too."""
+    """Two views of the table `silver.<name>` with a column `n`. The second one also reads the first."""
     first = Table(
         name=f"gold.{name}_a",
         comment="counted",
         source=Delta(f"silver.{name}"),
         schema="n INT COMMENT 'a number', part INT, of BIGINT",
-        transform=counted,
+        transform=with_row_count,
         write=Replace(),
         partition_by=("part",),
     )
@@ -38,7 +38,7 @@ def views(name: str) -> tuple[Table, Table]:
         comment="held against the first",
         source={"rows": Delta(f"silver.{name}"), "first": Delta(first.name)},
         schema="n INT, part INT, of BIGINT",
-        transform=of_both,
+        transform=with_row_count_of_first,
         write=Replace(),
     )
     return first, second
@@ -46,8 +46,8 @@ def views(name: str) -> tuple[Table, Table]:
 
 def main() -> None:
     name, run = sys.argv[1:]
-    found = views(name)
-    refresh.run(run, list(found), Catalog({view.name: view for view in found}))
+    all_views = views(name)
+    refresh.run(run, list(all_views), Catalog({view.name: view for view in all_views}))
 
 
 if __name__ == "__main__":

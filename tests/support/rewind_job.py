@@ -1,4 +1,4 @@
-"""`jobs/rewind.py` for a test's own tables: python -m tests.support.rewind_job CHAIN TOPIC MOMENT"""
+"""`jobs/rewind.py` for the tables of a test: python -m tests.support.rewind_job CHAIN TOPIC MOMENT"""
 
 import sys
 from types import SimpleNamespace
@@ -16,9 +16,9 @@ def main() -> None:
     name, topic, moment = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
     silver = tables.table(f"silver.{name}")
-    left = rewinds.begun(database.connect(settings().control_url), [silver.name])
-    if left:
-        rewind.resume(left[0].number, tables)
+    unfinished = rewinds.begun(database.connect(settings().control_url), [silver.name])
+    if unfinished:
+        rewind.resume(unfinished[0].number, tables)
     else:
         rewind.run(silver, tables, moment, "a test", "a bug", dry_run=False)
 

@@ -1,4 +1,4 @@
-"""Rewinds in this process, as `jobs/rewind.py` does them in its own."""
+"""Runs rewinds in this process, as `jobs/rewind.py` does."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from include.spec import Table
 
 
 class Rewinds:
-    """tables: all there are, in graph order."""
+    """tables: the complete catalog, in graph order."""
 
     def __init__(self, spark: SparkSession, *tables: Table) -> None:
         self.spark, self.tables = spark, Catalog({table.name: table for table in tables})
@@ -35,33 +35,33 @@ class Rewinds:
         return rewind_plan.plan(self.engine, table, self.tables, moment)
 
     def run(self, table: Table, moment: str) -> Rewind | None:
-        """None where nothing is to be undone."""
-        found = self.plan(table, moment)
-        rewind.require_possible(found)
-        if not found.steps:
+        """Plan and apply a rewind; None if there is nothing to undo."""
+        plan = self.plan(table, moment)
+        rewind.require_possible(plan)
+        if not plan.steps:
             return None
-        asked = rewinds.plan(self.engine, table.name, moment, found.cut, found.views, "a test", "a bug")
-        return self.end(asked.number)
+        requested = rewinds.plan(self.engine, table.name, moment, plan.cut, plan.views, "a test", "a bug")
+        return self.end(requested.number)
 
     def end(self, number: int) -> Rewind:
-        """Do what is left of one."""
-        with self.worker() as own:
-            rewind.work(own, number)
+        """Complete a rewind that has begun."""
+        with self.worker() as worker:
+            rewind.work(worker, number)
         return rewinds.get(self.engine, number)
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        keeper = LeaseRenewer(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.start()
+        lease_renewer = LeaseRenewer(self.engine, Holder.here("rewind", jvm_pid()), 60, lambda reason: os.abort())
+        lease_renewer.start()
         try:
-            host = Host(self.spark, self.engine, keeper, "rewind")
-            yield Worker(self.engine, keeper, host, self.spark, self.tables, lambda reason: os.abort())
+            host = Host(self.spark, self.engine, lease_renewer, "rewind")
+            yield Worker(self.engine, lease_renewer, host, self.spark, self.tables, lambda reason: os.abort())
         finally:
-            keeper.stop()
+            lease_renewer.stop()
 
 
 def moment_of(table: Table, version: int | None = None) -> str:
-    """When that version, or the newest, was committed."""
+    """The commit time of this version, or of the newest, in ISO 8601."""
     log = Log(settings().table_path(table.name))
     seconds = log.commit(log.newest if version is None else version).timestamp
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""A project of a test's own: a package of table files that can be written, broken and mended while it runs."""
+"""A project of a test: a package of table files that the test can change at any time."""
 
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ TABLE = Table(
 
 
 class Shop:
-    """The tables of the project; `include.catalog` knows these and no others."""
+    """The table files of the project. `include.catalog` reads only these."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         self.package = package
@@ -43,40 +43,40 @@ class Shop:
         (self._root / "__init__.py").touch()
         monkeypatch.syspath_prepend(root)
         monkeypatch.setattr(catalog, "declared_in", lambda: (package,))
-        # What a test imports changes faster than a cached file of bytes can tell.
+        # Changes within a second would not invalidate a cached bytecode file.
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def path(self, name: str) -> Path:
-        """Of the file of a table `layer.name`."""
+        """The path of the file of the table `<layer>.<name>`."""
         return self._root / f"{name.replace('.', '/')}.py"
 
     def write(self, name: str, text: str) -> None:
-        """Whole at once, as an editor does."""
-        written = self.path(name).with_suffix(".new")
-        written.write_text(text)
-        written.rename(self.path(name))
+        """Replace the file of a table atomically, as an editor does."""
+        temporary_file = self.path(name).with_suffix(".new")
+        temporary_file.write_text(text)
+        temporary_file.rename(self.path(name))
 
     def bronze(self, name: str) -> str:
-        """A right file of the table `bronze.<name>`; returns its text."""
-        return self._written(f"bronze.{name}", BRONZE.format(name=name))
+        """Write a valid file of the table `bronze.<name>`. Returns its text."""
+        return self._write_text(f"bronze.{name}", BRONZE.format(name=name))
 
     def above(self, table: str, source: str, columns: str = '"value"', schema: str = "value BINARY") -> str:
-        """A right file of a table that reads another; returns its text."""
+        """Write a valid file of a table that reads `source`. Returns its text."""
         layer, name = table.split(".")
         text = ABOVE.format(layer=layer, name=name, source=source, columns=columns, schema=schema)
-        return self._written(table, text)
+        return self._write_text(table, text)
 
     def load(self) -> Catalog:
-        """As a process does that starts now."""
+        """Load the catalog from the current files."""
         return catalog.reload()
 
-    def _written(self, name: str, text: str) -> str:
+    def _write_text(self, name: str, text: str) -> str:
         self.write(name, text)
         return text
 
 
 def forget(package: str) -> None:
-    """What the next test imports is its own."""
+    """Remove the package from sys.modules, so that the next test imports its own files."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
     catalog.load.cache_clear()

@@ -1,4 +1,4 @@
-"""A topic of a test's own, on a real broker."""
+"""The Kafka topic of a test."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 
 class Topic:
-    """values: each is sent to the partition `number % partitions`, in this order."""
+    """A topic with a random name. Value number `n` of a call goes to the partition `n % partitions`."""
 
     def __init__(self, servers: str) -> None:
         self.servers, self.name = servers, f"t{uuid.uuid4().hex[:12]}"
@@ -30,7 +30,7 @@ class Topic:
         self.partitions = 1
 
     def create(self, partitions: int = 1, **config: str) -> "Topic":
-        # KafkaException: it was deleted, and the broker is not done.
+        # The broker may not have completed the deletion of an earlier topic.
         settings = {name.replace("_", "."): value for name, value in config.items()}
         wait_until(lambda: self._created(NewTopic(self.name, partitions, 1, config=settings)), 60)
         wait_until(lambda: self._is_known(partitions), 60)
@@ -62,40 +62,40 @@ class Topic:
         return self
 
     def send_keyed(self, key: str, *values: object) -> None:
-        """To one partition, where of a compacted topic only the last one stays."""
+        """Send values with the same key to partition 0. Compaction keeps only the last one."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
         for value in values:
             producer.produce(self.name, str(value).encode(), key=key.encode(), partition=0)
         assert producer.flush(60) == 0
 
-    def send_at(self, moment: float, *values: object) -> "Topic":
-        """Records that say they were made then, in seconds since 1970."""
+    def send_at(self, at_seconds: float, *values: object) -> "Topic":
+        """Send records with this timestamp, in seconds since 1970."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
-        for number, value in enumerate(values):
-            where = number % self.partitions
-            producer.produce(self.name, str(value).encode(), partition=where, timestamp=int(moment * 1000))
+        for index, value in enumerate(values):
+            partition = index % self.partitions
+            producer.produce(self.name, str(value).encode(), partition=partition, timestamp=int(at_seconds * 1000))
         assert producer.flush(60) == 0
         return self
 
     def send_in_transactions(self, *commits: tuple[bool, tuple[object, ...]]) -> "Topic":
-        """Each transaction is its outcome (committed or not) and its values."""
+        """Send transactions. Each is a pair: whether to commit it, and its values."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, "transactional.id": self.name})
         producer.init_transactions()
         for is_committed, values in commits:
             producer.begin_transaction()
             self._produce(producer, values, [])
-            # What is aborted before it was sent never reaches the topic.
+            # Without a flush, an aborted transaction would not reach the topic.
             producer.flush(60)
             (producer.commit_transaction if is_committed else producer.abort_transaction)()
         return self
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
-        """As retention does."""
-        where = TopicPartition(self.name, partition, offset)
-        self.admin.delete_records([where])[where].result()
+        """Delete all records before this offset, as retention does."""
+        target = TopicPartition(self.name, partition, offset)
+        self.admin.delete_records([target])[target].result()
 
     def messages(self) -> list[Message]:
-        """All that it holds and that was not rolled back."""
+        """All committed messages of the topic."""
         return expected.messages(self.servers, self.name)
 
     def _produce(self, producer: Producer, values: tuple[object, ...], refused: list[object]) -> None:

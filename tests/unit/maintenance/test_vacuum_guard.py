@@ -46,7 +46,7 @@ def hourly(table: Path, count: int) -> Log:
 
 def place_of(flow: str, log: Log, source: Delta | None = None, **more) -> Consumer | None:
     flows = {flow: source or Delta("silver.table")}
-    found = vacuum_guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now=NOW, **more)
+    found = vacuum_guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now_seconds=NOW, **more)
     return next((one for one in found if one.name.startswith(flow)), None)
 
 
@@ -75,7 +75,9 @@ def test_a_flow_stands_where_its_last_committed_batch_ended(table: Path):
 
 def test_the_log_is_kept_from_the_end_of_the_batch_before_the_last_and_no_file(table: Path):
     planned_checkpoint(FLOW, planned=[2, 4, 6], committed=2)
-    found = vacuum_guard.consumers(["silver.table"], log := hourly(table, 9), SOURCES, time_travel_hours=1, now=NOW)
+    found = vacuum_guard.consumers(
+        ["silver.table"], log := hourly(table, 9), SOURCES, time_travel_hours=1, now_seconds=NOW
+    )
     assert vacuum_guard.log_needed_from(log, found) == 2
     held = vacuum_guard.held_by(found)
     assert held and held.version == 4

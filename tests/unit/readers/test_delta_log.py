@@ -165,7 +165,7 @@ def test_the_time_of_a_commit_is_the_one_the_table_vouches_for(tmp_path: Path):
 
 
 def test_commits_of_the_library_tell_their_operation_and_stamp(tmp_path: Path):
-    append(tmp_path, stamp='{"flow":"silver.x"}')
+    append(tmp_path, user_metadata='{"flow":"silver.x"}')
     append(tmp_path)
     DeltaTable(tmp_path).optimize.compact()
     commits = list(Log(tmp_path).commits())

@@ -44,4 +44,4 @@ def test_values_by_which_a_table_is_partitioned_may_hold_anything():
 
 def test_nothing_else_reads_by_threads_that_call_python():
     elsewhere = [file for file in (ROOT / "include").rglob("*.py") if "to_pyarrow_" in file.read_text()]
-    assert elsewhere == [ROOT / "include" / "ledger" / "scan.py"]
+    assert elsewhere == [ROOT / "include" / "readers" / "stored_rows.py"]

@@ -354,10 +354,10 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
     own = type("Own", (), {"tables": house.tables, "engine": house.engine})
     if elsewhere:
         with pytest.raises(UsageError, match="plan it again"):
-            engine_rewind._planned_anew(own, asked)
+            engine_rewind._replan(own, asked)
         assert rewinds.get(house.engine, one.number).phase == rewinds.STOPPING
     else:
-        assert engine_rewind._planned_anew(own, asked).phase == rewinds.RESTORING
+        assert engine_rewind._replan(own, asked).phase == rewinds.RESTORING
 
 
 def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):

@@ -249,7 +249,7 @@ def test_a_new_driver_tries_what_backs_off_too_and_leaves_alone_what_is_broken_o
     with database.transaction(engine) as connection:
         connection.execute(update(drivers).values(handle="process 7"))
         connection.execute(update(runs).where(runs.c.flow == "dead").values(attempts=0))
-    settlement = supervision.settle(engine, "main", flows, dead="process 7")
+    settlement = supervision.settle(engine, "main", flows, dead_handle="process 7")
     assert launches(settlement)
     seen = {row.flow: (settlement.decisions[row.flow].state, row.attempts, row.failure) for row in rows(engine, runs)}
     assert seen == {
