@@ -34,7 +34,7 @@ def backfills(table: Table) -> None:
         schedule=Days() if in_slices else None,
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
-        # Of those by hand; `airflow backfill create` has a limit of its own.
+        # For manual runs; `airflow backfill create` has its own limit.
         max_active_runs=1,
         params=backfill.FORM,
         is_paused_upon_creation=False,
@@ -49,10 +49,10 @@ def backfills(table: Table) -> None:
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
             return backfill.plan(table.name, params, day)
 
-        again = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-        in_driver = BackfillInDriver(task_id="in_driver", table=table.name, otherwise="backfill", **again)
-        asked = "{{ ti.xcom_pull('plan')['%s'] }}"
-        range_ = ["--from", asked % "from", "--to", asked % "to"] if in_slices else []
+        retry_args = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+        in_driver = BackfillInDriver(task_id="in_driver", table=table.name, fallback_task="backfill", **retry_args)
+        range_template = "{{ ti.xcom_pull('plan')['%s'] }}"
+        range_ = ["--from", range_template % "from", "--to", range_template % "to"] if in_slices else []
         arguments = ["--table", table.name, *range_, "--run", "{{ run_id }}"]
         run = tasks.job("backfill", "backfill", arguments, f"backfill {table.name}", retries=2)
         plan() >> in_driver >> run
@@ -60,6 +60,6 @@ def backfills(table: Table) -> None:
     pipeline()
 
 
-for one in catalog.load().tables.values():
-    if slices.impossible(one) is None:
-        backfills(one)
+for declared in catalog.load().tables.values():
+    if slices.impossible(declared) is None:
+        backfills(declared)

@@ -40,7 +40,7 @@ EXAMPLE = listing.example(catalog.load().flows)
     description=listing.description(__doc__, EXAMPLE),
     schedule=None,
     params=oncall.FORM,
-    # Those that wait for an approval must not hold up the others.
+    # Runs that wait for an approval must not delay others.
     max_active_runs=100,
     is_paused_upon_creation=False,
     default_args={"owner": listing.OWNER},
@@ -50,11 +50,11 @@ EXAMPLE = listing.example(catalog.load().flows)
 def control():
     @task.branch
     def check(params, dag_run, ti) -> str:
-        asked = oncall.command(params, dag_run.triggering_user_name)
-        if asked.action not in DESTRUCTIVE:
+        command = oncall.command(params, dag_run.triggering_user_name)
+        if command.action not in DESTRUCTIVE:
             return "obey"
-        ti.xcom_push("consequence", oncall.consequence(asked))
-        ti.xcom_push("state", oncall.state_of(asked))
+        ti.xcom_push("consequence", oncall.consequence(command))
+        ti.xcom_push("state", oncall.state_of(command))
         return "approve"
 
     approve = tasks.approval(
@@ -63,17 +63,19 @@ def control():
 
     @task(trigger_rule="none_failed_min_one_success")
     def obey(params, dag_run, ti) -> list[str]:
-        asked = oncall.command(params, dag_run.triggering_user_name)
+        command = oncall.command(params, dag_run.triggering_user_name)
         approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
-        said = oncall.run_command(database.connect(settings().control_url), asked, *approved)
-        print("\n".join(said))
-        return said
+        results = oncall.run_command(database.connect(settings().control_url), command, *approved)
+        print("\n".join(results))
+        return results
 
-    # Starts a driver that does not live, which would else take up to a minute.
-    now = TriggerDagRunOperator(task_id="now", trigger_dag_id=NAME, logical_date=None, fail_when_dag_is_paused=True)
-    checked, obeyed = check(), obey()
-    checked >> approve >> obeyed >> now
-    checked >> obeyed
+    # Starts a missing driver now: the next scheduled run may be a minute away.
+    supervise = TriggerDagRunOperator(
+        task_id="now", trigger_dag_id=NAME, logical_date=None, fail_when_dag_is_paused=True
+    )
+    check_task, obey_task = check(), obey()
+    check_task >> approve >> obey_task >> supervise
+    check_task >> obey_task
 
 
 control()

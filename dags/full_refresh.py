@@ -41,16 +41,18 @@ def refreshes(table: Table) -> None:
 
         @task
         def check(params, dag_run, ti) -> list[str]:
-            engine, who = database.connect(settings().control_url), dag_run.triggering_user_name
-            return full_refresh.arguments(table.name, params, who, ti.xcom_pull("approve"), dag_run.run_id, engine)
+            engine, requester = database.connect(settings().control_url), dag_run.triggering_user_name
+            return full_refresh.arguments(
+                table.name, params, requester, ti.xcom_pull("approve"), dag_run.run_id, engine
+            )
 
-        checked = check()
-        refresh = tasks.job("refresh", "backfill", checked, f"full refresh {table.name}", retries=2)
-        plan() >> approve >> checked >> refresh
+        arguments = check()
+        refresh = tasks.job("refresh", "backfill", arguments, f"full refresh {table.name}", retries=2)
+        plan() >> approve >> arguments >> refresh
 
     pipeline()
 
 
-for one in catalog.load().tables.values():
-    if slices.impossible(one, as_a_whole=True) is None:
-        refreshes(one)
+for declared in catalog.load().tables.values():
+    if slices.impossible(declared, as_a_whole=True) is None:
+        refreshes(declared)

@@ -40,21 +40,21 @@ def maintain(table: Table) -> None:
             return maintenance.plan(table.name, dag_run.triggering_user_name or "schedule", params["dry_run"])
 
         number = plan()
-        in_driver = WindowInDriver(task_id="in_driver", table=table.name, otherwise="window", done="verify")
+        in_driver = WindowInDriver(task_id="in_driver", table=table.name, fallback_task="window", done_task="verify")
         arguments = ["--table", table.name, "--window", "{{ ti.xcom_pull('plan') }}"]
         window = tasks.job("window", "maintain", arguments, f"maintain {table.name}")
 
-        # Also after a window that failed, so that it is told.
+        # Also after a failed window, so that its incident is opened.
         @task(trigger_rule="all_done")
         def verify(number: int) -> None:
             maintenance.verify(table.name, number)
 
-        verified = verify(number)
-        number >> in_driver >> [window, verified]
-        window >> verified
+        verify_task = verify(number)
+        number >> in_driver >> [window, verify_task]
+        window >> verify_task
 
     pipeline()
 
 
-for one in catalog.load().tables.values():
-    maintain(one)
+for declared in catalog.load().tables.values():
+    maintain(declared)

@@ -28,7 +28,7 @@ def refresh(view: Table) -> None:
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        # Its maintenance may have the view to itself for a moment.
+        # A maintenance window may block the view for a moment.
         default_args={"owner": listing.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
         doc_md=listing.documentation(__doc__, view.name),
         tags=listing.tags("refresh", view),
@@ -40,5 +40,5 @@ def refresh(view: Table) -> None:
     pipeline()
 
 
-for one in catalog.load().views.values():
-    refresh(one)
+for declared in catalog.load().views.values():
+    refresh(declared)

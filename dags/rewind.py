@@ -32,8 +32,8 @@ EXAMPLE = listing.example(rewind.TABLES)
 def rewinds():
     @task
     def plan(params, dag_run, ti) -> int:
-        number, said = rewind.plan(params, dag_run.triggering_user_name)
-        ti.xcom_push("said", said)
+        number, markdown = rewind.plan(params, dag_run.triggering_user_name)
+        ti.xcom_push("said", markdown)
         return number
 
     approve = tasks.approval("{{ params.table }}: back to {{ params.to }}?", "{{ ti.xcom_pull('plan', key='said') }}")

@@ -20,7 +20,7 @@ from include.orchestration.reconcile import reconcile_all, tasks_of
     schedule="* * * * *",
     catchup=False,
     max_active_runs=1,
-    # A run that hangs, or whose worker was killed, must not keep the next ones from their work.
+    # A run that hangs, or whose worker was killed, must not block the next ones.
     dagrun_timeout=timedelta(minutes=3),
     is_paused_upon_creation=False,
     default_args={"owner": listing.OWNER, "retries": 0},
@@ -30,9 +30,9 @@ from include.orchestration.reconcile import reconcile_all, tasks_of
 def supervise():
     @task
     def reconcile() -> list[dict[str, str]]:
-        sick = reconcile_all()
+        sick_flows = reconcile_all()
         show_all()
-        return tasks_of(sick)
+        return tasks_of(sick_flows)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")
     def sick(flow: str, reason: str) -> None:

@@ -4,23 +4,23 @@ spark-submit jobs/backfill.py --table TABLE --from MOMENT --to MOMENT [--alone] 
 spark-submit jobs/backfill.py --table TABLE --full [--alone] [--run ID] [--dry-run]
 spark-submit jobs/backfill.py --replay-quarantine TABLE [--rule NAME ...] [--dry-run]
 
-The first makes the rows of TABLE whose time column lies from MOMENT to before MOMENT (ISO 8601; UTC without a zone)
-again from what its flow has read so far, puts them in the place of the old ones, and goes on with the tables below it.
-An aggregate without buckets is made as a whole, without --from and --to. The streams go on.
+The first form recomputes the rows of TABLE whose time column lies from MOMENT to before MOMENT (ISO 8601; UTC without a
+zone). It reads what the flow has read so far, replaces the old rows, and continues with the tables below. An aggregate
+without buckets is recomputed as a whole, without --from and --to. The streams continue.
 
-The second is a full refresh: all rows of TABLE and of its quarantine, in the same way. What Kafka or a folder feeds, or
-its file declares otherwise than it is stored, is read again from the beginning of its source. With --alone no table
-below follows, and those are STALE.
+The second form is a full refresh: it recomputes all rows of TABLE and of its quarantine in the same way. A table is
+read again from the beginning of its source if Kafka or a folder feeds it, or if its file differs from the stored table.
+With --alone the tables below are not recomputed, and become STALE.
 
-The third puts the quarantined rows of TABLE that are good by today's rules into the table, each exactly once, and says
-how many are still bad, by rule. With --rule, only rows that broke one of these rules; late rows only where theirs is
-named, as in --rule "later than 30 minutes".
+The third form moves the quarantined rows of TABLE that satisfy today's rules into the table, each exactly once, and
+prints how many are still bad, by rule. With --rule, it moves only rows that broke one of these rules. Late rows are
+moved only if their rule is named, as in --rule "later than 30 minutes".
 
-Killed, each is run again: nothing is lost or doubled. With --dry-run they only say what they would do.
+A killed job can be run again: nothing is lost or doubled. With --dry-run it only prints what it would do.
 
 Exit codes: 0 done, or nothing to do; 2 unknown table, rule or option, or a table that cannot be backfilled, 3 a table
-file is wrong, 4 database or a table it looks into does not answer, 5 another job has the table, 6 the lease was lost,
-8 it failed, 9 it failed in a way that no retry cures.
+file is wrong, 4 the database or a source table does not answer, 5 another job has the table, 6 the lease was lost, 8 it
+failed, 9 it failed and no retry cures that.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from include.validation import slices
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="backfill.py", description=__doc__.splitlines()[0])
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--table", metavar="TABLE", help="the table to make a range of again")
-    which.add_argument("--replay-quarantine", metavar="TABLE", help="the table to put rows back into")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--table", metavar="TABLE", help="the table to make a range of again")
+    group.add_argument("--replay-quarantine", metavar="TABLE", help="the table to put rows back into")
     parser.add_argument("--from", dest="begin", metavar="MOMENT", help="where the range begins")
     parser.add_argument("--to", dest="end", metavar="MOMENT", help="before which it ends")
     parser.add_argument("--full", action="store_true", help="all rows of the table")
@@ -43,16 +43,16 @@ def main() -> None:
     parser.add_argument("--run", default="by hand", metavar="ID", help="who asks for it, for the record")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="a rule; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     tables = catalog.load()
-    if asked.table:
-        if asked.rule:
+    if arguments.table:
+        if arguments.rule:
             raise UsageError("--rule is for --replay-quarantine: leave it out")
-        table = tables.table(asked.table)
-        range_ = slices.of(table, asked.begin, asked.end, as_a_whole=asked.full)
-        backfill.run(table, tables, range_, asked.run, asked.dry_run, asked.alone)
+        table = tables.table(arguments.table)
+        range_ = slices.of(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
+        backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
     else:
-        replay.run(tables.table(asked.replay_quarantine), tables, asked.rule, asked.dry_run)
+        replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Keep one table in shape, in a window: spark-submit jobs/maintain.py --table NAME [--window NUMBER] [--dry-run]
 
-Says what is worth doing and why, waits until the table's flows have stepped aside, then merges what was gathered for
-the table, compacts its small files, deletes the files and the log that nobody needs any more, and lets the flows on.
-With --dry-run it only says so, and lists what would be deleted. --window: a window that was planned already.
+Prints what is worth doing and why, and waits until the table's flows wait at their gate. Then it merges what was
+gathered for the table, compacts small files, deletes files and log entries that nobody needs any more, and releases the
+flows. With --dry-run it only prints the plan, and lists what would be deleted. --window: a window that is already
+planned.
 
-Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 broker or database does not
-answer, 5 another window of the table is open or asked for, 6 the lease was lost, 8 the window failed.
+Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 the broker or the database
+does not answer, 5 another window of the table is open or requested, 6 the lease was lost, 8 the window failed.
 """
 
 import argparse

@@ -2,14 +2,16 @@
 
 spark-submit jobs/preview.py --table TABLE [--flow NAME] [--rows N] [--from-file FILE] [--json]
 
-Of the newest rows of what TABLE reads: a topic, a folder, or a table. An aggregate is made for the buckets that these
-rows touch; one without buckets, and a view, of all rows of its source. It runs beside the flows, and takes no lease.
+Reads the newest rows of the source of TABLE: a topic, a folder, or a table. An aggregate is computed for the buckets of
+these rows. An aggregate without buckets, and a view, are computed from all rows of the source. The job takes no lease,
+and runs next to the flows.
 
-With --from-file, the rows of FILE stand for those of the source: JSON lines, CSV or Parquet. Where the source keeps
-messages in a column `value` that FILE has not, each line is one. For a folder, FILE is one that might land in it.
+With --from-file, the rows of FILE replace those of the source: JSON lines, CSV or Parquet. If the source has messages
+in a column `value` and FILE has no such column, each line is one message. For a folder, FILE is a file of that folder's
+format.
 
-Exit codes: 0 shown, whatever the rows break; 2 unknown table, flow or option, or a wrong file, 3 a table file is wrong,
-4 the broker or a table that it reads does not answer, 8 no row can be made, 9 in a way that no retry cures.
+Exit codes: 0 shown, whatever rules the rows break; 2 unknown table, flow or option, or a wrong file, 3 a table file is
+wrong, 4 the broker or a source table does not answer, 8 no row can be computed, 9 the same, and no retry cures that.
 """
 
 import argparse
@@ -30,18 +32,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100, metavar="N", help="how many to read and to show (100)")
     parser.add_argument("--from-file", type=Path, metavar="FILE", help="whose rows stand for those of the source")
     parser.add_argument("--json", action="store_true", help="for programs")
-    asked = parser.parse_args()
-    if asked.rows < 1:
-        raise UsageError(f"--rows is {asked.rows}: name a number above 0")
+    arguments = parser.parse_args()
+    if arguments.rows < 1:
+        raise UsageError(f"--rows is {arguments.rows}: name a number above 0")
     tables = catalog.load()
-    # No table is known to this session by its name: that would make folders.
-    spark = open_session(f"sluice preview {asked.table}", Catalog({}))
-    found = previews(Asked(spark, tables, asked.rows, asked.from_file, asked.flow), asked.table)
-    if asked.json:
-        print(preview_report.as_json(asked.table, found))
+    # An empty catalog: the session must not create folders for tables.
+    spark = open_session(f"sluice preview {arguments.table}", Catalog({}))
+    reports = previews(Asked(spark, tables, arguments.rows, arguments.from_file, arguments.flow), arguments.table)
+    if arguments.json:
+        print(preview_report.as_json(arguments.table, reports))
         return
-    for one in found:
-        print("\n".join([*preview_report.lines(one), "Nothing was written."]))
+    for preview in reports:
+        print("\n".join([*preview_report.lines(preview), "Nothing was written."]))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Refresh materialized views: spark-submit jobs/refresh.py --table NAME [--run ID]
 
-Computes the view NAME anew and replaces it in one commit, which no reader sees half. Of a table that is no view, all
-views that read it, or what is made of it, once each, those that others read first, and all from one version of each
-table. Killed, it is run again with the same --run: it does what is left, from the same versions; a run that is done
-does nothing. Without --run it gives itself a name, and says which. A view that reads what is not stored yet is left
-as it was, and named.
+Computes the view NAME and replaces it in one commit, which readers see as a whole. If NAME is no view, it refreshes
+every view that depends on it once, in graph order, and all from one version of each table. A killed job is run again
+with the same --run: it does the rest, from the same versions. A run that is done does nothing. Without --run it chooses
+an id and prints it. A view with a source that is not stored yet is left as it is, and named.
 
-Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 database or a table that it
-reads does not answer, 5 another window of a view is open or asked for, 6 the lease was lost, 8 it failed, 9 it failed
-in a way that no retry cures.
+Exit codes: 0 done, or nothing to do; 2 unknown table or option, 3 a table file is wrong, 4 the database or a source
+table does not answer, 5 another window of a view is open or requested, 6 the lease was lost, 8 it failed, 9 it failed
+and no retry cures that.
 """
 
 import argparse

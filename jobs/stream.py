@@ -1,11 +1,11 @@
 """Run flows in this Spark driver: spark-submit jobs/stream.py [--flow NAME ...] [--driver NAME] [--once]
 
-Without --flow, all flows of the driver (`main` unless named), as Airflow starts them: one that fails leaves the others
-alone, and is started again when the supervisor says so. With --flow, those flows, until they are stopped or one fails.
-With --once, each flow reads its source to the end and the job ends.
+Without --flow, it runs all flows of the driver (`main` by default), as Airflow does. A failed flow does not affect the
+others, and starts again when the supervisor allows it. With --flow, it runs these flows until they are stopped or one
+fails. With --once, each flow reads its source to the end, and the job ends.
 
-Exit codes: 0 done, 2 unknown flow or option, 3 a table file is wrong, 4 broker, database or source does not answer,
-5 another driver holds a flow, 6 the lease was lost, 8 a flow failed, 9 a flow failed in a way that no retry cures.
+Exit codes: 0 done, 2 unknown flow or option, 3 a table file is wrong, 4 the broker, database or source does not answer,
+5 another driver holds a flow, 6 the lease was lost, 8 a flow failed, 9 a flow failed and no retry cures that.
 """
 
 import argparse

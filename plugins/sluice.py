@@ -1,4 +1,4 @@
-"""What Airflow has to know of Sluice by name."""
+"""Registers Sluice's timetable with Airflow."""
 
 from airflow.plugins_manager import AirflowPlugin
 

@@ -1,4 +1,4 @@
-"""Alarms that a person has taken on: until when, and by whom. Until then they make no noise."""
+"""Acknowledged alarms, which send no notifications for some hours."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ class Acknowledgement:
     ends_at: float
 
     def covers(self, decision: Decision) -> bool:
-        """Not what is news to a person: another trouble that needs one, or another error."""
+        """Whether the decision is about the same trouble, so that nobody has to be notified again."""
         is_same = (decision.state, decision.error) == (self.state, self.error)
         return is_same or (decision.state not in NEWS and self.state not in NEWS)
 
@@ -33,27 +33,29 @@ class Acknowledgement:
         return f"acknowledged by {self.who} until {until:%Y-%m-%d %H:%M}Z: {self.reason}"
 
 
-def acknowledge(connection: Connection, target: str, who: str, reason: str, hours: float) -> Acknowledgement | None:
-    """Take on the target's open alarm, which nobody is notified of any more; None where none is open."""
+def acknowledge(
+    connection: Connection, target: str, requester: str, reason: str, hours: float
+) -> Acknowledgement | None:
+    """Acknowledge the target's open alarm, and mark it as told. Returns None if the target has no open alarm."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     incident = connection.execute(select(incidents).where(is_open)).one_or_none()
     if incident is None:
         return None
     now = database.now(connection)
-    values = {"incident": incident.number, "who": who, "reason": reason, "ends_at": now + hours * 3600}
+    values = {"incident": incident.number, "who": requester, "reason": reason, "ends_at": now + hours * 3600}
     statement = database.insert(connection, acknowledgements).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["incident"], set_=values))
-    untold = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
-    connection.execute(update(incidents).where(untold).values(told_at=now))
-    return Acknowledgement(incident.state, incident.error, who, reason, values["ends_at"])
+    is_untold = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
+    connection.execute(update(incidents).where(is_untold).values(told_at=now))
+    return Acknowledgement(incident.state, incident.error, requester, reason, values["ends_at"])
 
 
 def current(connection: Connection) -> dict[str, Acknowledgement]:
-    """By target, of the alarms that are open."""
-    holds = incidents.c.ended_at.is_(None) & (acknowledgements.c.ends_at > database.now(connection))
+    """The valid acknowledgements of open alarms, by target."""
+    is_valid = incidents.c.ended_at.is_(None) & (acknowledgements.c.ends_at > database.now(connection))
     rows = connection.execute(
         select(incidents.c.target, incidents.c.state, incidents.c.error, acknowledgements)
         .join(acknowledgements, acknowledgements.c.incident == incidents.c.number)
-        .where(holds)
+        .where(is_valid)
     )
     return {row.target: Acknowledgement(row.state, row.error, row.who, row.reason, row.ends_at) for row in rows}

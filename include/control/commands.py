@@ -1,4 +1,4 @@
-"""What the on-call engineer can ask for. All of it lands in the audit; asked for twice, it does no harm."""
+"""The commands of the on-call engineer. Each is written to the audit, and repeating one is harmless."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,20 +12,18 @@ from include.control.store import database
 from include.control.store.schema import audits, desired, drivers, resets, runs, ticks
 from include.spec import table_of
 
-# Whoever pastes a command again within this time means the same restart.
+# A restart repeated within this time is the same restart.
 REPEAT_SECONDS = 60
 ACKNOWLEDGED_HOURS = 24
 
 
 class Action(StrEnum):
-    """restart: end after the batch in hand and start anew, with the table file as it is now.
-    stop, start: of a flow with a schedule, follow it or not. drain: read what the source holds now, then stop. catch
-    up: the same for a flow that is stopped.
-    accept data loss: go on after the records that Kafka no longer holds. reset checkpoint: begin a new generation of
-    the checkpoint where the table's last commit ended. release: let VACUUM delete what a stopped flow has yet to read.
-    keep old rows: rows that an earlier definition of the table made stay as they are.
-    give up: end a backfill or a rewind that died in the middle, and that nobody will end.
-    acknowledge: take its alarm on for some hours, in which nobody is told of it again.
+    """restart: end after the current batch and start anew, with the table file as it is then. stop, start: for a flow
+    with a schedule, whether the schedule applies. drain: read what the source holds now, then stop. catch up: the same
+    for a stopped flow. accept data loss: resume after the records that Kafka no longer holds. reset checkpoint: begin a
+    new generation of the checkpoint at the table's last commit. release: let VACUUM delete what a stopped flow has not
+    read. keep old rows: do not recompute rows of an earlier definition. give up: end a backfill or rewind that died and
+    that nobody will complete. acknowledge: send no notification of the alarm for some hours.
     """
 
     RESTART = "restart"
@@ -41,15 +39,14 @@ class Action(StrEnum):
     GIVE_UP = "give up"
 
 
-# These need the approval of a person.
+# Actions that a person has to approve.
 DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE, Action.GIVE_UP})
 
 
 @dataclass(frozen=True)
 class Command:
-    """driver: restarts the process as a whole; the other actions are meant for each of its `flows`.
-
-    hours: for which an alarm is acknowledged. job: that is given up, "rewind 3" say.
+    """driver: restarts the whole process; the other actions apply to each of `flows`. hours: how long an alarm is
+    acknowledged. job: the job to give up, such as "rewind 3".
     """
 
     action: Action
@@ -62,40 +59,40 @@ class Command:
 
 
 def execute(engine: Engine, command: Command) -> list[str]:
-    """Note what is asked for, for drivers and supervisor to follow; a sentence for each target. Raises Unreachable."""
+    """Store a command for drivers and supervisor to follow. Returns a sentence for each target. Raises Unreachable."""
     with database.transaction(engine) as connection:
         results = carry_out(connection, command)
     return [f"{target}: {result}" for target, result in results.items()]
 
 
 def carry_out(connection: Connection, command: Command) -> dict[str, str]:
-    """The same in a transaction that has begun; by target, what follows."""
+    """Execute a command in an open transaction. Returns the result in words by target."""
     if command.driver and command.action is Action.RESTART:
         results = {f"driver {command.driver}": _restart_driver(connection, command)}
     else:
         orders.lock(connection, command.flows)
-        results = {flow: _obey_for(connection, command, flow) for flow in command.flows}
+        results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
         record(connection, command.who, command.action, target, command.reason, result)
     return results
 
 
-def record(connection: Connection, who: str, action: str, target: str, reason: str, result: str) -> None:
-    """One line of the audit."""
-    values = {"at": database.now(connection), "who": who, "action": action, "target": target, "reason": reason}
+def record(connection: Connection, requester: str, action: str, target: str, reason: str, result: str) -> None:
+    """Write one line of the audit."""
+    values = {"at": database.now(connection), "who": requester, "action": action, "target": target, "reason": reason}
     connection.execute(audits.insert().values(result=result, **values))
 
 
-def _obey_for(connection: Connection, command: Command, flow: str) -> str:
-    said = _obey_later(connection, command, flow)
-    return said or _obey_now(connection, command, flow, orders.order(connection, flow).state)
+def _execute_for(connection: Connection, command: Command, flow: str) -> str:
+    deferred = _defer(connection, command, flow)
+    return deferred or _execute_now(connection, command, flow, orders.order(connection, flow).state)
 
 
-def _obey_later(connection: Connection, command: Command, flow: str) -> str | None:
-    """What is noted of a flow that jobs hold still, for when they let it go; None of what can be done at once."""
-    if (still := held_flows.still(connection, flow)) is None:
+def _defer(connection: Connection, command: Command, flow: str) -> str | None:
+    """Store the command in the jobs that keep the flow stopped, for when they end; None if it can be executed now."""
+    if (held := held_flows.still(connection, flow)) is None:
         return None
-    jobs, (state, _) = still
+    jobs, (state, _) = held
     holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
     match command.action:
         case Action.STOP:
@@ -119,14 +116,14 @@ def _obey_later(connection: Connection, command: Command, flow: str) -> str | No
     return f"{holds_still}, and it is {state} when that is done"
 
 
-def _obey_now(connection: Connection, command: Command, flow: str, state: str) -> str:
+def _execute_now(connection: Connection, command: Command, flow: str, state: str) -> str:
     match command.action:
         case Action.RESTART:
             return _restart(connection, command, flow, state)
         case Action.STOP:
             return _stop(connection, command, flow, state)
         case Action.START:
-            # Also where it is wanted already: it may be waiting for its next start.
+            # Also if it is running already: it may be backing off.
             want(connection, flow, "running", command.reason)
             clear_failure(connection, flow)
             return "is started"
@@ -152,8 +149,8 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
         case Action.KEEP_OLD_ROWS:
             return "nothing done, all its rows are of the definition that it has now"
         case Action.ACKNOWLEDGE:
-            taken = _acknowledge(connection, command, flow)
-            return f"its alarm {taken.state} is {taken}" if taken else "nothing done, it has no alarm"
+            ack = _acknowledge(connection, command, flow)
+            return f"its alarm {ack.state} is {ack}" if ack else "nothing done, it has no alarm"
         case Action.GIVE_UP:
             return "nothing done, a job is given up, and no flow: name the job"
         case _:
@@ -161,16 +158,16 @@ def _obey_now(connection: Connection, command: Command, flow: str, state: str) -
 
 
 def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowledgement | None:
-    """Its own alarm, else that of its table's file."""
+    """Acknowledge the flow's alarm, or else the alarm of its table's file."""
     targets = (flow, incidents.of_definition(table_of(flow)))
-    asked = (command.who, command.reason, command.hours)
-    return next(filter(None, (acknowledgements.acknowledge(connection, target, *asked) for target in targets)), None)
+    details = (command.who, command.reason, command.hours)
+    return next(filter(None, (acknowledgements.acknowledge(connection, target, *details) for target in targets)), None)
 
 
 def _stop(connection: Connection, command: Command, flow: str, state: str) -> str:
-    # A flow at rest is stopped, too, and this keeps its schedule from starting it.
-    rested = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
-    if state == "stopped" and not rested:
+    # A flow that rests between scheduled runs is stopped too: without its tick the schedule no longer starts it.
+    rests = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
+    if state == "stopped" and not rests:
         return "nothing done, it is stopped"
     want(connection, flow, "stopped", command.reason)
     return "is started by its schedule no more" if state == "stopped" else "stops after the batch in hand"
@@ -196,9 +193,9 @@ def _restart_driver(connection: Connection, command: Command) -> str:
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
     if not driver_rows.owes_end(row, epoch):
-        # Asking again must not give a driver that hangs more time.
-        ends = {"ends_epoch": epoch, "ends_at": database.now(connection)}
-        connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(ends))
+        # A repeated request must not give a hanging driver more time.
+        values = {"ends_epoch": epoch, "ends_at": database.now(connection)}
+        connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))
     for flow in command.flows:
         clear_failure(connection, flow)
     return "ends after the batches in hand, and is started again"
@@ -211,36 +208,36 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
         return "nothing done, that is asked for already and happens at its next start"
     values = {"flow": flow, "accepts_loss": accepts_loss, "who": command.who, "reason": command.reason}
     statement = database.insert(connection, resets).values(values)
-    # Whoever accepts a loss has been shown more than whoever asks for a reset.
-    more = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
-    connection.execute(more)
+    # A plain reset must not replace a reset that accepts a data loss, which has shown the loss to the approver.
+    upsert = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
+    connection.execute(upsert)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     clear_failure(connection, flow)
     return "begins a new generation of its checkpoint at its next start"
 
 
 def want(connection: Connection, flow: str, state: str, reason: str) -> None:
-    """From now on; the caller holds the flow's row."""
+    """Set the state wanted of the flow. The caller has locked the flow's row."""
     values = {"flow": flow, "state": state, "reason": reason}
     statement = database.insert(connection, desired).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
 
 
 def clear_failure(connection: Connection, flow: str) -> None:
-    """Forget how the flow failed, so that it starts at once; should it fail again, that is news."""
+    """Clear the flow's failure, so that it starts at once and the next failure opens a new incident."""
     values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
     incidents.end(connection, flow)
     connection.execute(update(runs).where(runs.c.flow == flow).values(values))
 
 
 def _repeated_seconds_ago(connection: Connection, action: Action, target: str, flows: tuple[str, ...]) -> float | None:
-    """Since the same was asked for a moment ago; whoever asks again after a failure means it."""
+    """Since the same command was given a moment ago. After a failure, a command is never a repetition."""
     if _has_failed(connection, flows):
         return None
-    same = (audits.c.action == action) & (audits.c.target == target) & ~audits.c.result.startswith("nothing done")
-    at = connection.execute(select(func.max(audits.c.at)).where(same)).scalar_one_or_none()
-    ago = None if at is None else database.now(connection) - at
-    return ago if ago is not None and 0 <= ago < REPEAT_SECONDS else None
+    is_same = (audits.c.action == action) & (audits.c.target == target) & ~audits.c.result.startswith("nothing done")
+    at = connection.execute(select(func.max(audits.c.at)).where(is_same)).scalar_one_or_none()
+    seconds_ago = None if at is None else database.now(connection) - at
+    return seconds_ago if seconds_ago is not None and 0 <= seconds_ago < REPEAT_SECONDS else None
 
 
 def _has_failed(connection: Connection, flows: tuple[str, ...]) -> bool:

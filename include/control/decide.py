@@ -1,4 +1,4 @@
-"""What the supervisor should do about a flow: a pure function of what is wanted and what is seen."""
+"""What the supervisor does about a flow: a pure function of what is wanted of it and what is observed."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -6,26 +6,26 @@ from enum import StrEnum
 from include.control.observed_flow import ObservedFlow
 from include.control.remedies import remedy
 
-# From the intent to start a driver until it must be known by what: then the supervisor died in between.
+# An intent without a handle after this time means that the supervisor died before the launch.
 START_SECONDS = 180
-# On a busy machine a JVM, or a query's start, takes minutes; what takes longer than this hangs.
+# On a busy machine a JVM or a query needs minutes to start; a start that takes longer than this hangs.
 SLOW_START_SECONDS = 300
-# A flow that fails after a minute each time has not recovered in between.
+# A flow counts as recovered after this time; one that fails every minute has not recovered in between.
 HEALTHY_SECONDS = 180
 FIRST_DELAY_SECONDS = 30
 LONGEST_DELAY_SECONDS = 900
-# An idle query says so every 10 s, a busy one with every task it ends.
+# An idle query reports progress every 10 s, a busy one with every task that ends.
 STUCK_SECONDS = 120
 UNSTICK = "read its driver's log, then action restart; where that does not help, restart its driver"
-# How long a driver may take to end what it has in hand before it is ended by force.
+# A driver that has not ended after this time is killed.
 FORCE_SECONDS = 90
 
 
 class State(StrEnum):
-    """HEALTHY: it works, or has nothing to do. STARTING: it was just started. WAITING: it has a reason to hold still.
-    LAGGING: it works, and falls behind. REJECTING: it works, and suddenly none of its rows reach the table. NOT FRESH:
-    its table does not keep its promise. STUCK: it lives without progress. BACKING OFF: it failed and will be started
-    again by itself. STOPPED: nobody wants it to run. BROKEN: it failed, and only a person can cure that.
+    """HEALTHY: it processes batches or has none to process. STARTING: it was just started. WAITING: it has a reason to
+    wait. LAGGING: it runs and falls behind. REJECTING: it runs, and suddenly none of its rows reach the table. NOT
+    FRESH: its table breaks its freshness promise. STUCK: it is alive without progress. BACKING OFF: it failed and
+    restarts by itself. STOPPED: nobody wants it to run. BROKEN: it failed, and only a person can cure that.
     """
 
     HEALTHY = "HEALTHY"
@@ -40,15 +40,15 @@ class State(StrEnum):
     BROKEN = "BROKEN"
 
 
-# In which a flow does its work; what is wrong is the outcome.
+# The flow runs; only its outcome is wrong.
 OF_RUNNING_FLOWS = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
 SICK = OF_RUNNING_FLOWS | {State.STUCK, State.BACKING_OFF, State.BROKEN}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """reason and next_step: for the on-call engineer, in words. start: start the flow now. kill: end its driver now.
-    error: the error class of what is BROKEN.
+    """reason and next_step: in words, for the on-call engineer. start: start the flow now. kill: kill its driver now.
+    error: the error class of a BROKEN flow.
     """
 
     state: State
@@ -63,143 +63,143 @@ class Decision:
         return self.state in SICK
 
 
-def decide(seen: ObservedFlow) -> Decision:
-    """Restarts come at once after a healthy spell, then ever more slowly (twice the wait each time), but never end."""
-    if seen.restart_seconds_ago is not None and seen.is_driver_alive:
-        return _restarting(seen, seen.restart_seconds_ago)
-    if seen.wanted == "stopped" and seen.abandoned:
-        next_step = f"docs/runbooks/broken.md on {seen.abandoned.error}"
-        return Decision(State.BROKEN, seen.abandoned.sentence, next_step, error=seen.abandoned.error)
-    if seen.wanted == "stopped":
-        return _stopped(seen)
-    if seen.failure and seen.failure.needs_person:
-        expires = f". {seen.expires}" if seen.expires else ""
-        next_step = f"docs/runbooks/broken.md on {seen.failure.error}, then action {remedy(seen.failure.error)}"
-        return Decision(State.BROKEN, f"{seen.failure.sentence}{expires}", next_step, error=seen.failure.error)
-    if seen.is_held:
-        return _at_work(seen)
-    if seen.is_platform_down:
-        return _down(seen)
-    if seen.failure is None and seen.is_driver_alive and seen.intended_seconds_ago is not None:
-        return _coming_up(seen)
-    return _gone(seen)
+def decide(flow: ObservedFlow) -> Decision:
+    """The first restart is immediate, the following ones back off exponentially, and they never end."""
+    if flow.restart_seconds_ago is not None and flow.is_driver_alive:
+        return _restarting(flow, flow.restart_seconds_ago)
+    if flow.wanted == "stopped" and flow.abandoned:
+        next_step = f"docs/runbooks/broken.md on {flow.abandoned.error}"
+        return Decision(State.BROKEN, flow.abandoned.sentence, next_step, error=flow.abandoned.error)
+    if flow.wanted == "stopped":
+        return _stopped(flow)
+    if flow.failure and flow.failure.needs_person:
+        expires = f". {flow.expires}" if flow.expires else ""
+        next_step = f"docs/runbooks/broken.md on {flow.failure.error}, then action {remedy(flow.failure.error)}"
+        return Decision(State.BROKEN, f"{flow.failure.sentence}{expires}", next_step, error=flow.failure.error)
+    if flow.is_held:
+        return _decide_held(flow)
+    if flow.is_platform_down:
+        return _decide_platform_down(flow)
+    if flow.failure is None and flow.is_driver_alive and flow.intended_seconds_ago is not None:
+        return _decide_unheld(flow)
+    return _decide_ended(flow)
 
 
-def _restarting(seen: ObservedFlow, asked_seconds_ago: float) -> Decision:
-    is_late = asked_seconds_ago > FORCE_SECONDS
-    if seen.wanted == "stopped":
-        return replace(_stopped(seen), kill=is_late)
-    asked = f"its driver was asked to restart {asked_seconds_ago:.0f} s ago"
-    if asked_seconds_ago > 2 * FORCE_SECONDS:
-        reason = f"{asked}, and outlives being ended by force"
+def _restarting(flow: ObservedFlow, requested_seconds_ago: float) -> Decision:
+    is_late = requested_seconds_ago > FORCE_SECONDS
+    if flow.wanted == "stopped":
+        return replace(_stopped(flow), kill=is_late)
+    request = f"its driver was asked to restart {requested_seconds_ago:.0f} s ago"
+    if requested_seconds_ago > 2 * FORCE_SECONDS:
+        reason = f"{request}, and outlives being ended by force"
         return Decision(State.STUCK, reason, "end its process yourself, it is started again then", kill=True)
-    ends = "and did not: it is ended by force" if is_late else "and ends what it has in hand"
-    return Decision(State.STARTING, f"{asked} {ends}", kill=is_late)
+    outcome = "and did not: it is ended by force" if is_late else "and ends what it has in hand"
+    return Decision(State.STARTING, f"{request} {outcome}", kill=is_late)
 
 
-def _stopped(seen: ObservedFlow) -> Decision:
-    if seen.is_held and _hangs(seen):
-        reason = f"asked to stop, and without a sign of progress for {_silent_seconds(seen):.0f} s"
+def _stopped(flow: ObservedFlow) -> Decision:
+    if flow.is_held and _hangs(flow):
+        reason = f"asked to stop, and without a sign of progress for {_silent_seconds(flow):.0f} s"
         return Decision(State.STUCK, reason, UNSTICK)
-    ends = "stops after its batch" if seen.is_held else "stopped"
-    reason = f"{ends}: {seen.wanted_why or 'nobody wants it to run'}"
-    if seen.expires:
-        return Decision(State.LAGGING, f"{reason}. {seen.expires}", "action catch up, or action start")
-    if seen.not_fresh:
-        return Decision(State.NOT_FRESH, f"{reason}. {seen.not_fresh}", "action catch up, or action start")
+    activity = "stops after its batch" if flow.is_held else "stopped"
+    reason = f"{activity}: {flow.wanted_why or 'nobody wants it to run'}"
+    if flow.expires:
+        return Decision(State.LAGGING, f"{reason}. {flow.expires}", "action catch up, or action start")
+    if flow.not_fresh:
+        return Decision(State.NOT_FRESH, f"{reason}. {flow.not_fresh}", "action catch up, or action start")
     return Decision(State.STOPPED, reason, "action start")
 
 
-def _silent_seconds(seen: ObservedFlow) -> float:
-    return seen.sign_seconds_ago if seen.sign_seconds_ago is not None else seen.intended_seconds_ago or 0
+def _silent_seconds(flow: ObservedFlow) -> float:
+    return flow.sign_seconds_ago if flow.sign_seconds_ago is not None else flow.intended_seconds_ago or 0
 
 
-def _hangs(seen: ObservedFlow) -> bool:
-    """Whether a flow that is held has shown no sign of life for too long."""
-    if seen.sign_seconds_ago is None:
-        return _start_seconds(seen) > SLOW_START_SECONDS
-    start = seen.newest_start
+def _hangs(flow: ObservedFlow) -> bool:
+    """Whether a held flow has shown no progress for too long."""
+    if flow.sign_seconds_ago is None:
+        return _start_seconds(flow) > SLOW_START_SECONDS
+    start = flow.newest_start
     is_starting = start is not None and not start.is_done and start.seconds_ago <= SLOW_START_SECONDS
-    # A driver that starts a flow shows no signs of the others meanwhile.
-    unseen_seconds = start.seconds_ago if start and is_starting else 0
-    return seen.sign_seconds_ago - unseen_seconds > STUCK_SECONDS
+    # A driver does not report progress of the other flows while it starts one.
+    starting_seconds = start.seconds_ago if start and is_starting else 0
+    return flow.sign_seconds_ago - starting_seconds > STUCK_SECONDS
 
 
-def _start_seconds(seen: ObservedFlow) -> float:
-    """Since it began to start, or since another flow did that its driver starts before it."""
-    return min(_silent_seconds(seen), seen.newest_start.seconds_ago) if seen.newest_start else _silent_seconds(seen)
+def _start_seconds(flow: ObservedFlow) -> float:
+    """Since its start began, or since its driver began to start another flow first."""
+    return min(_silent_seconds(flow), flow.newest_start.seconds_ago) if flow.newest_start else _silent_seconds(flow)
 
 
-def _at_work(seen: ObservedFlow) -> Decision:
-    if _hangs(seen):
-        why = f" ({seen.waits_for})" if seen.waits_for else ""
-        reason = f"alive, and without a sign of progress for {_silent_seconds(seen):.0f} s{why}"
+def _decide_held(flow: ObservedFlow) -> Decision:
+    if _hangs(flow):
+        cause = f" ({flow.waits_for})" if flow.waits_for else ""
+        reason = f"alive, and without a sign of progress for {_silent_seconds(flow):.0f} s{cause}"
         return Decision(State.STUCK, reason, UNSTICK)
-    if seen.sign_seconds_ago is None:
-        return Decision(State.STARTING, f"its query has been starting for {_silent_seconds(seen):.0f} s")
-    if seen.waits_for:
-        return Decision(State.WAITING, seen.waits_for)
-    return _outcome(seen) or Decision(
-        State.HEALTHY, "at work" if seen.wanted == "running" else "reads to the end, then stops"
+    if flow.sign_seconds_ago is None:
+        return Decision(State.STARTING, f"its query has been starting for {_silent_seconds(flow):.0f} s")
+    if flow.waits_for:
+        return Decision(State.WAITING, flow.waits_for)
+    return _outcome(flow) or Decision(
+        State.HEALTHY, "at work" if flow.wanted == "running" else "reads to the end, then stops"
     )
 
 
-def _outcome(seen: ObservedFlow) -> Decision | None:
-    """What is wrong with a flow that works; the first is the most urgent."""
-    if seen.expires:
-        words = ". ".join(filter(None, (seen.expires, seen.backlog)))
-        return Decision(State.LAGGING, words, "see what takes its time: make status and its driver's log")
-    if seen.rejects:
-        return Decision(State.REJECTING, seen.rejects, "docs/runbooks/rejecting.md")
-    if seen.not_fresh:
-        words = ". ".join(filter(None, (seen.not_fresh, seen.backlog)))
-        return Decision(State.NOT_FRESH, words, "docs/runbooks/not-fresh.md")
-    if seen.backlog:
-        return Decision(State.LAGGING, seen.backlog, "see what takes its time: make status and its driver's log")
+def _outcome(flow: ObservedFlow) -> Decision | None:
+    """What is wrong with a flow that runs, the most urgent problem first."""
+    if flow.expires:
+        reason = ". ".join(filter(None, (flow.expires, flow.backlog)))
+        return Decision(State.LAGGING, reason, "see what takes its time: make status and its driver's log")
+    if flow.rejects:
+        return Decision(State.REJECTING, flow.rejects, "docs/runbooks/rejecting.md")
+    if flow.not_fresh:
+        reason = ". ".join(filter(None, (flow.not_fresh, flow.backlog)))
+        return Decision(State.NOT_FRESH, reason, "docs/runbooks/not-fresh.md")
+    if flow.backlog:
+        return Decision(State.LAGGING, flow.backlog, "see what takes its time: make status and its driver's log")
     return None
 
 
-def _coming_up(seen: ObservedFlow) -> Decision:
-    ago, start = _silent_seconds(seen), seen.newest_start
-    reason = f"{'started' if seen.sign_seconds_ago is None else 'last at work'} {ago:.0f} s ago"
-    if _start_seconds(seen) >= SLOW_START_SECONDS:
+def _decide_unheld(flow: ObservedFlow) -> Decision:
+    silent_seconds, start = _silent_seconds(flow), flow.newest_start
+    reason = f"{'started' if flow.sign_seconds_ago is None else 'last at work'} {silent_seconds:.0f} s ago"
+    if _start_seconds(flow) >= SLOW_START_SECONDS:
         return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", UNSTICK)
-    if seen.sign_seconds_ago is None and not seen.is_driver_up:
-        reason = f"its driver has been starting for {ago:.0f} s"
+    if flow.sign_seconds_ago is None and not flow.is_driver_up:
+        reason = f"its driver has been starting for {silent_seconds:.0f} s"
     elif start and not start.is_done:
         reason = f"its driver starts {start.flow} first, for {start.seconds_ago:.0f} s"
-    # Else its driver, or somebody's by hand, is between two flows, or has just let go of this one.
+    # Otherwise its driver, or one started by hand, is between two flows or has just released this one.
     return Decision(State.STARTING, reason)
 
 
-def _down(seen: ObservedFlow) -> Decision:
-    is_first = seen.intended_seconds_ago is None or _never_ran(seen)
-    if seen.failure is None and (seen.ended_with_platform or is_first):
+def _decide_platform_down(flow: ObservedFlow) -> Decision:
+    is_first = flow.intended_seconds_ago is None or _never_ran(flow)
+    if flow.failure is None and (flow.ended_with_platform or is_first):
         return Decision(State.STOPPED, "stopped with the platform", "make up")
-    # It had ended before, and that is not to be hidden.
-    return Decision(State.BACKING_OFF, f"{_ended(seen)} (`make up` starts it again)", "make up")
+    # It failed before the shutdown, and that stays visible.
+    return Decision(State.BACKING_OFF, f"{_failure_sentence(flow)} (`make up` starts it again)", "make up")
 
 
-def _gone(seen: ObservedFlow) -> Decision:
-    if seen.intended_seconds_ago is None or _never_ran(seen):
+def _decide_ended(flow: ObservedFlow) -> Decision:
+    if flow.intended_seconds_ago is None or _never_ran(flow):
         return Decision(State.STARTING, "it does not run", start=True)
-    ended = _ended(seen)
-    wait_seconds = delay_seconds(seen.attempts) - seen.intended_seconds_ago
+    cause = _failure_sentence(flow)
+    wait_seconds = delay_seconds(flow.attempts) - flow.intended_seconds_ago
     if wait_seconds > 0:
-        reason = f"{ended} (start {seen.attempts + 1} follows in {wait_seconds:.0f} s)"
+        reason = f"{cause} (start {flow.attempts + 1} follows in {wait_seconds:.0f} s)"
         return Decision(State.BACKING_OFF, reason, "none, it is started again; sooner by action restart")
-    # Sick this once, so that no end goes unnoticed.
-    return Decision(State.BACKING_OFF, f"starting again: {ended}", "none, it is started now", start=True)
+    # Reported as sick once, so that no failure goes unnoticed.
+    return Decision(State.BACKING_OFF, f"starting again: {cause}", "none, it is started now", start=True)
 
 
-def _never_ran(seen: ObservedFlow) -> bool:
-    return seen.attempts == 0 and seen.failure is None and seen.sign_seconds_ago is None
+def _never_ran(flow: ObservedFlow) -> bool:
+    return flow.attempts == 0 and flow.failure is None and flow.sign_seconds_ago is None
 
 
-def _ended(seen: ObservedFlow) -> str:
-    return seen.failure.sentence if seen.failure else "its driver ended without a word: read its log"
+def _failure_sentence(flow: ObservedFlow) -> str:
+    return flow.failure.sentence if flow.failure else "its driver ended without a word: read its log"
 
 
 def delay_seconds(attempts: int) -> float:
-    """From one start to the next when none led to health."""
+    """The time from one start to the next while none leads to a healthy flow."""
     return min(FIRST_DELAY_SECONDS * 2 ** max(attempts - 1, 0), LONGEST_DELAY_SECONDS) if attempts else 0

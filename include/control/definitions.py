@@ -1,4 +1,4 @@
-"""Table files that cannot be used: an alarm for each, and once it is mended a new start for what it has stopped."""
+"""Table files that cannot be used: each has an alarm, and after its correction the stopped flows start again."""
 
 from sqlalchemy import Connection, Engine, select
 
@@ -11,38 +11,38 @@ from include.control.store.schema import incidents as stored_incidents
 from include.control.store.schema import runs
 from include.spec import table_of
 
-# The state of such an alarm, and the error of a flow without any definition.
+# The state of these alarms, and the error class of a flow without a definition.
 INVALID_DEFINITION = "INVALID DEFINITION"
 
 
 def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]:
-    """Keep the definitions of the files that are right. Open and end alarms. Let flows start that waited for a file.
+    """Store the definitions of valid files, open and end alarms, and start flows that waited for a corrected file.
 
-    Returns the tables whose files are not used, and who has taken that on. Raises Unreachable.
+    Returns the tables with invalid files, each with the acknowledgement of its alarm. Raises Unreachable.
     """
     catalog.forget_deleted()
     changed = catalog.keep(tables, [*tables.tables, *tables.steps])
     with database.transaction(engine) as connection:
-        for table, why in tables.warnings.items():
-            incidents.begin(connection, incidents.of_definition(table), INVALID_DEFINITION, why)
+        for table, reason in tables.warnings.items():
+            incidents.begin(connection, incidents.of_definition(table), INVALID_DEFINITION, reason)
         is_open = stored_incidents.c.ended_at.is_(None) & stored_incidents.c.target.startswith(incidents.DEFINITION)
         for target in connection.execute(select(stored_incidents.c.target).where(is_open)).scalars().all():
             if target.removeprefix(incidents.DEFINITION) not in tables.invalid:
                 incidents.end(connection, target)
         _start_again(connection, tables, changed)
-        known = acknowledgements.current(connection)
-    return {table: known.get(incidents.of_definition(table)) for table in tables.invalid}
+        acknowledgement_of = acknowledgements.current(connection)
+    return {table: acknowledgement_of.get(incidents.of_definition(table)) for table in tables.invalid}
 
 
 def _start_again(connection: Connection, tables: Catalog, changed: set[str]) -> None:
-    """Those that failed for want of a definition, or for good, and whose file is another now."""
+    """Start flows that failed without a definition, or permanently, and whose file has changed."""
     failed = connection.execute(select(runs).where(runs.c.failure.is_not(None))).all()
-    mended = [
+    corrected = [
         row.flow
         for row in failed
         if row.flow in tables.flows
         and (row.error == INVALID_DEFINITION or (row.needs_person and table_of(row.flow) in changed))
     ]
-    orders.lock(connection, mended)
-    for flow in mended:
+    orders.lock(connection, corrected)
+    for flow in corrected:
         commands.clear_failure(connection, flow)

@@ -1,4 +1,4 @@
-"""The row of each driver: held while somebody decides about it, with the restart that was asked for."""
+"""The stored row of each driver: the intent to launch it, and the restart that was requested."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ NEW = {"ends_epoch": 0, "epoch": 0}
 
 
 def lock(connection: Connection, driver: str) -> Row[Any]:
-    """The driver's row, held until the end of the transaction, so that two do not decide at once."""
+    """The driver's row, locked to the end of the transaction, so that two supervisors do not decide at once."""
     row = {"driver": driver, **NEW}
     connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
     return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
 
 
 def owes_end(row: Any, epoch: int) -> bool:
-    """Whether a restart was asked for that neither its driver nor a launch has followed yet."""
+    """Whether a restart was requested that neither its driver nor a launch has carried out yet."""
     return row.ends_at is not None and bool(epoch <= row.ends_epoch)

@@ -1,4 +1,4 @@
-"""Who holds back VACUUM besides the flows: readers that registered themselves. And which flows no longer do."""
+"""The readers that hold back VACUUM besides the flows, and the flows that were released and no longer do."""
 
 from sqlalchemy import Connection, Engine, delete, select
 
@@ -8,9 +8,9 @@ from include.errors import Broken
 
 
 def register(engine: Engine, name: str, table: str, version: int, hours: float) -> None:
-    """From now on, and for so many hours, `table` keeps this version and every later one for the reader `name`.
+    """Keep this version and every later one of `table` for the reader `name`, for this many hours. Raises Unreachable.
 
-    Registered again, it moves. Raises Unreachable.
+    A second registration of the same reader replaces the first.
     """
     with database.transaction(engine) as connection:
         now = database.now(connection)
@@ -20,23 +20,23 @@ def register(engine: Engine, name: str, table: str, version: int, hours: float) 
 
 
 def unregister(engine: Engine, name: str, table: str) -> bool:
-    """Let go; returns whether there was something to let go of. Raises Unreachable."""
+    """Delete a registration. Returns whether there was one. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        mine = (readers.c.name == name) & (readers.c.target == table)
-        return connection.execute(delete(readers).where(mine)).rowcount > 0
+        is_reader = (readers.c.name == name) & (readers.c.target == table)
+        return connection.execute(delete(readers).where(is_reader)).rowcount > 0
 
 
 def registered(engine: Engine, table: str) -> list[tuple[str, int, float]]:
-    """Name, version, and since when, of each reader that counts. Raises Unreachable."""
+    """Name, version and registration time (seconds since 1970) of the table's valid readers. Raises Unreachable."""
     with database.reading(engine) as connection:
-        counts = (readers.c.target == table) & (readers.c.ends_at > database.now(connection))
-        rows = connection.execute(select(readers).where(counts).order_by(readers.c.name))
+        is_valid = (readers.c.target == table) & (readers.c.ends_at > database.now(connection))
+        rows = connection.execute(select(readers).where(is_valid).order_by(readers.c.name))
         return [(row.name, row.version, row.since) for row in rows]
 
 
-def release(connection: Connection, flow: str, who: str, reason: str) -> None:
-    """VACUUM no longer waits for the flow, which from now on cannot go on from its checkpoint."""
-    values = {"flow": flow, "at": database.now(connection), "who": who, "reason": reason}
+def release(connection: Connection, flow: str, requester: str, reason: str) -> None:
+    """Let VACUUM no longer wait for the flow, which can then not resume from its checkpoint."""
+    values = {"flow": flow, "at": database.now(connection), "who": requester, "reason": reason}
     connection.execute(database.insert(connection, releases).values(values).on_conflict_do_nothing())
 
 
@@ -47,7 +47,7 @@ def released(engine: Engine) -> frozenset[str]:
 
 
 def require_unreleased(engine: Engine, flow: str) -> None:
-    """Raises Broken for a flow that was released, and Unreachable."""
+    """Raises Broken if the flow was released, and Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(releases).where(releases.c.flow == flow)).one_or_none()
     if row:

@@ -1,4 +1,4 @@
-"""Incidents: one from the moment something is sick until it has been well for a while. Each is told once."""
+"""Incidents: each lasts from the first sick observation until the target has recovered, and is told once."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from include.control.decide import State
 from include.control.store import database
 from include.control.store.schema import incidents
 
-# What is worth being told although something else was wrong before.
+# States that are told even if the target already has an incident of another state.
 NEWS = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
 
-# What begins the target of an alarm about a table's file.
+# The prefix of the target of an alarm about a table's file.
 DEFINITION = "definition "
 
 
 @dataclass(frozen=True)
 class Incident:
-    """target: a flow, the supervisor, or "window", "vacuum" or "definition" and a table. state: its name, by which its
-    runbook is called. error: the class of the error that left it BROKEN.
+    """target: a flow, the supervisor, or "window", "vacuum" or "definition" and a table. state: names the runbook.
+    error: the error class of a BROKEN flow.
     """
 
     number: int
@@ -32,70 +32,70 @@ class Incident:
 
 
 def of_definition(table: str) -> str:
-    """The target of the alarm of a table's file: its flows may have alarms of their own."""
+    """The target of alarms about the table's file; its flows may have alarms of their own."""
     return f"{DEFINITION}{table}"
 
 
 def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:
-    """Open an incident, unless one is open; that one is kept, except where a person has to act now and had not to."""
+    """Open an incident. An open one is kept, unless the new state is in `NEWS` and differs."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     if state in NEWS:
-        other = is_open & (incidents.c.state != state)
-        connection.execute(update(incidents).where(other).values(ended_at=database.now(connection)))
+        is_other = is_open & (incidents.c.state != state)
+        connection.execute(update(incidents).where(is_other).values(ended_at=database.now(connection)))
     row = {"target": target, "state": state, "reason": reason, "error": error, "began_at": database.now(connection)}
     connection.execute(database.insert(connection, incidents).values(row).on_conflict_do_nothing())
 
 
 def end(connection: Connection, target: str) -> None:
-    """Close what is open."""
+    """Close the target's open incident."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     connection.execute(update(incidents).where(is_open).values(ended_at=database.now(connection)))
 
 
 def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
-    """The target's open incident, and whether anybody was told of it. Raises Unreachable."""
+    """The target's open incident, and whether somebody was told of it. Raises Unreachable."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     with database.reading(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
-    return (_incident(row), row.told_at is not None) if row else None
+    return (_to_incident(row), row.told_at is not None) if row else None
 
 
 def settle(connection: Connection, sick: Mapping[str, tuple[str, str, str]], well: Collection[str]) -> None:
-    """As `begin` and `end` for many that are looked at each minute: nothing is written where nothing has changed.
+    """Do the work of `begin` and `end` for many targets each minute, and write only what has changed.
 
-    sick: by target, the state, reason and error of its alarm. well: the targets that have none any more.
+    sick: by target, state, reason and error of its alarm. well: the targets that have no alarm any more.
     """
     is_open = incidents.c.target.in_([*sick, *well]) & incidents.c.ended_at.is_(None)
-    before = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
+    open_states = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
     for target, (state, reason, error) in sick.items():
-        if target not in before or (state in NEWS and state != before[target]):
+        if target not in open_states or (state in NEWS and state != open_states[target]):
             begin(connection, target, state, reason, error)
     for target in well:
-        if target in before:
+        if target in open_states:
             end(connection, target)
 
 
 def of_state(connection: Connection, state: str) -> frozenset[str]:
-    """The targets whose open alarm is in this state."""
+    """The targets whose open incident has this state."""
     is_open = (incidents.c.state == state) & incidents.c.ended_at.is_(None)
     return frozenset(connection.execute(select(incidents.c.target).where(is_open)).scalars())
 
 
 def untold(engine: Engine) -> list[Incident]:
-    """Those that nobody was notified of yet, oldest first. Raises Unreachable."""
+    """The incidents that nobody was told of yet, oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
-        found = connection.execute(
+        rows = connection.execute(
             select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
         ).all()
-    return [_incident(row) for row in found]
+    return [_to_incident(row) for row in rows]
 
 
 def tell(engine: Engine, number: int) -> None:
-    """Somebody was notified. Raises Unreachable."""
+    """Mark the incident as told. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        told = {"told_at": database.now(connection)}
-        connection.execute(update(incidents).where(incidents.c.number == number).values(told))
+        values = {"told_at": database.now(connection)}
+        connection.execute(update(incidents).where(incidents.c.number == number).values(values))
 
 
-def _incident(row: Row[Any]) -> Incident:
+def _to_incident(row: Row[Any]) -> Incident:
     return Incident(row.number, row.target, row.state, row.reason, row.ended_at is not None, row.error)

@@ -1,4 +1,4 @@
-"""Keeps a driver's leases while it works, and ends the driver in time when it cannot."""
+"""Renews a driver's leases while it runs, and halts the driver in time if it cannot."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ from include.control.store import database
 from include.errors import LeaseLost, SluiceError, Unreachable
 from include.settings import LEASE_LOOK, LEASE_MARGIN
 
-# How soon a writer notices that its turn has come.
+# How often a waiting writer checks the gate.
 GATE_SECONDS = 0.25
 T = TypeVar("T")
 
@@ -27,10 +27,9 @@ T = TypeVar("T")
 class LeaseRenewer:
     """Holds the leases of a driver's flows, and renews them every third of the TTL from `start` to `stop`.
 
-    The deadline is counted on a clock that runs on through suspension, from before the lease was asked for, so it
-    always lies before the moment at which the database would let somebody else in. When it comes near, or when
-    somebody else has taken over, `halt` is called with the reason; it must not return before this process can no longer
-    commit.
+    The deadline is measured by a clock that runs on through suspension, from before the request for the lease. So it
+    always precedes the expiry in the database. Shortly before the deadline, or after another driver has taken a lease
+    over, `halt` is called with the reason. It must not return before this process can no longer commit.
     """
 
     def __init__(self, engine: Engine, holder: Holder, ttl_seconds: float, halt: Callable[[str], None]) -> None:
@@ -39,42 +38,42 @@ class LeaseRenewer:
         self._ttl_seconds = ttl_seconds
         self._halt = halt
         self._held: dict[str, Lease] = {}
-        self._leaving: set[str] = set()
+        self._pending_leaves: set[str] = set()
         self._deadline = math.inf
-        # A lease must not be given back in the middle of its renewal, which would find it lost.
-        self._turn = threading.Lock()
+        # A lease must not be released during its renewal, which would find it lost.
+        self._renewal_lock = threading.Lock()
         self._stopped = threading.Event()
         self._closed = threading.Event()
-        # Two threads: a renewal that hangs in the network must not keep the clock from being watched.
+        # Two threads: a renewal that hangs in the network must not delay the check of the deadline.
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._renew_forever, self._watch)]
 
     def take(self, flows: list[str]) -> None:
         """Acquire the leases of all these flows or of none. Raises LeaseHeld and Unreachable."""
         if self._closed.is_set():
             raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
-        # Out of turn: it takes seconds to end a former holder that hangs, and what is held must be renewed meanwhile.
-        found = lease.make_way(self._engine, flows, self._holder)
-        with self._turn:
-            asked_at = database.boottime()
-            taken = lease.take(self._engine, found, flows, self._holder, self._ttl_seconds)
+        # Outside the lock: to kill a former holder takes seconds, in which held leases must be renewed.
+        rows = lease.make_way(self._engine, flows, self._holder)
+        with self._renewal_lock:
+            requested_at = database.boottime()
+            leases = lease.take(self._engine, rows, flows, self._holder, self._ttl_seconds)
             if not self._held:
-                self._postpone(asked_at)
-            self._held |= {one.flow: one for one in taken}
+                self._postpone(requested_at)
+            self._held |= {acquired.flow: acquired for acquired in leases}
 
     def give_back(self, flows: list[str]) -> None:
         """Release these leases, so that the next holder need not wait. Raises Unreachable."""
-        with self._turn:
-            given_back = [self._held.pop(flow) for flow in flows]
+        with self._renewal_lock:
+            released = [self._held.pop(flow) for flow in flows]
             if not self._held:
                 self._deadline = math.inf
-            lease.release(self._engine, given_back)
+            lease.release(self._engine, released)
 
     def holds(self, flow: str) -> bool:
-        """Whether this driver has the flow's lease."""
+        """Whether this driver holds the flow's lease."""
         return flow in self._held
 
     def epoch(self, flow: str) -> int:
-        """The fencing token under which the flow writes."""
+        """The fencing token with which the flow commits."""
         return self._held[flow].epoch
 
     def start(self) -> None:
@@ -82,11 +81,11 @@ class LeaseRenewer:
             thread.start()
 
     def close(self) -> None:
-        """Take nothing more and enter nowhere: whoever waits for that gives up. What is held stays so until `stop`."""
+        """Acquire no more leases, and end all waits at the gate. Held leases are kept until `stop`."""
         self._closed.set()
 
     def stop(self) -> None:
-        """Stop renewing and give everything back; where the database is away, the leases run out by themselves."""
+        """Stop renewing, and release all leases. If the database is unreachable, they expire."""
         self.close()
         self._stopped.set()
         for thread in self._threads:
@@ -94,24 +93,25 @@ class LeaseRenewer:
         with suppress(Unreachable):
             self.give_back(list(self._held))
 
-    def enter(self, entry: LockRequest, patience: Callable[[], bool], since: Order | None = None) -> bool:
-        """The one gate before a table is written: True once the lock is held, False where the writer is to stop.
+    def enter(self, request: LockRequest, may_wait: Callable[[], bool], expected: Order | None = None) -> bool:
+        """Pass the gate before a table is written. Returns True once the lock is held, and False if the writer must
+        stop.
 
-        patience: asked before every look; False ends the wait. since: what was wanted of the flow when it started; once
-        something else is wanted, it stops. Each look renews the flow's lease in the same short transaction, and all
-        where their renewal is due. While the database is away it waits; if that lasts too long, `halt` ends the wait.
-        `leave` follows, whatever came of it.
+        may_wait: called before every check; False ends the wait. expected: the order of the flow when it started;
+        another order ends the wait. Each check renews the flow's lease in the same transaction, and all leases if they
+        are due. It waits while the database is unreachable, until `halt` ends a wait that takes too long. The caller
+        calls `leave` in any case.
         """
-        came: tuple[float, Obstacle] | None = None
-        while patience() and self.holds(entry.name) and not self._closed.is_set():
+        blocked: tuple[float, Obstacle] | None = None
+        while may_wait() and self.holds(request.name) and not self._closed.is_set():
             try:
-                look = partial(_look, entry=entry, since=since, came=came)
-                wanted, obstacle, now = self._renew_and(look, {entry.name})
-                if wanted != since:
+                check = partial(_check_gate, request=request, expected=expected, blocked=blocked)
+                order, obstacle, now_seconds = self._renew_and(check, {request.name})
+                if order != expected:
                     return False
                 if obstacle is None:
                     return True
-                came = came or (now, obstacle)
+                blocked = blocked or (now_seconds, obstacle)
                 if obstacle.is_gone:
                     lock.remove(self._engine, obstacle)
                 else:
@@ -121,16 +121,16 @@ class LeaseRenewer:
         return False
 
     def leave(self, name: str) -> None:
-        """Let others write; while the database is away, as soon as it is back."""
-        self._leaving.add(name)
+        """Release the lock; if the database is unreachable, as soon as it is reachable again."""
+        self._pending_leaves.add(name)
         with suppress(Unreachable):
             self._renew_and(lambda _: None, frozenset())
 
     def _renew_and(self, work: Callable[[Connection], T], names: Set[str] | None = None) -> T:
-        """Renew these leases, or all where that is due or none are named; do this work in the same transaction."""
-        with self._turn:
-            asked_at, leaving = database.boottime(), set(self._leaving)
-            is_due = asked_at > self._deadline - self._ttl_seconds / 2
+        """Renew these leases, or all if they are due or None is given, and do the work in the same transaction."""
+        with self._renewal_lock:
+            requested_at, leaving = database.boottime(), set(self._pending_leaves)
+            is_due = requested_at > self._deadline - self._ttl_seconds / 2
             named = self._held.keys() if is_due or names is None else names | leaving & self._held.keys()
             renewed = [self._held[name] for name in named]
             try:
@@ -138,18 +138,18 @@ class LeaseRenewer:
                     lease.renew(connection, renewed, self._ttl_seconds)
                     for name in leaving & self._held.keys():
                         lock.leave(connection, name)
-                    done = work(connection)
-            except LeaseLost as lost:
-                self._halt(str(lost))
+                    result = work(connection)
+            except LeaseLost as error:
+                self._halt(str(error))
                 raise
-            self._leaving -= leaving
+            self._pending_leaves -= leaving
             if self._held and len(renewed) == len(self._held):
-                self._postpone(asked_at)
-            return done
+                self._postpone(requested_at)
+            return result
 
-    def _postpone(self, asked_at: float) -> None:
-        # Halting a JVM takes a moment.
-        self._deadline = asked_at + self._ttl_seconds * (1 - LEASE_MARGIN)
+    def _postpone(self, requested_at: float) -> None:
+        # The margin leaves time to halt the JVM.
+        self._deadline = requested_at + self._ttl_seconds * (1 - LEASE_MARGIN)
 
     def _renew_forever(self) -> None:
         pause_seconds = self._ttl_seconds / 3
@@ -166,15 +166,15 @@ class LeaseRenewer:
                 self._halt(f"the control database did not answer for {self._ttl_seconds * (1 - LEASE_MARGIN):.0f} s")
 
 
-def _look(
-    connection: Connection, entry: LockRequest, since: Order | None, came: tuple[float, Obstacle] | None
+def _check_gate(
+    connection: Connection, request: LockRequest, expected: Order | None, blocked: tuple[float, Obstacle] | None
 ) -> tuple[Order | None, Obstacle | None, float]:
-    """What is wanted of the flow, who is in its way, and the time. came: since when it waits, and for whom."""
-    now = database.now(connection)
-    wanted = orders.order(connection, entry.name) if since else None
-    if wanted != since:
-        return wanted, None, now
-    obstacle = lock.enter(connection, entry)
-    if obstacle is None and came and came[1].name == lease.of_window(entry.table):
-        windows.record_pause(connection, entry, came[1].epoch, came[0], now)
-    return wanted, obstacle, now
+    """The flow's order, the obstacle at the gate, and the time. blocked: when the wait began, and for what."""
+    now_seconds = database.now(connection)
+    order = orders.order(connection, request.name) if expected else None
+    if order != expected:
+        return order, None, now_seconds
+    obstacle = lock.enter(connection, request)
+    if obstacle is None and blocked and blocked[1].name == lease.of_window(request.table):
+        windows.record_pause(connection, request, blocked[1].epoch, blocked[0], now_seconds)
+    return order, obstacle, now_seconds

@@ -1,6 +1,7 @@
-"""The lock on a stored table: appends share it, everything else has it alone. It stands in its holder's lease.
+"""The lock on a stored table: appends share it, every other writer has it exclusively. It is stored in the holder's
+lease.
 
-Whoever wants to be alone says so first: nobody new gets in, and once those inside have left, its turn has come.
+Whoever wants it exclusively announces that first. Nobody new enters then, and it enters once all others have left.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ SHARED, ALONE, WANTS = "shared", "alone", "wants"
 
 @dataclass(frozen=True)
 class LockRequest:
-    """A wish to write `table`, by the holder of the lease `name`. alone: nobody else may write it meanwhile."""
+    """The request of the lease `name` to write `table`. alone: exclusively."""
 
     name: str
     table: str
@@ -27,9 +28,9 @@ class LockRequest:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Who keeps an entry waiting: the lease `name` at this `epoch`.
+    """The lease `name` at this `epoch`, which blocks a request.
 
-    is_gone: its holder has died, or its lease has run out; it must be removed before anybody may enter.
+    is_gone: its holder has died, or the lease has expired. It must be removed before anybody may enter.
     """
 
     name: str
@@ -39,58 +40,64 @@ class Obstacle:
     is_gone: bool
 
 
-def enter(connection: Connection, entry: LockRequest) -> Obstacle | None:
-    """Take the lock and return None, or say who is in the way; then a wish to be alone is announced.
+def enter(connection: Connection, request: LockRequest) -> Obstacle | None:
+    """Take the lock and return None, or return the obstacle. A blocked exclusive request is announced.
 
-    The caller holds the lease, and asks again until its turn has come.
+    The caller holds the lease, and repeats the call until it gets the lock.
     """
-    database.serialize(connection, entry.table)
-    now = database.now(connection)
-    mine = connection.execute(select(leases).where(leases.c.flow == entry.name)).one()
-    waits = mine.mode == WANTS and mine.writes == entry.table
-    since = mine.wanted_at if waits else now
-    obstacle = _obstacle(connection, entry, since, now)
+    database.serialize(connection, request.table)
+    now_seconds = database.now(connection)
+    own_lease = connection.execute(select(leases).where(leases.c.flow == request.name)).one()
+    is_waiting = own_lease.mode == WANTS and own_lease.writes == request.table
+    wanted_at = own_lease.wanted_at if is_waiting else now_seconds
+    obstacle = _find_obstacle(connection, request, wanted_at, now_seconds)
     if obstacle is None:
-        values = {"writes": entry.table, "mode": ALONE if entry.alone else SHARED, "wanted_at": since}
-    elif entry.alone:
-        values = {"writes": entry.table, "mode": WANTS, "wanted_at": since}
+        values = {"writes": request.table, "mode": ALONE if request.alone else SHARED, "wanted_at": wanted_at}
+    elif request.alone:
+        values = {"writes": request.table, "mode": WANTS, "wanted_at": wanted_at}
     else:
         return obstacle
-    connection.execute(update(leases).where(leases.c.flow == entry.name).values(values))
+    connection.execute(update(leases).where(leases.c.flow == request.name).values(values))
     return obstacle
 
 
 def leave(connection: Connection, name: str) -> None:
-    """Let others in. Harmless where nothing is held."""
-    nothing = {"writes": None, "mode": None, "wanted_at": None}
-    connection.execute(update(leases).where(leases.c.flow == name).values(nothing))
+    """Release the lock. Harmless if it is not held."""
+    released = {"writes": None, "mode": None, "wanted_at": None}
+    connection.execute(update(leases).where(leases.c.flow == name).values(released))
 
 
-def remove(engine: Engine, gone: Obstacle) -> None:
-    """End what is left of a holder that is gone, then take its lease from it. Raises Unreachable."""
-    # In no transaction: ending a process may take longer than others can wait for a lock.
-    gone.holder.fence()
-    same = (leases.c.flow == gone.name) & (leases.c.epoch == gone.epoch) & (leases.c.expires_at == gone.expires_at)
+def remove(engine: Engine, obstacle: Obstacle) -> None:
+    """Fence a holder that is gone, then expire its lease. Raises Unreachable."""
+    # Outside a transaction: to kill a process may take longer than others can wait for a database lock.
+    obstacle.holder.fence()
+    is_unchanged = (
+        (leases.c.flow == obstacle.name)
+        & (leases.c.epoch == obstacle.epoch)
+        & (leases.c.expires_at == obstacle.expires_at)
+    )
     with database.transaction(engine) as connection:
-        connection.execute(update(leases).where(same).values(expires_at=0.0))
+        connection.execute(update(leases).where(is_unchanged).values(expires_at=0.0))
 
 
-def _obstacle(connection: Connection, entry: LockRequest, since: float, now: float) -> Obstacle | None:
-    others = (leases.c.writes == entry.table) & (leases.c.flow != entry.name) & (leases.c.expires_at > 0)
+def _find_obstacle(
+    connection: Connection, request: LockRequest, wanted_at: float, now_seconds: float
+) -> Obstacle | None:
+    others = (leases.c.writes == request.table) & (leases.c.flow != request.name) & (leases.c.expires_at > 0)
     for row in connection.execute(select(leases).where(others).order_by(leases.c.wanted_at)):
-        if _is_in_the_way(connection, row, entry, since):
+        if _is_in_the_way(connection, row, request, wanted_at):
             holder = Holder.from_json(row.holder)
-            is_gone = row.expires_at <= now or holder.is_known_dead
+            is_gone = row.expires_at <= now_seconds or holder.is_known_dead
             return Obstacle(row.flow, row.epoch, holder, row.expires_at, is_gone)
     return None
 
 
-def _is_in_the_way(connection: Connection, other: Row[Any], entry: LockRequest, since: float) -> bool:
+def _is_in_the_way(connection: Connection, other: Row[Any], request: LockRequest, wanted_at: float) -> bool:
     if other.mode == SHARED:
-        return entry.alone
-    if other.flow == of_window(entry.table) and other.mode == ALONE:
-        # The window's own process may run the table's flow in it.
-        mine = connection.execute(select(leases.c.holder).where(leases.c.flow == entry.name)).scalar_one()
-        return bool(other.holder != mine)
-    # Of several that want to be alone, the one that came first.
-    return bool(other.mode == ALONE or not entry.alone or (other.wanted_at, other.flow) < (since, entry.name))
+        return request.alone
+    if other.flow == of_window(request.table) and other.mode == ALONE:
+        # The process that holds the window may run the table's flow inside it.
+        own_holder = connection.execute(select(leases.c.holder).where(leases.c.flow == request.name)).scalar_one()
+        return bool(other.holder != own_holder)
+    # Among exclusive requests, the earliest one goes first.
+    return bool(other.mode == ALONE or not request.alone or (other.wanted_at, other.flow) < (wanted_at, request.name))

@@ -1,11 +1,11 @@
-"""A flow as the supervisor sees it, before it decides."""
+"""The observations about a flow on which the supervisor decides."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended. error: its error class. needs_person: no retry cures it."""
+    """Why a run ended. error: the error class. needs_person: no retry cures it."""
 
     sentence: str
     error: str
@@ -14,7 +14,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Start:
-    """Of a flow, in a driver, which starts one after the other. is_done: its query has shown a sign of life."""
+    """The start of a flow; a driver starts one flow after the other. is_done: the query has reported progress."""
 
     flow: str
     seconds_ago: float
@@ -25,22 +25,22 @@ class Start:
 class ObservedFlow:
     """One flow, as the control database, the checkpoint and the broker show it.
 
-    wanted: running, draining or stopped; wanted_why: in whose words.
+    wanted: running, draining or stopped. wanted_why: the reason that was given for it.
     is_held: whether a live process holds its lease.
-    is_driver_alive: whether its driver lives, or may still come up. is_driver_up: whether it holds its own lease.
-    newest_start: what its driver began to start last, of the flows that it holds; None before the first.
-    intended_seconds_ago: since it was last meant to start, by whomever; None when it never was.
-    attempts: starts since it was last healthy.
-    failure: why its last run ended; None while it runs, or when it ended without a word.
-    sign_seconds_ago: since its query last showed a sign of life; None before the first.
-    waits_for: what of its source is away, in words.
+    is_driver_alive: whether its driver is alive, or may still come up. is_driver_up: whether that holds its own lease.
+    newest_start: the start that its driver began last, among the flows it holds; None before the first.
+    intended_seconds_ago: since its last intended start; None if there was none.
+    attempts: the number of starts since it was last healthy.
+    failure: why its last run ended; None while it runs, or if its driver ended without a report.
+    sign_seconds_ago: since its query last reported progress; None before the first report.
+    waits_for: the part of its source that is missing, in words.
     backlog: how it falls behind, in words; None while it keeps up.
-    expires: what of its source is about to be deleted unread, in words.
-    rejects: how its rows end elsewhere than in the table, in words; None while they pass.
-    not_fresh: how the table's promise is broken, in words; None while it is kept.
-    restart_seconds_ago: since a restart of its driver was asked for that the driver has not followed yet.
-    abandoned: the job that stopped it for a while has died.
-    is_platform_down: `make down` stopped everything. ended_with_platform: its driver lived until then.
+    expires: the records that are about to be deleted unread, in words.
+    rejects: why its rows do not reach the table, in words; None while they do.
+    not_fresh: how the table breaks its freshness promise, in words; None while it is kept.
+    restart_seconds_ago: since a restart of its driver was requested that is still due.
+    abandoned: the dead job that has stopped it.
+    is_platform_down: `make down` stopped everything. ended_with_platform: its driver was alive until then.
     """
 
     wanted: str = "running"

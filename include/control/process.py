@@ -1,4 +1,4 @@
-"""Operating-system processes, told apart also after their number was given to another one."""
+"""Operating-system processes, identified even if their process id is reused."""
 
 import json
 import os
@@ -15,23 +15,23 @@ from include.errors import SluiceError
 from include.settings import settings
 
 KILL_TIMEOUT_SECONDS = 10
-# Who made a folder for temporary files.
+# Names the process that owns a folder of temporary files.
 OWNER = "owner.json"
 
 
 def boot_id() -> str:
-    """What tells this boot of this machine, and this container on it, from every other."""
+    """The id of this boot of this machine, and of this container on it."""
     source = Path("/proc/sys/kernel/random/boot_id")
     if not source.exists():
         return f"{platform.node()}-{psutil.boot_time():.0f}"
-    # Containers share the machine's boot, and each counts its processes from 1.
+    # Containers share the boot of their machine, and each numbers its processes from 1.
     return f"{source.read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _started_at(pid: int) -> float:
-    """Seconds from boot to the process's start, in the kernel's clock ticks, which no setting of the clock moves."""
+    """The process's start in seconds since boot, from the kernel's clock ticks, which do not follow the wall clock."""
     try:
-        # Field 22 of proc(5); the second, the name in brackets, may hold anything.
+        # Field 22 of proc(5), counted after field 2: a process name in brackets may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True)
 class Process:
-    """pid and start time (seconds since boot) of one process on the machine with this boot id."""
+    """One process on the machine with this boot id. started_at: in seconds since boot."""
 
     pid: int
     started_at: float
@@ -63,29 +63,29 @@ class Process:
 
     @classmethod
     def of_handle(cls, handle: str) -> "Process | None":
-        """The process by which a launcher knows a driver; None where that runs in a cluster."""
-        known = json.loads(handle)
-        return cls(**known) if "pid" in known else None
+        """The process of a launcher's handle; None if the driver runs in a cluster."""
+        document = json.loads(handle)
+        return cls(**document) if "pid" in document else None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine can see it: same machine, same boot."""
+        """Whether the process belongs to this boot of this machine, so that it can be inspected."""
         return self.boot == boot_id()
 
     @property
     def is_alive(self) -> bool:
-        """Also true for a stopped (SIGSTOP) process, false for a zombie."""
+        """True also for a stopped (SIGSTOP) process, false for a zombie."""
         try:
-            same = self.is_here and abs(_started_at(self.pid) - self.started_at) < 0.01
-            return bool(same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
+            is_same = self.is_here and abs(_started_at(self.pid) - self.started_at) < 0.01
+            return bool(is_same and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
         except (psutil.NoSuchProcess, ProcessLookupError):
             return False
 
     def kill(self) -> None:
-        """SIGKILL, which ends a stopped process too, and wait until it is gone. Raises SluiceError where it stays."""
+        """Send SIGKILL, which ends a stopped process too, and wait for its end. Raises SluiceError if it survives."""
         try:
             if self.is_alive:
                 os.kill(self.pid, signal.SIGKILL)
@@ -107,15 +107,15 @@ class Process:
 
 
 def scratch() -> Path:
-    """A new folder for what is of use to this process alone; `is_scratch_of_dead` tells when it is not any more."""
-    made = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    made.mkdir(parents=True)
-    (made / OWNER).write_text(Process.of(os.getpid()).to_json())
-    return made
+    """Create a folder for temporary files of this process. `is_scratch_of_dead` tells when it can be deleted."""
+    folder = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    (folder / OWNER).write_text(Process.of(os.getpid()).to_json())
+    return folder
 
 
 def is_scratch_of_dead(folder: Path) -> bool:
-    """Whether it was made by `scratch` of a process of this machine that has ended."""
+    """Whether `scratch` of a process of this machine created the folder, and that process has ended."""
     try:
         owner = Process.from_json((folder / OWNER).read_text())
     except (OSError, ValueError, TypeError):
@@ -125,7 +125,7 @@ def is_scratch_of_dead(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease: the Python process and the JVM of one Spark driver, and where."""
+    """The holder of a lease: the Python process and the JVM of one Spark driver, and their host."""
 
     host: str
     driver: str
@@ -146,11 +146,11 @@ class Holder:
 
     @property
     def is_known_dead(self) -> bool:
-        """One half of a driver cannot write the next batch; only on its own machine can anybody be sure."""
+        """Whether one of the processes has ended: half a driver writes no batch. Known on their own machine only."""
         return self.python.is_here and not (self.python.is_alive and self.jvm.is_alive)
 
     def fence(self) -> None:
-        """End what is left of it: the JVM first, because that commits."""
+        """Kill both processes, first the JVM, because it commits. Raises SluiceError if one stays alive."""
         for process in (self.jvm, self.python):
             if process.is_here:
                 process.kill()

@@ -1,6 +1,6 @@
-"""Which action of `control.stream` helps against an error."""
+"""The action of `control.stream` that cures an error."""
 
-# By error class, the action that helps where mending and restarting does not.
+# By error class, the action that is needed where a correction and a restart do not help.
 REMEDIES = {
     "CHECKPOINT_LOST": "reset checkpoint",
     "CHECKPOINT_DAMAGED": "reset checkpoint",
@@ -11,5 +11,5 @@ REMEDIES = {
 
 
 def remedy(error: str) -> str:
-    """The action that helps against an error of this class, also of one of its subclasses."""
+    """The action that cures an error of this class or of one of its subclasses."""
     return REMEDIES.get(error.split(".")[0], "restart")

@@ -1,4 +1,4 @@
-"""Checkpoints that are to begin a new generation, and what that cost."""
+"""Requested resets of checkpoints, and the records that each has lost."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from include.control.store.schema import losses, releases, resets
 
 @dataclass(frozen=True)
 class Reset:
-    """accepts_loss: skip what the topic no longer holds. who and reason: of whoever asked for it."""
+    """accepts_loss: skip records that the topic no longer holds. who and reason: of the command."""
 
     flow: str
     accepts_loss: bool
@@ -22,7 +22,7 @@ class Reset:
 
 
 class LostRange(Protocol):
-    """Offsets `begin` to before `end` of a partition; end is None where nobody knows."""
+    """The lost offsets of one partition, from `begin` to before `end`; end is None if it is unknown."""
 
     @property
     def topic(self) -> str: ...
@@ -35,18 +35,24 @@ class LostRange(Protocol):
 
 
 def asked(engine: Engine, flow: str) -> Reset | None:
-    """What is to happen at the flow's next start. Raises Unreachable."""
+    """The reset that is due at the flow's next start. Raises Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(resets).where(resets.c.flow == flow)).one_or_none()
         return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
 
 
 def done(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange]) -> None:
-    """It has happened: write down what was lost, for ever. Raises Unreachable."""
+    """Delete the executed reset, and store the lost ranges permanently. Raises Unreachable."""
     with database.transaction(engine) as connection:
         ranges = [
-            {"partition": one.partition, "first": one.begin, "after": one.end, "topic": one.topic, "flow": reset.flow}
-            for one in lost
+            {
+                "partition": range_.partition,
+                "first": range_.begin,
+                "after": range_.end,
+                "topic": range_.topic,
+                "flow": reset.flow,
+            }
+            for range_ in lost
         ]
         common = {
             "generation": generation,
@@ -55,10 +61,10 @@ def done(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange
             "reason": reset.reason,
         }
         if ranges:
-            connection.execute(losses.insert(), [one | common for one in ranges])
+            connection.execute(losses.insert(), [range_ | common for range_ in ranges])
         result = f"generation {generation} begins" + (f", lost: {len(ranges)} ranges" if ranges else "")
         commands.record(connection, reset.who, "new generation", reset.flow, reset.reason, result)
-        # Another one may have been asked for meanwhile.
-        same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
-        connection.execute(resets.delete().where(same))
+        # Another reset may have been requested meanwhile.
+        is_same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
+        connection.execute(resets.delete().where(is_same))
         connection.execute(releases.delete().where(releases.c.flow == reset.flow))

@@ -1,4 +1,4 @@
-"""Flows that run at the times of a schedule: asked to catch up when one has come, at rest in between."""
+"""Flows that run at the times of a schedule: they catch up when one is due, and rest in between."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,43 +16,47 @@ WHO = "schedule"
 def follow(
     engine: Engine, schedules: Mapping[str, str | None], next_tick: Callable[[str, float], float]
 ) -> dict[str, str]:
-    """Ask of flows what is due; returns what was asked, by flow. One that a person has stopped is left alone.
+    """Issue the commands that are due. Returns by flow what was asked. A flow that a person has stopped is left alone.
 
-    schedules: of all flows; None: it runs all the time. next_tick: the first time of a schedule after a moment, both in
-    seconds since 1970. Several that were missed are caught up by one. Raises Unreachable.
+    schedules: of all flows; None: it runs all the time. next_tick: the first time of a schedule after a time, both in
+    seconds since 1970. Several missed times are caught up by one run. Raises Unreachable.
     """
     with database.reading(engine) as connection:
         followed_at = {row.flow: row.at for row in connection.execute(select(ticks))}
-        wanted = {row.flow: row.state for row in connection.execute(select(desired))}
-        now = database.now(connection)
-    said: dict[str, str] = {}
+        state_of = {row.flow: row.state for row in connection.execute(select(desired))}
+        now_seconds = database.now(connection)
+    results: dict[str, str] = {}
     for flow, schedule in schedules.items():
-        at = followed_at.get(flow)
-        # Followed later than now: by a clock that was put back since.
-        is_due = schedule is not None and at is not None and (at > now or next_tick(schedule, at) <= now)
-        if (schedule or at is not None) and _action(schedule, wanted.get(flow), is_due):
-            # Each in a transaction of its own: hundreds that are due at one time would hold up everybody.
-            said |= _follow(engine, flow, schedule, at, is_due)
-    return said
+        last_at = followed_at.get(flow)
+        # A time in the future was stored before the clock was set back.
+        is_due = (
+            schedule is not None
+            and last_at is not None
+            and (last_at > now_seconds or next_tick(schedule, last_at) <= now_seconds)
+        )
+        if (schedule or last_at is not None) and _action(schedule, state_of.get(flow), is_due):
+            # One transaction per flow: hundreds of due flows in one would block every other writer.
+            results |= _follow(engine, flow, schedule, last_at, is_due)
+    return results
 
 
 def _follow(engine: Engine, flow: str, schedule: str | None, at: float | None, is_due: bool) -> dict[str, str]:
-    """What is asked of the flow, unless a person has said otherwise since it was looked at.
+    """Issue the command for one flow, unless a person has changed its state since `follow` read it.
 
-    at: when its schedule had last been followed then.
+    at: when its schedule was last followed, in seconds since 1970.
     """
     with database.transaction(engine) as connection:
         orders.lock(connection, [flow])
         state = connection.execute(select(desired.c.state).where(desired.c.flow == flow)).scalar_one_or_none()
         followed_at = connection.execute(select(ticks.c.at).where(ticks.c.flow == flow)).scalar_one_or_none()
         action = _action(schedule, state, is_due)
-        # One that a job holds still is asked when that has let it go.
+        # A flow that a job keeps stopped gets its command after the job.
         if action is None or followed_at != at or held_flows.still(connection, flow):
             return {}
-        why = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
-        said = commands.carry_out(connection, Command(action, (flow,), WHO, why))
-        _remember(connection, flow, database.now(connection) if schedule else None)
-    return said
+        reason = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
+        result = commands.carry_out(connection, Command(action, (flow,), WHO, reason))
+        _store_tick(connection, flow, database.now(connection) if schedule else None)
+    return result
 
 
 def _action(schedule: str | None, state: str | None, is_due: bool) -> Action | None:
@@ -62,15 +66,15 @@ def _action(schedule: str | None, state: str | None, is_due: bool) -> Action | N
         case None:
             return Action.STOP
         case "running":
-            # A person started it, or it had no schedule before.
+            # A person has started it, or it had no schedule before.
             return Action.DRAIN
         case "stopped" if is_due:
             return Action.CATCH_UP
     return None
 
 
-def _remember(connection: Connection, flow: str, now: float | None) -> None:
-    """now: when its schedule was followed; None where it has none any more."""
+def _store_tick(connection: Connection, flow: str, at: float | None) -> None:
+    """at: when the schedule was followed, in seconds since 1970; None if the flow has no schedule any more."""
     connection.execute(delete(ticks).where(ticks.c.flow == flow))
-    if now is not None:
-        connection.execute(ticks.insert().values(flow=flow, at=now))
+    if at is not None:
+        connection.execute(ticks.insert().values(flow=flow, at=at))

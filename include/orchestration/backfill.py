@@ -1,4 +1,4 @@
-"""What the DAGs `backfill.<table>` do before Spark starts: which range it is, and what that would do."""
+"""The task `plan` of the DAGs `backfill.<table>`: the range, and what its backfill would do."""
 
 from typing import Any
 
@@ -21,22 +21,22 @@ FORM = {
 }
 
 
-def plan(name: str, asked: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
-    """The range as the job takes it; says what will be done.
+def plan(name: str, form: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
+    """Returns the range as the job takes it, and prints what will be done.
 
-    asked: the form. day: of a run that `airflow backfill create` made. Raises AirflowFailException where that range of
-    the table cannot be made again, and AirflowSkipException where nothing is to be done.
+    form: of the trigger. day: of a run of `airflow backfill create`. Raises AirflowFailException if that range of the
+    table cannot be recomputed, and AirflowSkipException with `dry_run`.
     """
     tables = catalog.load()
     try:
         table = tables.as_its_file_says(name)
-        begin, end = day if day and table.sliced_by else (asked["from"], asked["to"])
+        begin, end = day if day and table.sliced_by else (form["from"], form["to"])
         range_ = slices.of(table, begin, end)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(rehearsal(table, tables, range_)))
-    if asked["dry_run"]:
+    if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
     return {"from": begin or "", "to": end or ""}

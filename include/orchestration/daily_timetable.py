@@ -1,4 +1,4 @@
-"""The days that `airflow backfill create` cuts a range into; no run begins by itself."""
+"""The timetable whose days `airflow backfill create` makes runs of. It schedules no runs."""
 
 from datetime import UTC, datetime, time, timedelta
 
@@ -9,24 +9,24 @@ DAY = timedelta(days=1)
 
 
 class Days(Timetable):
-    """Whole days, UTC. A scheduled run that did nothing would keep `airflow backfill create` from that day.
+    """Whole days, UTC. It schedules no runs: `airflow backfill create` would skip the days that already have one.
 
     No cron expression: Airflow would show it in the list, and its runs in the calendar.
     """
 
     description = "no run begins by itself: trigger one, or one for each day by `airflow backfill create`"
-    # Where it is None, as without a timetable, the page of the DAG does not show its backfills.
+    # If it is None, as without a timetable, the page of the DAG does not show its backfills.
     summary = "by hand"
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """The last whole day, as of a cron expression."""
+        """The last whole day, as with a cron expression."""
         end = _midnight(run_after)
         return DataInterval(end - DAY, end)
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        # Without catchup it is the scheduler that asks, for what it is to start.
+        # Without catchup, the caller is the scheduler, which gets no run.
         if not restriction.catchup or restriction.earliest is None:
             return None
         begin = last_automated_data_interval.end if last_automated_data_interval else restriction.earliest
@@ -37,5 +37,5 @@ class Days(Timetable):
 
 
 def _midnight(moment: datetime):
-    """The last one."""
+    """The last midnight, UTC, at or before the moment."""
     return timezone.coerce_datetime(datetime.combine(moment.astimezone(UTC).date(), time(), UTC))

@@ -1,4 +1,4 @@
-"""Why the supervisor is not at work, as far as Airflow's command line and its health page tell."""
+"""Finds why the supervisor is silent, from Airflow's command line and its health page."""
 
 import json
 import os
@@ -12,37 +12,41 @@ from typing import Any
 from include.control.supervision import supervision
 from include.settings import settings
 
-# What an incident calls it when it is away.
+# The target of the incident of a control database that does not answer.
 DATABASE = "control database"
 TIMEOUT_SECONDS = 60
 
 
 def supervisor() -> tuple[str, str]:
-    """State and reason; of several the first thing to mend gives the state."""
-    found = [one for one in (_paused(), _broken_file(), _dead()) if one]
-    found = found or [("LATE", f"Airflow is well, and yet no run of '{supervision.NAME}' gets through: read its log")]
-    return found[0][0], "; ".join(reason for _, reason in found)
+    """State and reason. Of several findings, the first one to correct gives the state."""
+    findings = [finding for finding in (_find_pause(), _find_broken_file(), _find_dead_component()) if finding]
+    findings = findings or [
+        ("LATE", f"Airflow is well, and yet no run of '{supervision.NAME}' gets through: read its log")
+    ]
+    return findings[0][0], "; ".join(reason for _, reason in findings)
 
 
-def _paused() -> tuple[str, str] | None:
+def _find_pause() -> tuple[str, str] | None:
     details = _airflow("dags", "details", supervision.NAME)
     is_paused = bool(details) and details[0].get("is_paused") in (True, "True")
     return ("PAUSED", f"the DAG '{supervision.NAME}' is paused") if is_paused else None
 
 
-def _broken_file() -> tuple[str, str] | None:
+def _find_broken_file() -> tuple[str, str] | None:
     errors = _airflow("dags", "list-import-errors")
-    broken = [f"{one['filepath']} ({one['error'].strip().splitlines()[-1]})" for one in errors if one.get("error")]
+    broken = [
+        f"{error['filepath']} ({error['error'].strip().splitlines()[-1]})" for error in errors if error.get("error")
+    ]
     return ("UNLOADABLE", f"Airflow cannot load {', '.join(broken)}") if broken else None
 
 
-def _dead() -> tuple[str, str] | None:
+def _find_dead_component() -> tuple[str, str] | None:
     url = os.environ.get("AIRFLOW__API__BASE_URL") or f"http://127.0.0.1:{settings().airflow_port}"
-    # A proxy of the environment must not get what is meant for this machine.
+    # Requests to this machine bypass the proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url.rstrip('/')}/api/v2/monitor/health", timeout=10) as answer:
-            health = json.load(answer)
+        with opener.open(f"{url.rstrip('/')}/api/v2/monitor/health", timeout=10) as response:
+            health = json.load(response)
     except (OSError, ValueError):
         return "DEAD", f"Airflow's API server does not answer at {url}"
     sick = [name for name in ("metadatabase", "scheduler") if health[name]["status"] != "healthy"]
@@ -50,12 +54,12 @@ def _dead() -> tuple[str, str] | None:
 
 
 def _airflow(*arguments: str) -> list[dict[str, Any]]:
-    """What the command prints as JSON; nothing where it fails, as with its database away."""
+    """The JSON output of an Airflow command; empty if it fails, such as without its database."""
     command = [str(Path(sys.executable).parent / "airflow"), *arguments, "-o", "json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    # Airflow's own warnings stand there too.
-    documents = [line for line in done.stdout.splitlines() if line.startswith("[{")]
+    # The output also contains Airflow's warnings.
+    documents = [line for line in completed.stdout.splitlines() if line.startswith("[{")]
     return list(json.loads(documents[-1])) if documents else []

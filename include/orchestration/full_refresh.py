@@ -1,4 +1,4 @@
-"""What the DAGs `full_refresh.<table>` do before Spark starts: what it would do, and whether somebody approved it."""
+"""The tasks of the DAGs `full_refresh.<table>` before Spark starts: the plan, and the check of the approval."""
 
 from typing import Any
 
@@ -23,11 +23,10 @@ FORM = {
 }
 
 
-def plan(name: str, asked: dict[str, Any]) -> str:
-    """What will be done, in Markdown.
+def plan(name: str, form: dict[str, Any]) -> str:
+    """Returns in Markdown what will be done.
 
-    Raises AirflowFailException where the table cannot be refreshed, AirflowSkipException where nothing is to be done,
-    and Unreachable.
+    Raises AirflowFailException if the table cannot be refreshed, AirflowSkipException with `dry_run`, and Unreachable.
     """
     tables = catalog.load()
     try:
@@ -35,26 +34,26 @@ def plan(name: str, asked: dict[str, Any]) -> str:
         range_ = slices.of(table, None, None, as_a_whole=True)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
-        lines = list(rehearsal(table, tables, range_, asked["alone"]))
+        lines = list(rehearsal(table, tables, range_, form["alone"]))
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(lines))
-    if asked["dry_run"]:
+    if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
-    return "\n".join(f"{'  ' * one.startswith('  ')}- {one.strip()}" for one in lines) + f"\n\nWhy: {asked['reason']}"
+    return "\n".join(f"{'  ' * line.startswith('  ')}- {line.strip()}" for line in lines) + f"\n\nWhy: {form['reason']}"
 
 
 def arguments(
-    name: str, asked: dict[str, Any], who: str | None, answer: dict[str, Any] | None, run: str, engine: Engine
+    name: str, form: dict[str, Any], requester: str | None, answer: dict[str, Any] | None, run_id: str, engine: Engine
 ) -> list[str]:
-    """Of the job. who: asked for it. answer: of whoever was asked to approve it.
+    """The arguments of the job. requester: the user who triggered the run. answer: of the approver.
 
-    Raises AirflowSkipException, so that nothing follows, where nobody did.
+    Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped.
     """
-    found = verdict(answer, who)
-    result = f"is begun, {found.said}" if found.is_approved else f"nothing done, {found.said}"
+    decision = verdict(answer, requester)
+    result = f"is begun, {decision.said}" if decision.is_approved else f"nothing done, {decision.said}"
     with database.transaction(engine) as connection:
-        commands.record(connection, who or "unknown", ACTION, name, asked["reason"], result)
-    if not found.is_approved:
+        commands.record(connection, requester or "unknown", ACTION, name, form["reason"], result)
+    if not decision.is_approved:
         raise AirflowSkipException(f"{name}: {result}")
-    return ["--table", name, "--full", *["--alone"] * asked["alone"], "--run", run]
+    return ["--table", name, "--full", *["--alone"] * form["alone"], "--run", run_id]

@@ -1,4 +1,4 @@
-"""Jobs that Airflow leaves to the driver of the table's flows, where that runs: no task waits in a process."""
+"""Operators that leave a job to the running driver of the table's flows. The task waits deferred, without a slot."""
 
 import asyncio
 from abc import abstractmethod
@@ -22,9 +22,9 @@ from include.spec import Table
 from include.validation import slices
 
 LOOK_SECONDS = 2
-# A driver looks once a second, but may have its hands full with the start of a flow.
+# A driver polls once a second, but not while it starts a flow.
 NOBODY_SECONDS = 30
-# More would keep the streams of the same process from its cores for minutes.
+# A larger rewrite would occupy the driver's cores for minutes and delay its streams.
 MOST_BYTES_REWRITTEN = 512 * 2**20
 WHERE = Param(
     "driver",
@@ -36,63 +36,64 @@ STANDING = {BACKFILL: backfill_queue.standing, WINDOW: window_queue.standing}
 
 
 class InDriver(BaseBranchOperator):
-    """Asks the table's driver, and waits without a slot. What keeps the driver from it, the task `otherwise` does.
+    """Requests a job from the table's driver, and waits deferred. If the driver cannot do it, `fallback_task` follows.
 
-    done: the task that follows where the driver has done it. Cleared or killed, it does no harm: the driver goes on.
+    done_task: follows if the driver has done the job. A cleared or killed task does no harm: the driver continues.
     """
 
     kind: str
 
-    def __init__(self, *, table: str, otherwise: str, done: str | None = None, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, table: str, fallback_task: str, done_task: str | None = None, **operator_kwargs: Any) -> None:
+        super().__init__(**operator_kwargs)
         self.table = table
-        self.otherwise = otherwise
-        self.done = done
+        self.fallback_task = fallback_task
+        self.done_task = done_task
 
     def execute(self, context: Context) -> Any:
         table, engine = catalog.load().table(self.table), database.connect(settings().control_url)
-        if why := "a job was asked for" if context["params"]["where"] == "job" else self.refusal(engine, table):
-            return self._leave(context, why)
+        if reason := "a job was asked for" if context["params"]["where"] == "job" else self.refusal(engine, table):
+            return self._fall_back(context, reason)
         if number := self.ask(engine, table, context):
             print(f"{self.kind} {number} is asked of driver '{table.driver}'")
             self.defer(trigger=Wait(number, self.kind), method_name="answered")
-        return self._leave(context, f"driver '{table.driver}' does not run")
+        return self._fall_back(context, f"driver '{table.driver}' does not run")
 
     def refusal(self, engine: Engine, table: Table) -> str | None:
-        """Why the driver is not to be asked; None where it is."""
+        """Why the driver must not do the job; None if it may."""
         return None
 
     @abstractmethod
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
-        """Its number, None where the driver does not live."""
+        """Request the job. Returns its number, or None if the driver is not alive."""
 
     @abstractmethod
     def withdraw(self, engine: Engine, number: int) -> bool:
-        """Ask for it no more; returns False where the driver has begun just now."""
+        """Withdraw the request. Returns False if the driver has just begun the job."""
 
     def answered(self, context: Context, event: dict[str, Any]) -> Any:
+        """Continue after the trigger: branch to `done_task`, keep waiting, or fall back."""
         number = event["number"]
         if event["is_done"]:
             print(f"{self.kind} {number} was done by the driver: python -m include.ledger {self.kind}s {self.table}")
-            return self.do_branch(context, self.done)
+            return self.do_branch(context, self.done_task)
         if not self.withdraw(database.connect(settings().control_url), number):
             self.defer(trigger=Wait(number, self.kind), method_name="answered")
-        # It finds what was begun, and ends that.
-        return self._leave(context, event["why"])
+        # The fallback job finds what the driver has begun, and completes it.
+        return self._fall_back(context, event["why"])
 
-    def _leave(self, context: Context, why: str) -> Any:
-        print(f"{self.table} is left to the task '{self.otherwise}': {why}")
-        return self.do_branch(context, self.otherwise)
+    def _fall_back(self, context: Context, reason: str) -> Any:
+        print(f"{self.table} is left to the task '{self.fallback_task}': {reason}")
+        return self.do_branch(context, self.fallback_task)
 
 
 class BackfillInDriver(InDriver):
-    """Of the range that the task `plan` has found."""
+    """Requests the backfill of the range that the task `plan` has returned."""
 
     kind = BACKFILL
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
-        asked = context["ti"].xcom_pull(task_ids="plan")
-        range_ = slices.of(table, asked["from"] or None, asked["to"] or None)
+        range_texts = context["ti"].xcom_pull(task_ids="plan")
+        range_ = slices.of(table, range_texts["from"] or None, range_texts["to"] or None)
         return backfill_queue.ask(engine, table.name, range_, context["run_id"], table.driver)
 
     def withdraw(self, engine: Engine, number: int) -> bool:
@@ -101,7 +102,7 @@ class BackfillInDriver(InDriver):
 
 
 class WindowInDriver(InDriver):
-    """Of the number that the task `plan` has entered into the calendar; without one, what follows is skipped."""
+    """Requests the window that the task `plan` has stored. Without one, the following tasks are skipped."""
 
     kind = WINDOW
 
@@ -111,11 +112,12 @@ class WindowInDriver(InDriver):
 
     def refusal(self, engine: Engine, table: Table) -> str | None:
         surveys = table_state.look(engine, table, catalog.load())
-        rewritten = sum(found.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for found in surveys)
-        if rewritten <= MOST_BYTES_REWRITTEN:
+        bytes_rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in surveys)
+        if bytes_rewritten <= MOST_BYTES_REWRITTEN:
             return None
         return (
-            f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, and this is {rewritten / 2**20:,.0f} MB"
+            f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, "
+            f"and this is {bytes_rewritten / 2**20:,.0f} MB"
         )
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
@@ -128,7 +130,7 @@ class WindowInDriver(InDriver):
 
 
 class Wait(BaseTrigger):
-    """For the end of what a driver was asked for, or until nobody has been at it for a while."""
+    """Waits until the requested job has ended, or until nobody has worked on it for `NOBODY_SECONDS`."""
 
     def __init__(self, number: int, kind: str = BACKFILL) -> None:
         super().__init__()
@@ -139,23 +141,23 @@ class Wait(BaseTrigger):
         return "include.orchestration.in_driver.Wait", {"number": self.number, "kind": self.kind}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        said, nobody_seconds = "", 0
+        last_message, idle_seconds = "", 0
         while True:
-            # Also before the first look: Airflow does not bear an answer in the second of the question.
+            # Also before the first poll: Airflow fails if a trigger fires within the second in which it was created.
             await asyncio.sleep(LOOK_SECONDS)
-            now = await asyncio.to_thread(self._look)
-            if now.said != said:
-                self.log.info("%s %d: %s", self.kind, self.number, now.said)
-                said = now.said
-            nobody_seconds = 0 if now.is_in_hand else nobody_seconds + LOOK_SECONDS
-            if now.is_done or now.failure or nobody_seconds >= NOBODY_SECONDS:
-                why = now.failure or f"nobody has been at it for {nobody_seconds} s ({now.said})"
-                yield TriggerEvent({"number": self.number, "is_done": now.is_done, "why": why})
+            status = await asyncio.to_thread(self._look)
+            if status.said != last_message:
+                self.log.info("%s %d: %s", self.kind, self.number, status.said)
+                last_message = status.said
+            idle_seconds = 0 if status.is_in_hand else idle_seconds + LOOK_SECONDS
+            if status.is_done or status.failure or idle_seconds >= NOBODY_SECONDS:
+                reason = status.failure or f"nobody has been at it for {idle_seconds} s ({status.said})"
+                yield TriggerEvent({"number": self.number, "is_done": status.is_done, "why": reason})
                 return
 
     def _look(self) -> BackfillStatus:
         try:
             return STANDING[self.kind](database.connect(settings().control_url), self.number)
         except Unreachable as error:
-            # The driver ends, too, where that lasts.
+            # If the database stays unreachable, the driver ends too, and the wait with it.
             return BackfillStatus(str(error), is_in_hand=True)

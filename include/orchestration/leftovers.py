@@ -1,4 +1,4 @@
-"""What nobody needs any more: long logs, old logs of tasks, scratch of dead processes, generations of checkpoints."""
+"""Deletes leftovers: long logs, old task logs, temporary files of dead processes, and old checkpoint generations."""
 
 import os
 import shutil
@@ -16,72 +16,76 @@ DAY_SECONDS = 86_400.0
 
 
 def rotate() -> list[Path]:
-    """Put aside what is in long logs, also while their processes write on; returns those logs.
+    """Copy long logs to `.1` and truncate them, while their processes continue to write. Returns those logs.
 
-    They append, so their next line stands at the new beginning. A line that is written between copy and cut is lost.
+    The processes append, so their next line is at the new beginning. A line between copy and truncation is lost.
     """
-    long = [log for log in settings().logs.glob("*.log") if log.stat().st_size > retention.LOG_BYTES]
-    for log in long:
+    long_logs = [log for log in settings().logs.glob("*.log") if log.stat().st_size > retention.LOG_BYTES]
+    for log in long_logs:
         shutil.copyfile(log, f"{log}.1")
         os.truncate(log, 0)
-    return long
+    return long_logs
 
 
-def forget_task_logs(now: float) -> int:
-    """Those of Airflow that are old, and the oldest where all together are too large; returns how many.
+def forget_task_logs(now_seconds: float) -> int:
+    """Delete old task logs of Airflow, and the oldest ones if all together are too large. Returns how many.
 
-    now: seconds since 1970.
+    now_seconds: since 1970.
     """
     folder = settings().logs / "airflow"
-    found = sorted((stat.st_mtime, stat.st_blocks * 512, file) for file, stat in _files(folder))
-    size, deleted = sum(size for _, size, _ in found), 0
-    for modified_at, bytes_, file in found:
-        if modified_at >= now - retention.TASK_LOG_DAYS * DAY_SECONDS and size <= retention.TASK_LOG_BYTES:
+    logs = sorted((stat.st_mtime, stat.st_blocks * 512, file) for file, stat in _files(folder))
+    size, deleted = sum(size for _, size, _ in logs), 0
+    for modified_at, log_bytes, file in logs:
+        if modified_at >= now_seconds - retention.TASK_LOG_DAYS * DAY_SECONDS and size <= retention.TASK_LOG_BYTES:
             break
         file.unlink(missing_ok=True)
-        size, deleted = size - bytes_, deleted + 1
+        size, deleted = size - log_bytes, deleted + 1
     for directory, _, _ in os.walk(folder, topdown=False):
-        if Path(directory) != folder and Path(directory).stat().st_mtime < now - DAY_SECONDS:
-            # Only an empty one.
+        if Path(directory) != folder and Path(directory).stat().st_mtime < now_seconds - DAY_SECONDS:
+            # Fails unless the directory is empty.
             with suppress(OSError):
                 Path(directory).rmdir()
     return deleted
 
 
-def forget_scratch(now: float) -> int:
-    """Temporary files of processes that are dead; returns how many entries. now: seconds since 1970.
+def forget_scratch(now_seconds: float) -> int:
+    """Delete temporary files of dead processes. Returns the number of entries. now_seconds: since 1970.
 
-    Where an entry does not say whose it is, it is nobody's if it is older than every JVM of this home.
+    An entry that names no process is deleted if it is older than every JVM of this home.
     """
-    before = min([now - retention.SCRATCH_DAYS * DAY_SECONDS, *_jvms_started()])
+    before = min([now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS, *_jvms_started()])
     entries = _entries(settings().temporary)
-    return _delete(one for one in entries if is_scratch_of_dead(one) or _is_nobodys(one, before))
+    return _delete(entry for entry in entries if is_scratch_of_dead(entry) or _is_ownerless(entry, before))
 
 
-def _is_nobodys(entry: Path, before: float) -> bool:
+def _is_ownerless(entry: Path, before: float) -> bool:
     with suppress(FileNotFoundError):
         return not (entry / OWNER).exists() and entry.stat().st_mtime < before
     return False
 
 
-def forget_generations(now: float) -> int:
-    """Generations of checkpoints that two newer ones follow, and that nobody has written for long; returns how many.
+def forget_generations(now_seconds: float) -> int:
+    """Delete generations of checkpoints that have two newer ones and were not written for long. Returns how many.
 
-    now: seconds since 1970.
+    now_seconds: since 1970.
     """
-    before = now - retention.GENERATION_DAYS * DAY_SECONDS
+    before = now_seconds - retention.GENERATION_DAYS * DAY_SECONDS
     old = []
     for flow in _entries(settings().home / "checkpoints"):
-        generations = sorted((one for one in _entries(flow) if one.name.isdigit()), key=lambda one: int(one.name))
-        old += [one for one in generations[:-2] if _written_at(one) < before]
-        # Whoever began one and died has left it under this name.
-        unfinished = [one for one in _entries(flow) if one.suffix == ".new"]
-        old += [one for one in unfinished if _written_at(one) < now - retention.SCRATCH_DAYS * DAY_SECONDS]
+        generations = sorted(
+            (entry for entry in _entries(flow) if entry.name.isdigit()), key=lambda entry: int(entry.name)
+        )
+        old += [entry for entry in generations[:-2] if _written_at(entry) < before]
+        # A process that died while it created a generation leaves it under this name.
+        unfinished = [entry for entry in _entries(flow) if entry.suffix == ".new"]
+        old += [
+            entry for entry in unfinished if _written_at(entry) < now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS
+        ]
     return _delete(old)
 
 
 def _jvms_started() -> Iterator[float]:
-    """When each living one that has its temporary files here was started, seconds since 1970."""
+    """The start times, in seconds since 1970, of the JVMs that have their temporary files here."""
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
             if process.info["name"] == "java" and process.environ().get("TMPDIR") == str(settings().temporary):
@@ -96,7 +100,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for directory, _, names in os.walk(folder):
         for name in names:
             file = Path(directory, name)
-            # A link to the newest may lead nowhere by now.
+            # The target of a link may be gone.
             with suppress(FileNotFoundError):
                 yield file, file.lstat()
 

@@ -1,4 +1,4 @@
-"""What the DAGs `maintain.<table>` do besides their window: plan it before, look at it afterwards."""
+"""The tasks of the DAGs `maintain.<table>` before and after their window: plan and verify."""
 
 import time
 
@@ -26,76 +26,78 @@ FORM = {
 }
 
 
-def plan(name: str, who: str, dry_run: bool) -> int | None:
-    """The number of the window that is now planned; None where nothing is worth it, or nothing is to be done."""
+def plan(name: str, requester: str, dry_run: bool) -> int | None:
+    """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
     surveys = table_state.look(engine, table, catalog.load())
-    for found in surveys:
-        print("\n".join(found.lines()))
+    for survey in surveys:
+        print("\n".join(survey.lines()))
     if dry_run:
-        for found in surveys:
-            for file in found.would_delete(time.time()):
-                print(f"would delete {found.name}/{file.path} ({file.bytes:,} bytes)")
+        for survey in surveys:
+            for file in survey.would_delete(time.time()):
+                print(f"would delete {survey.name}/{file.path} ({file.bytes:,} bytes)")
         return None
-    _tell_who_holds_back(engine, table, surveys)
+    _settle_held_back(engine, table, surveys)
     is_worth_it = table_state.is_worth_it(engine, table, surveys)
-    number = windows.plan(engine, name, who, table_state.why(surveys), is_worth_it)
+    number = windows.plan(engine, name, requester, table_state.why(surveys), is_worth_it)
     return number if is_worth_it else None
 
 
-def _tell_who_holds_back(engine: Engine, table: Table, surveys: list[Survey]) -> None:
-    for found in surveys:
-        # Who cannot say since when has stood there for too long.
-        hours = (time.time() - (found.held.since or 0)) / 3600
-        is_held = found.retention_seconds > table.maintain.retention_seconds
-        is_promise = found.held.name.startswith(vacuum_guard.PROMISE)
+def _settle_held_back(engine: Engine, table: Table, surveys: list[Survey]) -> None:
+    for survey in surveys:
+        # An unknown begin counts as too long.
+        hours = (time.time() - (survey.held.since or 0)) / 3600
+        is_held = survey.retention_seconds > table.maintain.retention_seconds
+        is_promise = survey.held.name.startswith(vacuum_guard.PROMISE)
         is_too_long = is_held and not is_promise and hours > table.maintain.most_held_hours
-        sentence = (
-            f"{found.held.name} has needed version {found.held.version} for {hours:,.0f} h, longer than "
+        reason = (
+            f"{survey.held.name} has needed version {survey.held.version} for {hours:,.0f} h, longer than "
             f"most_held_hours={table.maintain.most_held_hours:g}, so VACUUM keeps all that was deleted since"
         )
         with database.transaction(engine) as connection:
             if is_too_long:
-                incidents.begin(connection, f"vacuum {found.name}", "HELD BACK", sentence, "")
+                incidents.begin(connection, f"vacuum {survey.name}", "HELD BACK", reason, "")
             else:
-                incidents.end(connection, f"vacuum {found.name}")
+                incidents.end(connection, f"vacuum {survey.name}")
 
 
 def verify(name: str, number: int) -> None:
-    """Raises AirflowFailException, and tells people, where the window did not do what it should have."""
+    """Raises AirflowFailException, and notifies, if the window did not do what it should have."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
     window = windows.find(engine, number)
     target = f"window {name}"
-    wrong = _what_is_wrong(engine, table, window)
+    failure = _find_failure(engine, table, window)
     with database.transaction(engine) as connection:
-        # Each failure is news: the next one may be another.
+        # End the previous incident, because each failure is news.
         incidents.end(connection, target)
-        if wrong:
-            incidents.begin(connection, target, "WINDOW FAILED", wrong)
+        if failure:
+            incidents.begin(connection, target, "WINDOW FAILED", failure)
     notify.tell_all(engine)
-    if wrong:
-        raise AirflowFailException(f"{name}: {wrong}")
+    if failure:
+        raise AirflowFailException(f"{name}: {failure}")
 
 
-def _what_is_wrong(engine: Engine, table: Table, window: Window | None) -> str | None:
+def _find_failure(engine: Engine, table: Table, window: Window | None) -> str | None:
     if window is None or window.state != "done" or not window.after:
         return f"its window did not finish: {window.why if window else 'nobody planned it'}"
     if window.before is None:
         return None
-    if not table.merges_in_windows and (wrong := _what_has_changed(table, window.before, window.after)):
-        return wrong
+    if not table.merges_in_windows and (failure := _find_change(table, window.before, window.after)):
+        return failure
     log = Log(settings().table_path(table.name))
-    inside = [log.commit(one) for one in log.versions if window.before.version < one <= window.after.version]
-    if strangers := [commit for commit in inside if not _is_own(commit, table, window)]:
-        what = ", ".join(f"version {commit.version} ({commit.operation})" for commit in strangers)
-        return f"somebody else wrote it during its window: {what}; keep that program from it"
-    return _stands_still(engine, table, window)
+    inside = [
+        log.commit(version) for version in log.versions if window.before.version < version <= window.after.version
+    ]
+    if foreign_commits := [commit for commit in inside if not _is_own(commit, table, window)]:
+        descriptions = ", ".join(f"version {commit.version} ({commit.operation})" for commit in foreign_commits)
+        return f"somebody else wrote it during its window: {descriptions}; keep that program from it"
+    return _find_stuck_flow(engine, table, window)
 
 
-def _what_has_changed(table: Table, before: Shape, after: Shape) -> str | None:
-    """A window without a merge leaves the rows as they were, and no more files, unless it clusters large ones."""
+def _find_change(table: Table, before: Shape, after: Shape) -> str | None:
+    """A window without a merge keeps the number of rows, and adds no files unless it clusters the table."""
     if before.rows is not None and after.rows is not None and before.rows != after.rows:
         return f"it held {before.rows:,} rows before its window and {after.rows:,} after it"
     if before.files < after.files and not table.cluster_by:
@@ -104,23 +106,23 @@ def _what_has_changed(table: Table, before: Shape, after: Shape) -> str | None:
 
 
 def _is_own(commit: Commit, table: Table, window: Window) -> bool:
-    is_of_a_flow = commit.metadata.get("flow") in [flow.flow for flow in table.flows]
-    return is_of_a_flow or commit.metadata.get("window") == window.number
+    is_flow_commit = commit.metadata.get("flow") in [flow.flow for flow in table.flows]
+    return is_flow_commit or commit.metadata.get("window") == window.number
 
 
-def _stands_still(engine: Engine, table: Table, window: Window) -> str | None:
-    """Its flows show a sign of life within a minute of the window's end, where somebody runs them."""
+def _find_stuck_flow(engine: Engine, table: Table, window: Window) -> str | None:
+    """Waits until each flow has reported progress since the window's end, at most `MOVING_SECONDS`."""
     deadline = time.monotonic() + MOVING_SECONDS
-    while not all(_moves(engine, flow.flow, window) for flow in table.flows):
+    while not all(_has_moved(engine, flow.flow, window) for flow in table.flows):
         if time.monotonic() > deadline:
             return f"its flow has not moved for {MOVING_SECONDS} s since its window was closed"
         time.sleep(1)
     return None
 
 
-def _moves(engine: Engine, flow: str, window: Window) -> bool:
+def _has_moved(engine: Engine, flow: str, window: Window) -> bool:
     with database.reading(engine) as connection:
         is_held = flow in lease.alive(connection)
         sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == flow)).scalar_one_or_none()
-    # One that nobody runs is the supervisor's business.
+    # A flow that does not run is left to the supervisor.
     return not is_held or bool(sign_at and sign_at > (window.closed_at or 0))

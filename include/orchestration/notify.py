@@ -1,8 +1,8 @@
-"""Tells people of an incident: one JSON POST through the Airflow connection `sluice_alerts`, as chat webhooks take it.
+"""Sends incidents to people: one JSON POST through the Airflow connection `sluice_alerts`, as chat webhooks accept it.
 
-The connection's host is the receiver's URL; its password, where it has one, goes into the header `Authorization:
-Bearer`, and each entry of its extra is a header of its own. By hand, or for the watchdog, which is no Airflow task:
-`python -m include.orchestration.notify` sends what nobody was told yet, `--trial` a message to try the connection.
+The connection's host is the URL. Its password, if any, is sent in the header `Authorization: Bearer`, and each entry of
+its extra is a header. By hand, or from the watchdog: `python -m include.orchestration.notify` sends all untold
+incidents, `--trial` a test message.
 """
 
 import argparse
@@ -37,38 +37,38 @@ CONNECTION = "sluice_alerts"
 TIMEOUT_SECONDS = 5
 LEFT, NO_CONNECTION = 1, 2
 
-# For the supervisor, by the state the watchdog found it in.
+# The commands for incidents of the supervisor, by state.
 REMEDIES = {
     "PAUSED": f"airflow dags unpause {supervision.NAME}",
     "UNLOADABLE": "airflow dags list-import-errors",
     "LATE": f"airflow dags list-runs {supervision.NAME}",
 }
 
-# For the windows of a table, by the first word of the incident's target; the table is the second.
+# The commands for incidents of windows, by the first word of the target; the second word is the table.
 WINDOW_COMMANDS = {"window": "airflow dags trigger maintain.", "vacuum": "python -m include.ledger plan "}
 
 
 class Refused(Unreachable):
-    """The receiver is there, and does not take this message."""
+    """The receiver answered, and does not accept the message."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirection would carry the token to another host."""
+    """Follows no redirects, which would send the token to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def notify(incident: Incident) -> None:
-    """Send one message. Raises UsageError for a missing or wrong connection, Unreachable where nobody takes it."""
+    """Send one message. Raises UsageError if the connection is missing or invalid, Unreachable if nobody accepts it."""
     _send(_connection(), incident)
 
 
 def tell_all(engine: Engine) -> int:
-    """Send what nobody was told yet. Never raises: says what went wrong, and returns LEFT or NO_CONNECTION, else 0.
+    """Send all untold incidents. Never raises: it prints errors, and returns LEFT or NO_CONNECTION, else 0.
 
-    One that the receiver refuses holds up none of the others. Without the connection what is over counts as told, and
-    what lasts is told once there is one.
+    A refused message does not delay the others. Without the connection, ended incidents are marked as told, and open
+    ones are told later.
     """
     try:
         return _tell(engine, incidents.untold(engine))
@@ -77,29 +77,29 @@ def tell_all(engine: Engine) -> int:
         return LEFT
 
 
-def _tell(engine: Engine, waiting: list[Incident]) -> int:
-    if not waiting:
+def _tell(engine: Engine, untold: list[Incident]) -> int:
+    if not untold:
         return 0
     try:
         connection = _connection()
     except UsageError as error:
-        print(f"{len(waiting)} incidents were told to nobody: {error}")
-        for incident in waiting:
+        print(f"{len(untold)} incidents were told to nobody: {error}")
+        for incident in untold:
             if incident.is_over:
                 incidents.tell(engine, incident.number)
         return NO_CONNECTION
-    left = 0
-    for incident in waiting:
+    exit_code = 0
+    for incident in untold:
         try:
             _send(connection, incident)
         except Refused as error:
-            # It may be this message alone that the receiver does not take.
+            # The receiver may accept the other messages.
             print(error)
-            left = LEFT
+            exit_code = LEFT
             continue
         incidents.tell(engine, incident.number)
         print(f"told of {incident.target}: {incident.state}")
-    return left
+    return exit_code
 
 
 def _send(connection: Connection, incident: Incident) -> None:
@@ -110,30 +110,30 @@ def _send(connection: Connection, incident: Incident) -> None:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS):
             pass
     except (OSError, HTTPException, ValueError) as error:
-        refused = Refused if isinstance(error, urllib.error.HTTPError) else Unreachable
-        # Without what caused it, which may show a header.
-        raise refused(
+        error_class = Refused if isinstance(error, urllib.error.HTTPError) else Unreachable
+        # `from None`: the cause may contain a header with the token.
+        raise error_class(
             f"the receiver behind the Airflow connection '{CONNECTION}' did not take the message about "
             f"{incident.target} ({_why(error)}): it is sent again with the next round"
         ) from None
 
 
 def message(incident: Incident) -> dict[str, Any]:
-    """What is sent. number: the same where one incident arrives twice, because nobody confirmed its receipt."""
+    """The JSON of an incident. number: identifies an incident that is sent twice, because no receipt arrived."""
     title = f"{incident.state} {incident.target}"
-    advice = f"Do: {command(incident)}\nRead: {runbook(incident)}"
-    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{advice}"
+    remedy_lines = f"Do: {command(incident)}\nRead: {runbook(incident)}"
+    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{remedy_lines}"
     return {"text": text, **asdict(incident), "runbook": runbook(incident), "command": command(incident)}
 
 
 def runbook(incident: Incident) -> str:
-    """Its page, from the repository's root."""
-    is_own = incident.target in (supervision.NAME, DATABASE)
-    return f"docs/runbooks/{'supervisor' if is_own else incident.state.lower().replace(' ', '-')}.md"
+    """The path of the incident's runbook in the repository."""
+    is_supervisor = incident.target in (supervision.NAME, DATABASE)
+    return f"docs/runbooks/{'supervisor' if is_supervisor else incident.state.lower().replace(' ', '-')}.md"
 
 
 def command(incident: Incident) -> str:
-    """The line that helps, or that shows more."""
+    """The command that helps, or that shows more."""
     if incident.target in (supervision.NAME, DATABASE):
         return REMEDIES.get(incident.state, "make up")
     if incident.target == housekeeping.NAME:
@@ -166,7 +166,7 @@ def _connection() -> Connection:
 
 
 def _url(connection: Connection) -> str:
-    """The host, where it is a URL; else put together from the parts of a connection that was given as a URI."""
+    """The connection's host if it is a URL; otherwise the URL from the parts of the connection."""
     host = connection.host or ""
     if host.startswith(("http://", "https://")):
         return host
@@ -192,15 +192,15 @@ def main() -> int:
     parser.add_argument("--trial", action="store_true", help="send a message to try the connection")
     parser.add_argument("--stdin", action="store_true", help="send these incidents, a JSON list, instead")
     options = parser.parse_args()
-    # Lets Airflow look for connections in its database; `airflow connections get` does the same.
+    # With this, Airflow looks up connections in its database, as for `airflow connections get`.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    more = [Incident(**one) for one in json.load(sys.stdin)] if options.stdin else []
+    pending = [Incident(**fields) for fields in json.load(sys.stdin)] if options.stdin else []
     if options.trial:
-        more.append(Incident(0, supervision.NAME, "TRIAL", "nothing is wrong, somebody tries the connection", True))
+        pending.append(Incident(0, supervision.NAME, "TRIAL", "nothing is wrong, somebody tries the connection", True))
     try:
-        for incident in more:
+        for incident in pending:
             notify(incident)
-        return 0 if more else tell_all(database.connect(settings().control_url))
+        return 0 if pending else tell_all(database.connect(settings().control_url))
     except UsageError as error:
         print(error)
         return NO_CONNECTION

@@ -1,4 +1,4 @@
-"""What the on-call engineer fills into the form of `control.stream`: checked, put into words, obeyed."""
+"""The form of `control.stream`: its validation, its effect in words, and its execution."""
 
 from typing import Any, NoReturn
 
@@ -36,14 +36,14 @@ FORM = {
 }
 
 
-def command(form: dict[str, Any], who: str | None) -> Command:
-    """Raises AirflowFailException for what cannot be asked for."""
+def command(form: dict[str, Any], requester: str | None) -> Command:
+    """The command of a form. Raises AirflowFailException if it is invalid."""
     flow, driver, action = form["flow"], form["driver"], Action(form["action"])
     job = form.get("job")
     if (job is None) == (action is Action.GIVE_UP) or (job and (flow or driver)):
         raise AirflowFailException(f"job is {job!r} and action {action}: give up is for a job alone, and nothing else")
     if job:
-        return Command(action, (), who or "unknown", form["reason"], job=job)
+        return Command(action, (), requester or "unknown", form["reason"], job=job)
     if (flow is None) == (driver is None):
         raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")
     if driver and action in DESTRUCTIVE:
@@ -62,52 +62,52 @@ def command(form: dict[str, Any], who: str | None) -> Command:
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
     flows = (flow,) if flow else tuple(table.flow for table in catalog.load().drivers()[driver])
-    return Command(action, flows, who or "unknown", form["reason"], driver, form["hours"])
+    return Command(action, flows, requester or "unknown", form["reason"], driver, form["hours"])
 
 
-def state_of(asked: Command) -> int | list[str]:
-    """What has to be the same when it is approved."""
-    return _remains(asked).lines if asked.job else generation(*asked.flows)
+def state_of(request: Command) -> int | list[str]:
+    """The state that must not change between request and approval."""
+    return _remains(request).lines if request.job else generation(*request.flows)
 
 
-def _remains(asked: Command) -> Remains:
-    assert asked.job
+def _remains(request: Command) -> Remains:
+    assert request.job
     try:
-        return giving_up.plan(database.connect(settings().control_url), catalog.load(), asked.job)
+        return giving_up.plan(database.connect(settings().control_url), catalog.load(), request.job)
     except UsageError as error:
         raise AirflowFailException(str(error)) from error
 
 
 def generation(flow: str) -> int:
-    """Of its checkpoint; 0 before the first."""
+    """The newest generation of the flow's checkpoint; 0 before the first one."""
     return checkpoint.newest_generation(settings().checkpoints(flow)) or 0
 
 
-def consequence(asked: Command) -> str:
-    """What an approval brings about, in Markdown."""
-    if asked.job:
-        lines = [f"- {line}" for line in _remains(asked).lines]
-        lines = [f"**{asked.job}** is given up, which leaves this behind:", "", *lines]
-        return "\n".join([*lines, "", f"Asked for by {asked.who}: {asked.reason}"])
-    (flow,) = asked.flows
-    now = generation(flow)
+def consequence(request: Command) -> str:
+    """The effect of an approval, in Markdown."""
+    if request.job:
+        lines = [f"- {line}" for line in _remains(request).lines]
+        lines = [f"**{request.job}** is given up, which leaves this behind:", "", *lines]
+        return "\n".join([*lines, "", f"Asked for by {request.who}: {request.reason}"])
+    (flow,) = request.flows
+    current = generation(flow)
     source = catalog.load().flow(flow).source
-    if asked.action is Action.RELEASE:
-        return _release(flow, source, asked)
-    begins = "where the last commit of its table ended. No row of the table is touched."
-    if now and not _holds_rows_of(flow):
-        begins = "with all that its source still holds: no batch is in the table. **What is gone there is lost.**"
+    if request.action is Action.RELEASE:
+        return _release(flow, source, request)
+    start = "where the last commit of its table ended. No row of the table is touched."
+    if current and not _holds_rows_of(flow):
+        start = "with all that its source still holds: no batch is in the table. **What is gone there is lost.**"
     lines = [
-        f"**{flow}** ends after the batch in hand. Generation {now} of its checkpoint is kept and no longer used; "
-        f"generation {now + 1} begins {begins}"
+        f"**{flow}** ends after the batch in hand. Generation {current} of its checkpoint is kept and no longer used; "
+        f"generation {current + 1} begins {start}"
     ]
-    if asked.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
+    if request.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
         lines.append(
             f"**Records of {source} that Kafka no longer holds stay missing**, in {flow} and in every table that reads "
             f"it, for good. The lost ranges are recorded in the control database. Where a topic was deleted and "
             f"created anew, reading begins at its start."
         )
-    lines.append(f"Asked for by {asked.who}: {asked.reason}")
+    lines.append(f"Asked for by {request.who}: {request.reason}")
     return "\n\n".join(lines)
 
 
@@ -116,49 +116,49 @@ def _holds_rows_of(flow: str) -> bool:
     return settings().is_stored(table.name) and resume_position.last_stamp(table) is not None
 
 
-def _release(flow: str, source: object, asked: Command) -> str:
-    what = source.table if isinstance(source, Delta) else "its source"
+def _release(flow: str, source: object, request: Command) -> str:
+    name = source.table if isinstance(source, Delta) else "its source"
     return (
-        f"VACUUM of **{what}** no longer waits for **{flow}**, and may delete what that flow has yet to read. The flow "
-        f"then cannot go on: its table has to be moved away, and built anew from what {what} holds by then.\n\n"
-        f"Asked for by {asked.who}: {asked.reason}"
+        f"VACUUM of **{name}** no longer waits for **{flow}**, and may delete what that flow has yet to read. The flow "
+        f"then cannot go on: its table has to be moved away, and built anew from what {name} holds by then.\n\n"
+        f"Asked for by {request.who}: {request.reason}"
     )
 
 
 def run_command(
-    engine: Engine, asked: Command, approved: int | list[str] | None, answer: dict[str, Any] | None
+    engine: Engine, request: Command, approved: int | list[str] | None, answer: dict[str, Any] | None
 ) -> list[str]:
-    """Carry it out, and say what happened to each target. approved: `state_of` it when that was asked. answer: of
-    whoever was asked to approve it.
+    """Execute the command. Returns the result for each target. approved: `state_of` at the time of the request. answer:
+    of the approver.
 
-    Raises AirflowSkipException, so that nothing follows, where it is not carried out.
+    Raises AirflowSkipException if it is not executed, so that the following tasks are skipped.
     """
-    if asked.action not in DESTRUCTIVE:
-        return commands.execute(engine, asked)
-    found = verdict(answer, asked.who)
-    if not found.is_approved:
-        _refuse(engine, asked, f"nothing done, {found.said}")
-    who = f"{asked.who}, {found.said}"
-    if asked.job:
-        return [_give_up(engine, asked, approved, who)]
-    (flow,) = asked.flows
+    if request.action not in DESTRUCTIVE:
+        return commands.execute(engine, request)
+    decision = verdict(answer, request.who)
+    if not decision.is_approved:
+        _refuse(engine, request, f"nothing done, {decision.said}")
+    approver = f"{request.who}, {decision.said}"
+    if request.job:
+        return [_give_up(engine, request, approved, approver)]
+    (flow,) = request.flows
     if generation(flow) != approved:
-        begun = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
-        _refuse(engine, asked, f"nothing done, {begun}")
-    return commands.execute(engine, Command(asked.action, asked.flows, who, asked.reason))
+        change = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
+        _refuse(engine, request, f"nothing done, {change}")
+    return commands.execute(engine, Command(request.action, request.flows, approver, request.reason))
 
 
-def _give_up(engine: Engine, asked: Command, approved: int | list[str] | None, who: str) -> str:
-    assert asked.job and isinstance(approved, list)
+def _give_up(engine: Engine, request: Command, approved: int | list[str] | None, approver: str) -> str:
+    assert request.job and isinstance(approved, list)
     try:
-        said = giving_up.carry_out(engine, catalog.load(), asked.job, approved, who, asked.reason)
+        result = giving_up.carry_out(engine, catalog.load(), request.job, approved, approver, request.reason)
     except (UsageError, LeaseHeld) as error:
-        _refuse(engine, asked, f"nothing done, {error}")
-    return f"{asked.job}: {said}"
+        _refuse(engine, request, f"nothing done, {error}")
+    return f"{request.job}: {result}"
 
 
-def _refuse(engine: Engine, asked: Command, result: str) -> NoReturn:
-    target = asked.job or asked.flows[0]
+def _refuse(engine: Engine, request: Command, result: str) -> NoReturn:
+    target = request.job or request.flows[0]
     with database.transaction(engine) as connection:
-        commands.record(connection, asked.who, asked.action, target, asked.reason, result)
+        commands.record(connection, request.who, request.action, target, request.reason, result)
     raise AirflowSkipException(f"{target}: {result}")

@@ -1,4 +1,4 @@
-"""Shows others how far flows are: Kafka's tools by consumer groups, OpenLineage by an event for each newest batch."""
+"""Publishes the progress of flows: Kafka consumer groups get offsets, OpenLineage an event for each newest batch."""
 
 import traceback
 from collections.abc import Callable
@@ -9,27 +9,27 @@ from include.monitoring import consumer_groups, lineage_loader
 
 
 def show_all() -> None:
-    """Says in the log what could not be shown; the next minute tries again. Raises nothing."""
-    for show in (_offsets, _lineage):
-        _try(show)
+    """Publish everything, and log failures. The next minute tries again. Raises nothing."""
+    for publish in (_publish_offsets, _publish_lineage):
+        _try(publish)
 
 
-def _try(show: Callable[[], None]) -> None:
+def _try(publish: Callable[[], None]) -> None:
     try:
-        show()
+        publish()
     except SluiceError as error:
         print(error)
     except Exception:
-        # Supervising goes on whatever is wrong here.
+        # No error here may stop the supervisor.
         traceback.print_exc()
 
 
-def _offsets() -> None:
-    for flow, why_not in consumer_groups.mirror(catalog.load()).items():
-        if why_not:
-            print(f"{consumer_groups.group(flow)} is not mirrored: {why_not}")
+def _publish_offsets() -> None:
+    for flow, reason in consumer_groups.mirror(catalog.load()).items():
+        if reason:
+            print(f"{consumer_groups.group(flow)} is not mirrored: {reason}")
 
 
-def _lineage() -> None:
+def _publish_lineage() -> None:
     for flow, batch in lineage_loader.tell(catalog.load()).items():
         print(f"{flow}: lineage of batch {batch}")

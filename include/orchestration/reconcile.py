@@ -1,4 +1,4 @@
-"""Brings what runs to what is wanted: one look at every driver, for a few seconds."""
+"""One run of the supervisor: it compares all drivers with what is wanted, and acts, within a few seconds."""
 
 from sqlalchemy import Engine
 
@@ -18,32 +18,32 @@ from include.orchestration.launchers.liveness import Liveness
 from include.settings import settings
 from include.spec import Table
 
-# A process takes more than a second to load Airflow, and who reads needs the first few names and one list.
+# Each task is a process that needs more than a second to load Airflow; a reader needs a few names and one list.
 MOST_TASKS = 10
 
 
 def reconcile_all() -> list[dict[str, str]]:
-    """Start, wait, back off or end, for each driver. Returns the sick flows, each with its reason in words.
+    """Start, wait, back off or kill, for each driver. Returns the sick flows, each with its reason in words.
 
-    A driver that cannot be launched leaves the others alone, as does a table file that cannot be used. Raises
-    UsageError where the Spark connection is missing, and Unreachable.
+    A driver that cannot be launched, or an invalid table file, does not affect the others. Raises UsageError if the
+    Spark connection is missing, and Unreachable.
     """
     engine = database.connect(settings().control_url)
-    # Whoever started this supervisor without `make up` wants the streams, too.
+    # A supervisor that runs long after `make down` was started without `make up`, and ends the shutdown.
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
-    for flow, asked in schedule.follow(engine, schedules, cron.next_tick).items():
-        print(f"{flow}: by its schedule, it {asked}")
-    place = launch.launcher()
-    outlooks = source_health.look(engine, tables)
-    sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, outlooks)
+    for flow, result in schedule.follow(engine, schedules, cron.next_tick).items():
+        print(f"{flow}: by its schedule, it {result}")
+    launcher = launch.launcher()
+    health = source_health.look(engine, tables)
+    sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
     handles = supervision.handles(engine)
-    liveness = Liveness(handles, place)
+    liveness = Liveness(handles, launcher)
     for driver, flows in tables.drivers().items():
         try:
-            dead = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
-            sick += _settle(engine, place, driver, flows, outlooks, handles.get(driver), dead)
+            dead_handle = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
+            sick += _settle(engine, launcher, driver, flows, health, handles.get(driver), dead_handle)
         except Exception as error:
             print(f"driver '{driver}': {error}")
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
@@ -54,16 +54,16 @@ def reconcile_all() -> list[dict[str, str]]:
 
 
 def tasks_of(sick: list[dict[str, str]]) -> list[dict[str, str]]:
-    """One red task for each sick flow, by its name, and one that lists the rest: each task is a process."""
+    """One red task for each sick flow; beyond `MOST_TASKS`, the last one lists the rest."""
     if len(sick) <= MOST_TASKS:
         return sick
     rest = sick[MOST_TASKS - 1 :]
-    listed = "\n".join(f"{one['flow']}: {one['reason']}" for one in rest)
-    return [*sick[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{listed}"}]
+    lines = "\n".join(f"{flow['flow']}: {flow['reason']}" for flow in rest)
+    return [*sick[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{lines}"}]
 
 
 def _gather() -> None:
-    """Last, and of whatever kind an error is: no flow is sick by it, and what drivers wrote down waits where it is."""
+    """Store query progress. It runs last and ignores every error: the drivers' journals are kept until the next run."""
     try:
         print(f"query progress: {progress_table.gather() or 0} reports gathered")
     except Exception as error:
@@ -71,60 +71,60 @@ def _gather() -> None:
 
 
 def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]:
-    """The table files that are not used."""
+    """Returns the invalid table files as sick flows."""
     acknowledged = definitions.settle(engine, tables)
-    for table, words in tables.warnings.items():
-        print(f"{table}: {INVALID_DEFINITION}: {words}. {acknowledged[table] or ''}")
+    for table, reason in tables.warnings.items():
+        print(f"{table}: {INVALID_DEFINITION}: {reason}. {acknowledged[table] or ''}")
     return [
-        {"flow": table, "reason": f"{INVALID_DEFINITION}: {words}. Next: docs/runbooks/invalid-definition.md"}
-        for table, words in tables.warnings.items()
+        {"flow": table, "reason": f"{INVALID_DEFINITION}: {reason}. Next: docs/runbooks/invalid-definition.md"}
+        for table, reason in tables.warnings.items()
         if not acknowledged[table]
     ]
 
 
-def _settle_promises(engine: Engine, tables: Catalog, outlooks: dict[str, SourceHealth]) -> list[dict[str, str]]:
-    """The alarms of tables that no supervised flow writes, such as views."""
+def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHealth]) -> list[dict[str, str]]:
+    """Settle the alarms of tables that no supervised flow writes, such as views. Returns them as sick flows."""
     supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
     others = tables.tables.keys() - supervised
-    broken = {table: words for table in others if (words := outlooks.get(table, SourceHealth()).not_fresh)}
+    broken = {table: reason for table in others if (reason := health.get(table, SourceHealth()).not_fresh)}
     with database.transaction(engine) as connection:
-        sick = {table: (State.NOT_FRESH, words, "") for table, words in broken.items()}
+        sick = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
         incidents.settle(connection, sick, others - sick.keys())
         acknowledged = acknowledgements.current(connection)
-    for table, words in broken.items():
-        print(f"{table}: {State.NOT_FRESH}: {words}. {acknowledged.get(table, '')}")
+    for table, reason in broken.items():
+        print(f"{table}: {State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}")
     return [
-        {"flow": table, "reason": f"{State.NOT_FRESH}: {words}. Next: docs/runbooks/not-fresh.md"}
-        for table, words in broken.items()
+        {"flow": table, "reason": f"{State.NOT_FRESH}: {reason}. Next: docs/runbooks/not-fresh.md"}
+        for table, reason in broken.items()
         if table not in acknowledged
     ]
 
 
 def _settle(
     engine: Engine,
-    place: Launcher,
+    launcher: Launcher,
     driver: str,
     flows: list[Table],
-    outlooks: dict[str, SourceHealth],
+    health: dict[str, SourceHealth],
     handle: str | None,
-    dead: str | None,
+    dead_handle: str | None,
 ) -> list[dict[str, str]]:
-    settled = supervision.settle(engine, driver, [table.flow for table in flows], dead, outlooks)
-    if settled.kill:
-        if settled.holder:
-            settled.holder.fence()
+    settlement = supervision.settle(engine, driver, [table.flow for table in flows], dead_handle, health)
+    if settlement.kill:
+        if settlement.holder:
+            settlement.holder.fence()
         if handle:
-            launch.of(handle, place).kill(handle)
+            launch.of(handle, launcher).kill(handle)
         print(f"driver '{driver}' did not end when it was asked to, and was ended by force")
-    if settled.launch_since:
-        handle = place.launch(driver)
-        supervision.record_launch(engine, driver, handle, settled.launch_since)
-        print(f"driver '{driver}' launched, it writes to {place.log(driver, handle)}")
+    if settlement.launch_since:
+        handle = launcher.launch(driver)
+        supervision.record_launch(engine, driver, handle, settlement.launch_since)
+        print(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
     sick = []
-    for flow, decision in settled.decisions.items():
+    for flow, decision in settlement.decisions.items():
         print(f"{flow}: {decision.state}: {decision.reason}")
-        if flow in settled.acknowledged:
-            print(f"{flow}: {settled.acknowledged[flow]}")
+        if flow in settlement.acknowledged:
+            print(f"{flow}: {settlement.acknowledged[flow]}")
         elif decision.is_sick:
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
             sick.append({"flow": flow, "reason": reason})

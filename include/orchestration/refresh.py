@@ -1,4 +1,4 @@
-"""Whether a view can be refreshed at all, before a JVM is started for it."""
+"""Checks whether a view can be refreshed, before a JVM is started for it."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from include.readers import refreshes
 
 
 def skip_without_source(view: str) -> Callable[[Context], None]:
-    """A table whose flow has yet to run is no failure of the view, however many nights it takes."""
+    """A callback that skips the task while a source table is not stored yet, which is no failure of the view."""
 
     def check(_context: Context) -> None:
         table = catalog.load().table(view)

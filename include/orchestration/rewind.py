@@ -1,4 +1,4 @@
-"""What the DAG `rewind` does before Spark starts: the plan, and whether a person approved it."""
+"""The tasks of the DAG `rewind` before Spark starts: the plan, and the check of the approval."""
 
 from typing import Any
 
@@ -21,34 +21,34 @@ FORM = {
 }
 
 
-def plan(form: dict[str, Any], who: str | None) -> tuple[int, str]:
-    """The number under which it is kept, and what it would do, in Markdown.
+def plan(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
+    """Returns the number of the stored rewind, and in Markdown what it would do.
 
-    Raises AirflowFailException where it is refused, and AirflowSkipException where nothing is to be undone.
+    Raises AirflowFailException if it is refused, and AirflowSkipException if nothing has to be undone.
     """
     tables, engine = catalog.load(), database.connect(settings().control_url)
     try:
-        found = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
+        draft = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
-    print("\n".join(found.lines()))
-    if found.refusals:
-        raise AirflowFailException(f"{found.table} is not put back to {form['to']}: {'; '.join(found.refusals)}")
-    if not found.steps:
-        raise AirflowSkipException(found.lines()[0])
-    moment = found.moment.isoformat()
-    asked = rewinds.plan(engine, found.table, moment, found.cut, found.views, who or "unknown", form["reason"])
-    lines = [f"- {line.strip()}" for line in found.lines()]
-    return asked.number, "\n".join([*lines, "", f"Asked for by {asked.who}: {asked.reason}"])
+    print("\n".join(draft.lines()))
+    if draft.refusals:
+        raise AirflowFailException(f"{draft.table} is not put back to {form['to']}: {'; '.join(draft.refusals)}")
+    if not draft.steps:
+        raise AirflowSkipException(draft.lines()[0])
+    moment = draft.moment.isoformat()
+    stored = rewinds.plan(engine, draft.table, moment, draft.cut, draft.views, requester or "unknown", form["reason"])
+    lines = [f"- {line.strip()}" for line in draft.lines()]
+    return stored.number, "\n".join([*lines, "", f"Asked for by {stored.who}: {stored.reason}"])
 
 
 def require_approval(number: int, answer: dict[str, Any] | None) -> None:
-    """answer: of whoever was asked. Raises AirflowSkipException, so that nothing follows, where it is none."""
+    """Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped."""
     engine = database.connect(settings().control_url)
-    asked = rewinds.get(engine, number)
-    found = verdict(answer, asked.who)
-    if not found.is_approved:
-        if not asked.is_begun and asked.ended_at is None:
-            rewinds.give_up(engine, asked, found.said)
-        raise AirflowSkipException(f"rewind {number}: nothing done, {found.said}")
-    approvals.approve(engine, asked, found.by)
+    stored = rewinds.get(engine, number)
+    decision = verdict(answer, stored.who)
+    if not decision.is_approved:
+        if not stored.is_begun and stored.ended_at is None:
+            rewinds.give_up(engine, stored, decision.said)
+        raise AirflowSkipException(f"rewind {number}: nothing done, {decision.said}")
+    approvals.approve(engine, stored, decision.by)

@@ -1,6 +1,4 @@
-"""What is known of flows from outside: whether their sources answer, how far they are behind, what is about to expire,
-whether their rows reach the table, and whether it keeps its promise.
-"""
+"""The health of flows from outside: missing sources, backlog, expiring records, rejected rows, broken promises."""
 
 from contextlib import suppress
 
@@ -19,56 +17,62 @@ from include.monitoring.lag import Lag
 from include.readers import kafka_broker
 from include.spec import Table
 
-# An alarm has to leave time to act: half of what Kafka keeps, or a day where only the size of the topic is limited.
+# An alarm leaves time to act: half of the topic's retention, or a day if only the topic's size is limited.
 ALARM_SHARE = 0.5
 ALARM_SECONDS = 86_400
 
 
 def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
-    """By flow, and by table where one without a flow of its own breaks its promise.
+    """The health by flow, and by table for a broken promise of a table without a flow.
 
-    Writes down how far each flow is behind. Raises Unreachable for the control database only.
+    Stores each flow's backlog. Raises Unreachable for the control database only.
     """
     promises = any(table.fresh_minutes is not None for table in tables.tables.values())
     lags = lag.look((tables.readers if promises else tables.flows).values(), kafka_broker.TIMEOUT_SECONDS)
-    found = {flow: one for flow, one in lags.items() if one.has_begun and flow in tables.flows}
-    for flow, one in found.items():
-        if one.unknown and not _waits(one):
-            # Its start will name it: the checkpoint or the source table is damaged.
-            print(f"{flow}: how far it is behind cannot be told: {one.unknown}")
-    lag_history.remember(engine, {flow: one.count for flow, one in found.items() if one.count is not None})
+    lag_of = {flow: flow_lag for flow, flow_lag in lags.items() if flow_lag.has_begun and flow in tables.flows}
+    for flow, flow_lag in lag_of.items():
+        if flow_lag.unknown and not _waits(flow_lag):
+            # The checkpoint or the source table is damaged, which the flow's next start reports.
+            print(f"{flow}: how far it is behind cannot be told: {flow_lag.unknown}")
+    lag_history.remember(
+        engine, {flow: flow_lag.count for flow, flow_lag in lag_of.items() if flow_lag.count is not None}
+    )
     growing, broken = lag_history.growing(engine), _broken_promises(tables, lags) if promises else {}
     with database.reading(engine) as connection:
-        now, known = database.now(connection), incidents.of_state(connection, State.REJECTING)
-    outlooks = {
+        now_seconds, rejecting = database.now(connection), incidents.of_state(connection, State.REJECTING)
+    health = {
         flow: SourceHealth(
-            _waits(found.get(flow)),
+            _waits(lag_of.get(flow)),
             _grows(growing.get(flow)),
-            _expires(found.get(flow)),
-            _rejects(table, now, flow in known),
+            _expires(lag_of.get(flow)),
+            _rejects(table, now_seconds, flow in rejecting),
             broken.pop(table.name, None),
         )
         for flow, table in tables.flows.items()
     }
-    return outlooks | {table: SourceHealth(not_fresh=words) for table, words in broken.items()}
+    return health | {table: SourceHealth(not_fresh=reason) for table, reason in broken.items()}
 
 
 def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:
-    """By table."""
-    look = freshness.look(tables, lags)
-    return {name: f"what it lacks is {found.words}" for name, found in look.items() if found.is_kept is False}
+    """By table, how its freshness promise is broken."""
+    freshness_of = freshness.look(tables, lags)
+    return {
+        name: f"what it lacks is {table_freshness.words}"
+        for name, table_freshness in freshness_of.items()
+        if table_freshness.is_kept is False
+    }
 
 
-def _rejects(flow: Table, now: float, is_known: bool) -> str | None:
-    """What cannot be read is named by the start of the flow."""
+def _rejects(flow: Table, now_seconds: float, is_rejecting: bool) -> str | None:
+    """Why the flow's rows do not reach the table. Unreadable data is ignored here: the flow's next start reports it."""
     with suppress(SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
-        return rejected_rows.of(flow, now, is_known)
+        return rejected_rows.of(flow, now_seconds, is_rejecting)
     return None
 
 
-def _waits(found: Lag | None) -> str | None:
-    """A table that is not there is nothing to wait for."""
-    return found.unknown if found and found.is_away and found.unit != "versions" else None
+def _waits(flow_lag: Lag | None) -> str | None:
+    """The missing part of the source. A source table that is not stored yet is not reported."""
+    return flow_lag.unknown if flow_lag and flow_lag.is_away and flow_lag.unit != "versions" else None
 
 
 def _grows(growth: tuple[int, int] | None) -> str | None:
@@ -76,13 +80,13 @@ def _grows(growth: tuple[int, int] | None) -> str | None:
     return growth and f"falls behind: {growth[0]:,} unread {minutes} minutes ago, {growth[1]:,} now"
 
 
-def _expires(found: Lag | None) -> str | None:
-    clock = found.expires if found else None
-    if clock is None or clock.expires_in_seconds is None:
+def _expires(flow_lag: Lag | None) -> str | None:
+    expiry = flow_lag.expires if flow_lag else None
+    if expiry is None or expiry.expires_in_seconds is None:
         return None
-    alarm_seconds = ALARM_SHARE * clock.retention_seconds if clock.retention_seconds else ALARM_SECONDS
-    if clock.expires_in_seconds > alarm_seconds:
+    alarm_seconds = ALARM_SHARE * expiry.retention_seconds if expiry.retention_seconds else ALARM_SECONDS
+    if expiry.expires_in_seconds > alarm_seconds:
         return None
-    hours = clock.expires_in_seconds / 3600
-    where = f"topic '{clock.topic}', partition {clock.partition},"
-    return f"Kafka deletes unread records of {where} in {hours:.1f} h: {clock.why}"
+    hours = expiry.expires_in_seconds / 3600
+    partition = f"topic '{expiry.topic}', partition {expiry.partition},"
+    return f"Kafka deletes unread records of {partition} in {hours:.1f} h: {expiry.why}"

@@ -1,4 +1,4 @@
-"""Tasks that several DAGs have: a bounded job, and a question to a person."""
+"""Tasks that several DAGs have: a bounded Spark job, and an approval."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,43 +14,45 @@ from include.orchestration.launchers import launch
 from include.settings import ROOT, settings
 
 APPROVE, REJECT = "Approve", "Reject"
-# Airflow's own, whose users stand in its settings.
+# Airflow's simple auth manager, whose users are in Airflow's configuration.
 SIMPLE = "SimpleAuthManager"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """by: who said so. said: in words."""
+    """The decision about an approval. by: the user who decided. said: the decision in words."""
 
     is_approved: bool
     by: str
     said: str
 
 
-def verdict(answer: dict[str, Any] | None, asked_by: str | None) -> Answer:
-    """What came of `approval`. answer: of whoever was asked. asked_by: who may not approve it where others can."""
-    # No answer: somebody marked the question as a success instead of answering it.
+def verdict(answer: dict[str, Any] | None, requester: str | None) -> Answer:
+    """Evaluate an `approval`. answer: Airflow's response. requester: may not approve it if others can."""
+    # Without a response, somebody has marked the task as success instead of answering it.
     user = answer and answer["responded_by_user"]
     if not answer or not user:
         return Answer(False, "", "nobody approved it")
-    by = str(user["name"])
+    approver = str(user["name"])
     if answer["chosen_options"] != [APPROVE]:
-        return Answer(False, by, f"rejected by {by}")
-    if by == asked_by and _needs_four_eyes():
-        return Answer(False, by, f"{by} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)")
-    return Answer(True, by, f"approved by {by}")
+        return Answer(False, approver, f"rejected by {approver}")
+    if approver == requester and _needs_four_eyes():
+        return Answer(
+            False, approver, f"{approver} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)"
+        )
+    return Answer(True, approver, f"approved by {approver}")
 
 
 def _needs_four_eyes() -> bool:
-    wanted = settings().four_eyes
-    return _has_several_users() if wanted is None else wanted
+    setting = settings().four_eyes
+    return _has_several_users() if setting is None else setting
 
 
 def _has_several_users() -> bool:
-    """Of another auth manager nobody here can tell: it is there for several."""
+    """Auth managers other than the simple one are assumed to have several users."""
     if not conf.get("core", "auth_manager").endswith(SIMPLE):
         return True
-    # Then everybody is one and the same.
+    # With this option, everybody is an anonymous admin.
     is_open = conf.getboolean("core", "simple_auth_manager_all_admins")
     return not is_open and len(conf.getlist("core", "simple_auth_manager_users")) > 1
 
@@ -63,8 +65,8 @@ def job(
     retries: int = 0,
     first: Callable[[Context], None] | None = None,
 ) -> SparkSubmitOperator:
-    """One spark-submit of `jobs/<module>.py`. retries: of one that, killed, is ended by its next try. first: is called
-    before, and may skip it.
+    """One spark-submit of `jobs/<module>.py`. retries: for a job whose retry completes a killed one. first: called
+    before the job, and may skip it.
     """
     return SparkSubmitOperator(
         task_id=task_id,
@@ -75,14 +77,14 @@ def job(
         retries=retries,
         retry_delay=timedelta(minutes=1),
         pre_execute=first,
-        # True would find the driver of an earlier try and go green without running anything.
+        # True would find the driver of an earlier try, and succeed without running anything.
         durable=False,
     )
 
 
 def approval(subject: str, body: str) -> HITLOperator:
-    """`approve`: a person says so within 24 hours, or what follows is told that nobody did."""
-    # Not ApprovalOperator: it skips what follows a rejection, which would then not get into the audit.
+    """The task `approve`: a person approves within 24 hours. Otherwise the following task gets a rejection."""
+    # ApprovalOperator would skip the task that writes a rejection to the audit.
     return HITLOperator(
         task_id="approve",
         subject=subject,
@@ -90,7 +92,7 @@ def approval(subject: str, body: str) -> HITLOperator:
         options=[APPROVE, REJECT],
         defaults=REJECT,
         response_timeout=timedelta(hours=24),
-        # Airflow fails what is answered within the second in which it began to wait: then it asks again.
+        # Airflow fails the task if the response arrives within the second in which it began to wait.
         retries=1,
         retry_delay=timedelta(seconds=1),
     )

@@ -1,7 +1,7 @@
-"""Notices, outside Airflow, that the supervisor is not at work, and keeps house; `make up` starts it.
+"""Watches the supervisor from outside Airflow, and cleans up; `make up` starts it.
 
-Airflow is only asked, and only loaded, by child processes, and only when there is something to say. For cron:
-`python -m include.orchestration.watchdog --once` looks once, and its exit code is 1 when the supervisor is late.
+Only child processes load or query Airflow, and only when there is something to report. For cron: `python -m
+include.orchestration.watchdog --once` checks once, with exit code 1 if the supervisor is late.
 """
 
 import argparse
@@ -27,22 +27,22 @@ from include.settings import settings
 EVERY_SECONDS = 30
 HOUSEKEEPING = [sys.executable, "-m", "include.orchestration.housekeeping"]
 HOUSEKEEPING_SECONDS = 3_600
-# `make up` starts it together with the streams, which need the processors first.
+# `make up` starts the watchdog together with the streams, which need the CPUs first.
 FIRST_HOUSEKEEPING_SECONDS = 600
 TELL_TIMEOUT_SECONDS = 60
-# Exit code of include.orchestration.notify when only somebody who adds a connection can help.
+# Exit code of include.orchestration.notify if the Airflow connection is missing.
 NO_CONNECTION = 2
 
 
 @dataclass
 class Watchdog:
-    """Times are of a clock that stands still while the machine sleeps, as the supervisor does.
+    """Times are of the monotonic clock, which stops, like the supervisor, while the machine is suspended.
 
-    late_seconds: how long it may be away.
-    well_at: when the supervisor was last at work, or `make up`, or watching began.
-    answered_at: when the control database did.
-    again_seconds: from one try to reach people to the next.
-    away: the incident of a control database that does not answer. news: messages that stand in no database.
+    late_seconds: how long the supervisor may be silent.
+    again_seconds: the time between two tries to notify.
+    well_at: the last heartbeat of the supervisor or `make up`, or the start of the watchdog.
+    answered_at: the last answer of the control database.
+    away: the incident of a control database that does not answer. news: incidents that are in no database.
     """
 
     late_seconds: float
@@ -55,40 +55,40 @@ class Watchdog:
     told_at: float = -math.inf
 
     def look(self) -> bool:
-        """Whether all is well; an incident begins or ends where that has changed."""
+        """Check once: open or end an incident if the state has changed. Returns whether all is well."""
         try:
             engine = database.connect(settings().control_url)
-            is_well = self._judge(engine, attendance.look(engine))
+            is_well = self._check(engine, attendance.look(engine))
         except Unreachable as error:
             is_well = self._miss_database(str(error))
         self._tell()
         return is_well
 
-    def _judge(self, engine: Engine, seen: Attendance) -> bool:
-        now = time.monotonic()
+    def _check(self, engine: Engine, observed: Attendance) -> bool:
+        now_seconds = time.monotonic()
         if self.away:
             self.news.append(replace(self.away, is_over=True))
-            # Without the database the supervisor could not work either.
-            self.away, self.well_at = None, now
-        self.answered_at = now
-        if seen.shutdown:
-            # Stopped on purpose: nothing is missed, and nothing is over.
-            self.well_at = now
+            # The supervisor could not work without the database.
+            self.away, self.well_at = None, now_seconds
+        self.answered_at = now_seconds
+        if observed.shutdown:
+            # A shutdown neither opens nor ends an incident.
+            self.well_at = now_seconds
             return True
-        for ago in (seen.worked_seconds_ago, seen.started_seconds_ago):
-            self.well_at = max(self.well_at, -math.inf if ago is None else now - max(ago, 0))
-        is_well = now - self.well_at <= self.late_seconds
-        held = incidents.open_of(engine, supervision.NAME)
-        if is_well and held:
-            self._end(engine, *held)
-        elif not is_well and not held:
-            ago = seen.worked_seconds_ago
-            self._begin(engine, "it never was" if ago is None else f"it last was {ago:.0f} s ago")
+        for seconds_ago in (observed.worked_seconds_ago, observed.started_seconds_ago):
+            self.well_at = max(self.well_at, -math.inf if seconds_ago is None else now_seconds - max(seconds_ago, 0))
+        is_well = now_seconds - self.well_at <= self.late_seconds
+        open_incident = incidents.open_of(engine, supervision.NAME)
+        if is_well and open_incident:
+            self._end(engine, *open_incident)
+        elif not is_well and not open_incident:
+            seconds_ago = observed.worked_seconds_ago
+            self._begin(engine, "it never was" if seconds_ago is None else f"it last was {seconds_ago:.0f} s ago")
         return is_well
 
-    def _begin(self, engine: Engine, last: str) -> None:
+    def _begin(self, engine: Engine, last_seen: str) -> None:
         state, cause = diagnose.supervisor()
-        reason = f"the supervisor is not at work, {last}, so nobody restarts a stream that ends: {cause}"
+        reason = f"the supervisor is not at work, {last_seen}, so nobody restarts a stream that ends: {cause}"
         with database.transaction(engine) as connection:
             incidents.begin(connection, supervision.NAME, state, reason)
         self.is_untold = True
@@ -111,12 +111,12 @@ class Watchdog:
         return is_well
 
     def _tell(self) -> None:
-        """A receiver that is away gets it later."""
+        """Notify; a receiver that is unreachable gets the news at a later try."""
         if not (self.news or self.is_untold) or time.monotonic() - self.told_at < self.again_seconds:
             return
         self.told_at = time.monotonic()
-        # Each for itself: what the receiver takes is not sent again with what it refuses.
-        self.news = [one for one in self.news if not _notify("--stdin", news=[one])]
+        # One message per incident, so that an accepted one is not repeated because of a refused one.
+        self.news = [incident for incident in self.news if not _notify("--stdin", news=[incident])]
         if self.is_untold and not self.away and _notify():
             self.is_untold = False
         if not (self.news or self.is_untold):
@@ -124,26 +124,26 @@ class Watchdog:
 
 
 def _notify(*options: str, news: list[Incident] | None = None) -> bool:
-    """Whether there is nothing more to do."""
+    """Returns whether nothing is left to send."""
     command = [sys.executable, "-m", "include.orchestration.notify", *options]
     document = json.dumps([asdict(incident) for incident in news or []])
     try:
-        done = subprocess.run(command, input=document, text=True, timeout=TELL_TIMEOUT_SECONDS)
+        completed = subprocess.run(command, input=document, text=True, timeout=TELL_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         _say(f"nobody could be told: {error}")
         return False
-    return done.returncode in (0, NO_CONNECTION)
+    return completed.returncode in (0, NO_CONNECTION)
 
 
 @dataclass
 class Housekeeper:
-    """Cuts logs that are long at once, and has the rest cleaned up by a child process, the first time at `next_at`."""
+    """Rotates long logs at each check, and starts the housekeeping as a child process, the first time at `next_at`."""
 
     next_at: float
     child: subprocess.Popen[bytes] | None = None
 
     def look(self) -> None:
-        """Never waits for the child."""
+        """Check once, without waiting for the child."""
         for log in leftovers.rotate():
             _say(f"{log} was long, and is put aside")
         is_done = self.child is None or self.child.poll() is not None
@@ -152,8 +152,8 @@ class Housekeeper:
             self.child = subprocess.Popen(HOUSEKEEPING)
 
 
-def _say(what: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}", flush=True)
+def _say(message: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
 
 
 def main() -> int:
@@ -164,15 +164,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.once:
         return 0 if Watchdog(options.late, 0, -math.inf, -math.inf).look() else 1
-    # What happened before it watched is not held against the supervisor, which may just have been started.
+    # The silence before its start does not count: the supervisor may just have been started.
     watchdog = Watchdog(options.late, 2 * options.every, time.monotonic(), time.monotonic())
     housekeeper = Housekeeper(time.monotonic() + FIRST_HOUSEKEEPING_SECONDS)
     while True:
-        for look in (watchdog.look, housekeeper.look):
+        for check in (watchdog.look, housekeeper.look):
             try:
-                look()
+                check()
             except Exception:
-                # It has to outlive whatever it watches, whatever that does.
+                # The watchdog must survive every error.
                 traceback.print_exc()
         time.sleep(options.every)
 

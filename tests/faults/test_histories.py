@@ -23,7 +23,7 @@ from tests.support.rewinds import Rewinds, moment_of
 
 ROUNDS = 20 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "11"))
-STEPS = ("_planned_anew", "_in_window", "_begin_generations", "_require_right", "_refresh", "_difference")
+STEPS = ("_replan", "_in_window", "_begin_generations", "_require_restored", "_refresh", "_difference")
 
 
 class History:

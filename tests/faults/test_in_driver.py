@@ -118,9 +118,9 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
 
     def look_around(*given) -> None:
         flow, version = running.host._flows[silver.flow], Log(settings().table_path(silver.name)).newest
-        looks = flow._looks
+        looks = flow._gate_polls
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
-        wait_until(lambda: flow._looks > looks + 5, 60)
+        wait_until(lambda: flow._gate_polls > looks + 5, 60)
         assert Log(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
         commands.execute(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
         wait_until(lambda: running.query(silver) is None, 60)

@@ -98,7 +98,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
         chain.topic.send(2)
         run_once(chain.bronze)
         shown = running.host._flows[silver.name]
-        wait_until(lambda: shown._looks > 5, 60)
+        wait_until(lambda: shown._gate_polls > 5, 60)
         assert log(silver).newest == before, "its batch is planned, and waits at the gate"
         assert running.query(silver).isActive
         keeper.leave(window.name)

@@ -254,7 +254,7 @@ POINTS = {
     "it is filled": (shadow_table, "fill", "behind"),
     "its flows are stopped": (engine_backfill.backfills, "stop_readers", "behind"),
     "it has read on": (shadow_table, "read_on", "behind"),
-    "a generation is begun": (shadow_swap, "_begin", "behind"),
+    "a generation is begun": (shadow_swap, "_begin_generation", "behind"),
     "rows stand in the quarantine": (shadow_swap, "_add_to_quarantine", "behind"),
     "the table is to be replaced": (shadow_swap.table_rows, "in_few_files", "before"),
     "the table is replaced": (shadow_swap, "settle", "before"),
@@ -330,7 +330,7 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
     def fail(*_):
         raise Unreachable("the disk is away")
 
-    for point in ("_begin", "_stored"):
+    for point in ("_begin_generation", "_stored"):
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
             patched.setattr(shadow_swap, point, fail)
             made.run(files, as_a_whole=True)

@@ -44,7 +44,7 @@ def wait_until_it_waits(driver: Driver, table: Table) -> None:
     """Between two triggers, under the driver's clock."""
 
     def waits() -> bool:
-        found = driver.host._pacer._beats.get(table.flow)
+        found = driver.host._pacer._triggers.get(table.flow)
         return bool(found and found.clock and not found.query.status["isTriggerActive"])
 
     wait_until(waits, 120)
@@ -68,7 +68,7 @@ def looks_at_unchanged_logs_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None
 
 def begin(driver: Driver, table: Table) -> None:
     """Its next batch, without waiting for its interval."""
-    driver.host._pacer._beats[table.flow].clock.fire()
+    driver.host._pacer._triggers[table.flow].clock.fire()
 
 
 def batches(table: Table) -> int:

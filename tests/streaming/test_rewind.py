@@ -135,7 +135,7 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
 
 
 PHASES = {
-    "its flows have stopped": ("_planned_anew", 0),
+    "its flows have stopped": ("_replan", 0),
     "nothing is put back yet": ("_in_window", 0),
     "the source is put back": ("_in_window", 1),
     "all is put back": ("_begin_generations", 0),

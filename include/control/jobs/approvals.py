@@ -1,4 +1,4 @@
-"""What a person has approved, written where the job looks before it begins: no task of Airflow stands for that."""
+"""Approvals of rewinds. The rewind job checks them itself before it begins: it does not depend on an Airflow task."""
 
 from sqlalchemy import Engine, select
 
@@ -10,22 +10,26 @@ from include.control.store.job_schema import approvals
 from include.errors import UsageError
 
 
-def approve(engine: Engine, one: Rewind, by: str) -> None:
-    """It may be begun; who approved it goes into the audit."""
+def approve(engine: Engine, rewind: Rewind, approver: str) -> None:
+    """Record that a rewind may begin, and who approved it, in the table `approval` and in the audit. Raises
+    Unreachable.
+    """
     with database.transaction(engine) as connection:
-        values = {"job": rewinds.of_job(one.number), "who": by, "at": database.now(connection)}
+        values = {"job": rewinds.of_job(rewind.number), "who": approver, "at": database.now(connection)}
         connection.execute(database.insert(connection, approvals).values(values).on_conflict_do_nothing())
-        commands.record(connection, one.who, "rewind", one.table, one.reason, f"to {one.moment}: approved by {by}")
+        commands.record(
+            connection, rewind.who, "rewind", rewind.table, rewind.reason, f"to {rewind.moment}: approved by {approver}"
+        )
 
 
-def require(engine: Engine, one: Rewind) -> None:
-    """Raises UsageError where nobody has approved it; one that has begun is to be ended in any case."""
-    if one.is_begun:
+def require(engine: Engine, rewind: Rewind) -> None:
+    """Raises UsageError if nobody has approved the rewind. A rewind that has begun needs no approval to complete."""
+    if rewind.is_begun:
         return
     with database.reading(engine) as connection:
-        own = select(approvals.c.who).where(approvals.c.job == rewinds.of_job(one.number))
-        if connection.execute(own).first() is None:
+        approval = select(approvals.c.who).where(approvals.c.job == rewinds.of_job(rewind.number))
+        if connection.execute(approval).first() is None:
             raise UsageError(
-                f"{one.table}: rewind {one.number} is not begun, as nobody has approved it: approve it in Airflow, or "
-                f"begin it with --approved-by NAME"
+                f"{rewind.table}: rewind {rewind.number} is not begun, as nobody has approved it: approve it in "
+                f"Airflow, or begin it with --approved-by NAME"
             )

@@ -1,6 +1,7 @@
-"""Backfills that a running driver is asked to do: a process of their own takes longer to start than most of them take.
+"""Requests for backfills that a running driver executes. Starting a separate process takes longer than most backfills.
 
-What is asked for stays so until a driver has said how it ended. So the next one takes up what a dead one has left.
+A request is stored until a driver has reported how its backfill ended, so the next driver resumes the backfill of a
+driver that died.
 """
 
 from dataclasses import dataclass
@@ -11,20 +12,20 @@ from include.control import lease
 from include.control.jobs import backfills, giving_up
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
-from include.control.store.job_schema import backfills as rows
+from include.control.store.job_schema import backfills as backfill_table
 from include.control.store.job_schema import requests
 from include.errors import FlowFailed
 from include.validation.slices import Slice
 
-# What has ended that many drivers may be the reason for it, and their streams stand still each time.
+# A backfill that ended this many drivers may have caused that, and each time their streams stop.
 TRIES = 2
 
 
 @dataclass(frozen=True)
 class BackfillStatus:
-    """How far a backfill has come that a driver was asked for. said: in words. is_done: with all tables below it.
-
-    is_in_hand: somebody does it, or the driver does another one first. failure: why it came to nothing.
+    """The progress of a backfill or window that a driver was asked for. said: the progress in words. is_done: complete,
+    with all tables below it. is_in_hand: a job or driver executes it, or its driver executes another one first.
+    failure: why it failed.
     """
 
     said: str
@@ -33,44 +34,47 @@ class BackfillStatus:
     failure: str | None = None
 
 
-def ask(engine: Engine, table: str, range_: Slice, who: str, driver: str) -> int | None:
-    """Enter a backfill that this driver is to do, or take up the same where nobody is at it; returns its number.
+def ask(engine: Engine, table: str, range_: Slice, requester: str, driver: str) -> int | None:
+    """Request a backfill from a driver, and return its number. An equal request that no driver has started is reused.
 
-    None, and nothing is entered, where no such driver lives. Raises UsageError where it was given up, and Unreachable.
+    Returns None, and stores nothing, if the driver is not alive. Raises UsageError if this run's backfill was given up,
+    and Unreachable.
     """
     with database.reading(engine) as connection:
         if lease.of_driver(driver) not in lease.alive(connection):
             return None
-        waiting = _waiting(connection, table, range_)
-    giving_up.require_wanted(engine, table, range_, who)
-    number = waiting or backfills.begin(engine, table, range_, who).number
+        unstarted = _find_unstarted(connection, table, range_)
+    giving_up.require_wanted(engine, table, range_, requester)
+    number = unstarted or backfills.begin(engine, table, range_, requester).number
     with database.transaction(engine) as connection:
         values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}
         statement = database.insert(connection, requests).values(root=number, **values)
         connection.execute(statement.on_conflict_do_nothing())
-        fresh = (rows.c.number == number) & (rows.c.phase == backfills.PLANNED)
-        connection.execute(update(rows).where(fresh).values(said=f"driver '{driver}' is asked to do it"))
+        is_planned = (backfill_table.c.number == number) & (backfill_table.c.phase == backfills.PLANNED)
+        connection.execute(update(backfill_table).where(is_planned).values(said=f"driver '{driver}' is asked to do it"))
     return number
 
 
-def _waiting(connection: Connection, table: str, range_: Slice) -> int | None:
-    """The number of the same one, if a driver is asked for it that has not begun."""
+def _find_unstarted(connection: Connection, table: str, range_: Slice) -> int | None:
+    """The number of the backfill of the same table and range, if it is requested and no driver has started it."""
     begins, ends = range_.texts
-    same = (
-        (rows.c.target == table) & rows.c.begins.is_not_distinct_from(begins) & rows.c.ends.is_not_distinct_from(ends)
+    is_same_range = (
+        (backfill_table.c.target == table)
+        & backfill_table.c.begins.is_not_distinct_from(begins)
+        & backfill_table.c.ends.is_not_distinct_from(ends)
     )
-    asked = select(rows.c.number).join(requests, requests.c.root == rows.c.number)
-    return connection.execute(asked.where(same, requests.c.tries == 0)).scalars().first()
+    requested = select(backfill_table.c.number).join(requests, requests.c.root == backfill_table.c.number)
+    return connection.execute(requested.where(is_same_range, requests.c.tries == 0)).scalars().first()
 
 
 def begin(engine: Engine, root: int) -> Backfill | None:
-    """For the driver that is asked: it begins now. None where it is asked no more.
+    """Count a try, and return the backfill for the driver to execute. Returns None if the request was withdrawn.
 
-    Raises FlowFailed where that has ended too many drivers before, and Unreachable.
+    Raises FlowFailed if too many drivers have ended during this backfill, and Unreachable.
     """
     with database.transaction(engine) as connection:
-        same = requests.c.root == root
-        tries = connection.execute(select(requests.c.tries).where(same).with_for_update()).scalar_one_or_none()
+        is_requested = requests.c.root == root
+        tries = connection.execute(select(requests.c.tries).where(is_requested).with_for_update()).scalar_one_or_none()
         if tries is None:
             return None
         if tries >= TRIES:
@@ -78,48 +82,50 @@ def begin(engine: Engine, root: int) -> Backfill | None:
                 f"backfill {root}: {tries} tries inside a driver came to no end, which it may be the reason for: do it "
                 f"in a process of its own, spark-submit jobs/backfill.py"
             )
-        connection.execute(update(requests).where(same).values(tries=tries + 1))
+        connection.execute(update(requests).where(is_requested).values(tries=tries + 1))
     return backfills.find(engine, root)
 
 
 def end(engine: Engine, root: int) -> None:
-    """No driver is asked for it any more: it is done, or somebody else is to do it."""
+    """Withdraw the request: the backfill is done, or another process will do it. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(delete(requests).where(requests.c.root == root))
 
 
 def leave(engine: Engine, root: int) -> None:
-    """Its driver had to end before it was done: the next one is to do it."""
+    """Return the request for the next driver, because this one ends before the backfill is done. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(update(requests).where(requests.c.root == root).values(tries=0))
 
 
 def fail(engine: Engine, root: int, failure: str) -> None:
-    """It failed, and no driver is asked for it any more. What somebody else is at keeps its own words."""
+    """Withdraw the request. Store the failure unless another job has taken over the backfill. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(delete(requests).where(requests.c.root == root))
         if backfills.of_job(root) not in lease.alive(connection):
-            left = (rows.c.root == root) & rows.c.ended_at.is_(None)
-            connection.execute(update(rows).where(left).values(failure=failure))
+            is_unfinished = (backfill_table.c.root == root) & backfill_table.c.ended_at.is_(None)
+            connection.execute(update(backfill_table).where(is_unfinished).values(failure=failure))
 
 
 def standing(engine: Engine, root: int) -> BackfillStatus:
-    """For whoever waits for it. Raises Unreachable."""
-    # In this order: a driver first ends its work, then says so.
+    """The status of a requested backfill, for the task that waits for it. Raises Unreachable."""
+    # Read requests before backfills: a driver completes its work first and withdraws the request afterwards.
     with database.reading(engine) as connection:
-        asked = connection.execute(select(requests).where(requests.c.root == root)).one_or_none()
-        alive = lease.alive(connection)
-        busy = {row.driver for row in connection.execute(select(requests)) if backfills.of_job(row.root) in alive}
-    left = backfills.undone(engine, root)
-    if not left:
+        request = connection.execute(select(requests).where(requests.c.root == root)).one_or_none()
+        holders = lease.alive(connection)
+        busy_drivers = {
+            row.driver for row in connection.execute(select(requests)) if backfills.of_job(row.root) in holders
+        }
+    unfinished = backfills.undone(engine, root)
+    if not unfinished:
         is_given_up = backfills.find(engine, root).phase == backfills.GIVEN_UP
-        said = "it was given up" if is_given_up else "it is done"
-        return BackfillStatus(said, is_done=not is_given_up, failure=said if is_given_up else None)
-    now = max(left, key=lambda one: one.phase_at)
-    if backfills.of_job(root) in alive:
-        return BackfillStatus(f"{now.table}: {now.phase}: {now.said}", is_in_hand=True)
-    if asked is None:
-        return BackfillStatus("no driver is asked for it", failure=now.failure)
-    if asked.driver in busy:
-        return BackfillStatus(f"driver '{asked.driver}' does another one first", is_in_hand=True)
-    return BackfillStatus(f"driver '{asked.driver}' is asked to do it")
+        message = "it was given up" if is_given_up else "it is done"
+        return BackfillStatus(message, is_done=not is_given_up, failure=message if is_given_up else None)
+    latest = max(unfinished, key=lambda backfill: backfill.phase_at)
+    if backfills.of_job(root) in holders:
+        return BackfillStatus(f"{latest.table}: {latest.phase}: {latest.said}", is_in_hand=True)
+    if request is None:
+        return BackfillStatus("no driver is asked for it", failure=latest.failure)
+    if request.driver in busy_drivers:
+        return BackfillStatus(f"driver '{request.driver}' does another one first", is_in_hand=True)
+    return BackfillStatus(f"driver '{request.driver}' is asked to do it")

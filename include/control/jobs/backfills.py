@@ -1,7 +1,4 @@
-"""Backfills as they are remembered: how far each has come, and which readers it has stopped.
-
-Whoever dies in the middle of one leaves here what the next try needs to end it.
-"""
+"""The stored state of backfills, from which a retry completes the backfill of a job that died."""
 
 import uuid
 from collections.abc import Collection, Iterable
@@ -25,11 +22,10 @@ DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up
 
 @dataclass(frozen=True)
 class Backfill:
-    """One table's part. root: the number of the one that somebody asked for, which may be this.
-
-    key: its commits carry it. readers: the flows it has stopped, with what was wanted of each and why. version: that
-    replaced its range. Moments are seconds since 1970 by the control database's clock. is_held: its job lives, or the
-    driver that is asked to do it. alone: no other table is to follow; its commit says that too.
+    """The backfill of one table. root: the number of the requested backfill, possibly this one. key: identifies its
+    commits. readers: the flows it has stopped, each with the state and reason wanted before. version: the table version
+    that replaced the range. Times are seconds since 1970 by the control database's clock. is_held: its job or its
+    driver is alive. alone: tables below are not backfilled; the commit records that too.
     """
 
     number: int
@@ -53,181 +49,184 @@ class Backfill:
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether it was begun, is not done, and nobody is at it."""
+        """Whether it is unfinished and no live job or driver executes it."""
         return self.ended_at is None and not self.is_held
 
 
 @dataclass(frozen=True)
 class Follower:
-    """A table that reads one whose range is replaced. range: of it to be made again, or why nobody can."""
+    """A table below a backfilled one. range: the range of it to recompute, or why that is impossible."""
 
     table: str
     range: Slice | str
 
 
 def of_job(root: int) -> str:
-    """The name of the lease that the job of a backfill holds while it lives."""
+    """The name of the lease that the backfill's job holds while it is alive."""
     return f"backfill {root}"
 
 
 def find(engine: Engine, number: int) -> Backfill:
-    """Raises UsageError where there is none, and Unreachable."""
+    """Raises UsageError if no backfill has this number, and Unreachable."""
     with database.reading(engine) as connection:
         return _read(connection, number)
 
 
-def begin(engine: Engine, table: str, range_: Slice, who: str) -> Backfill:
-    """Enter one, or take up the same where its job has died before it had done all of it. Raises Unreachable."""
-    left = backfills.c.ended_at.is_(None)
+def begin(engine: Engine, table: str, range_: Slice, requester: str) -> Backfill:
+    """Store a new backfill, or return the same unfinished one of a job that died. Raises Unreachable."""
+    is_unfinished = backfills.c.ended_at.is_(None)
     with database.transaction(engine) as connection:
-        roots = connection.execute(select(backfills.c.root).where(left)).scalars().all()
-        own = backfills.c.number.in_(roots) & (backfills.c.target == table)
-        for row in connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all():
-            found = _of(connection, row)
-            if found.range == range_ and not found.is_held:
-                return found
-        return _read(connection, _insert(connection, table, range_, who, None))
+        roots = connection.execute(select(backfills.c.root).where(is_unfinished)).scalars().all()
+        is_of_table = backfills.c.number.in_(roots) & (backfills.c.target == table)
+        for row in connection.execute(select(backfills).where(is_of_table).order_by(backfills.c.number)).all():
+            backfill = _to_backfill(connection, row)
+            if backfill.range == range_ and not backfill.is_held:
+                return backfill
+        return _read(connection, _insert(connection, table, range_, requester, None))
 
 
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
-    """Those that have stopped readers of the table. For whoever holds its window: the jobs of all others are dead."""
-    own = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
+    """Unfinished backfills that have stopped readers of the table. Their jobs are dead: the caller holds its window."""
+    is_interrupted = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
     with database.reading(engine) as connection:
-        rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
-        return [_of(connection, row) for row in rows]
+        rows = connection.execute(select(backfills).where(is_interrupted).order_by(backfills.c.number)).all()
+        return [_to_backfill(connection, row) for row in rows]
 
 
 def at_work(connection: Connection) -> list[Backfill]:
-    """Those that are not done and whose job lives, or has stopped readers. Oldest first."""
-    left = select(backfills).where(backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
-    found = [_of(connection, row) for row in connection.execute(left).all()]
-    return [one for one in found if one.is_held or one.readers]
+    """The unfinished backfills whose job is alive or that have stopped readers, oldest first."""
+    unfinished = select(backfills).where(backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
+    candidates = [_to_backfill(connection, row) for row in connection.execute(unfinished).all()]
+    return [backfill for backfill in candidates if backfill.is_held or backfill.readers]
 
 
 def undone(engine: Engine, root: int) -> list[Backfill]:
-    """What is left to do of one that somebody asked for."""
+    """The unfinished backfills of one request. Raises Unreachable."""
     with database.reading(engine) as connection:
-        own = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
-        rows = connection.execute(select(backfills).where(own).order_by(backfills.c.number)).all()
-        return [_of(connection, row) for row in rows]
+        is_unfinished = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
+        rows = connection.execute(select(backfills).where(is_unfinished).order_by(backfills.c.number)).all()
+        return [_to_backfill(connection, row) for row in rows]
 
 
 def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Backfill]:
-    """Newest first. Raises Unreachable."""
-    chosen = backfills.c.target == table if table else backfills.c.number > 0
+    """The newest backfills of the table, or of all tables, newest first. Raises Unreachable."""
+    selected = backfills.c.target == table if table else backfills.c.number > 0
     with database.reading(engine) as connection:
-        rows = connection.execute(select(backfills).where(chosen).order_by(backfills.c.number.desc()).limit(limit))
-        return [_of(connection, row) for row in rows.all()]
+        rows = connection.execute(select(backfills).where(selected).order_by(backfills.c.number.desc()).limit(limit))
+        return [_to_backfill(connection, row) for row in rows.all()]
 
 
-def say(engine: Engine, number: int, phase: str, said: str) -> None:
-    """How far it has come."""
-    print(f"sluice: backfill {number}: {phase}: {said}", flush=True)
+def say(engine: Engine, number: int, phase: str, message: str) -> None:
+    """Store the phase and a progress message, and print them. Raises Unreachable."""
+    print(f"sluice: backfill {number}: {phase}: {message}", flush=True)
     with database.transaction(engine) as connection:
         now = database.now(connection)
-        _set(connection, number, phase=phase, said=said, failure=None, phase_at=now)
+        _update(connection, number, phase=phase, said=message, failure=None, phase_at=now)
 
 
-def stop_readers(engine: Engine, one: Backfill, flows: Collection[str]) -> None:
-    """Want these flows stopped, and remember what was wanted of them: what an earlier try has remembered stays.
+def stop_readers(engine: Engine, backfill: Backfill, flows: Collection[str]) -> None:
+    """Set these flows to stopped, and store what was wanted of them, unless an earlier try has stored it.
 
-    Raises FlowFailed where a rewind has begun and is not done with one of them: its table reads what is replaced.
+    Raises FlowFailed if an unfinished rewind holds one of the flows, because its table reads the replaced rows.
     """
     with database.transaction(engine) as connection:
         database.serialize(connection, "jobs")
-        if others := held_flows.rewinds_of(connection, set(flows) - set(one.readers)):
+        if rewinds := held_flows.rewinds_of(connection, set(flows) - set(backfill.readers)):
             raise FlowFailed(
-                f"{one.table}: {others} is not done with a flow that reads it: nothing was replaced; end that one, or "
-                f"give it up (action give up), and run the backfill again",
+                f"{backfill.table}: {rewinds} is not done with a flow that reads it: nothing was replaced; end that "
+                f"one, or give it up (action give up), and run the backfill again",
                 "REWIND_UNFINISHED",
             )
-        why = f"backfill {one.number} of {one.table} replaces rows that it reads"
-        paused_flows.stop(connection, f"backfill {one.number}", flows, one.who, why)
+        reason = f"backfill {backfill.number} of {backfill.table} replaces rows that it reads"
+        paused_flows.stop(connection, f"backfill {backfill.number}", flows, backfill.who, reason)
 
 
-def fail(engine: Engine, one: Backfill, failure: str) -> None:
-    """It has failed before it replaced anything: what was wanted of its readers is wanted again."""
+def fail(engine: Engine, backfill: Backfill, failure: str) -> None:
+    """Store a failure from before the replace, and restore what was wanted of the readers. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        paused_flows.resume(connection, f"backfill {one.number}", one.who)
-        _set(connection, one.number, failure=failure)
+        paused_flows.resume(connection, f"backfill {backfill.number}", backfill.who)
+        _update(connection, backfill.number, failure=failure)
 
 
-def note(engine: Engine, one: Backfill, failure: str) -> None:
-    """It has failed behind that."""
+def note(engine: Engine, backfill: Backfill, failure: str) -> None:
+    """Store a failure from after the replace. The readers stay stopped until a retry succeeds. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        _set(connection, one.number, failure=failure)
+        _update(connection, backfill.number, failure=failure)
 
 
 def finish(
-    engine: Engine, one: Backfill, version: int | None, rows: tuple[int, int], followers: Iterable[Follower]
+    engine: Engine, backfill: Backfill, version: int | None, rows: tuple[int, int], followers: Iterable[Follower]
 ) -> None:
-    """Its range is replaced, by this version: its readers go on behind it, in a new generation, and what was made of
-    the old rows is stale until it is made again. One transaction, so that a kill leaves all of that or nothing.
+    """Complete the backfill: `version` has replaced its range. rows: how many the range held before, and holds now.
 
-    A flow of the table itself goes on where it stood, or has its new generation already.
+    One transaction, so a kill cannot leave half of it. The readers resume in a new generation after that version. The
+    followers are STALE until they are recomputed. A flow of the table itself keeps its position or its new generation.
     """
     before, after = rows
+    requester, reason = backfill.who, f"behind backfill {backfill.number}"
     with database.transaction(engine) as connection:
-        for flow in paused_flows.resume(connection, f"backfill {one.number}", one.who):
-            if table_of(flow) == one.table:
+        for flow in paused_flows.resume(connection, f"backfill {backfill.number}", requester):
+            if table_of(flow) == backfill.table:
                 continue
-            values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind backfill {one.number}"}
+            values = {"flow": flow, "accepts_loss": False, "who": requester, "reason": reason}
             statement = database.insert(connection, resets).values(values)
             connection.execute(statement.on_conflict_do_nothing())
         for follower in followers:
-            _follow(connection, one, follower)
-        stale_tables.end(connection, one.table, one.range)
-        outdated_rows.end(connection, one.table, one.range, one.planned_at)
-        _supersede(connection, one)
+            _mark_follower(connection, backfill, follower)
+        stale_tables.end(connection, backfill.table, backfill.range)
+        outdated_rows.end(connection, backfill.table, backfill.range, backfill.planned_at)
+        _close_covered(connection, backfill)
         now = database.now(connection)
-        said = f"{before:,} rows before, {after:,} after"
+        message = f"{before:,} rows before, {after:,} after"
         values = {"version": version, "rows_before": before, "rows_after": after, "phase_at": now, "ended_at": now}
-        _set(connection, one.number, phase=DONE, said=said, failure=None, **values)
-        commands.record(connection, one.who, "backfill", one.table, str(one.range), said)
+        _update(connection, backfill.number, phase=DONE, said=message, failure=None, **values)
+        commands.record(connection, requester, "backfill", backfill.table, str(backfill.range), message)
 
 
-def forget(connection: Connection, table: str, since: float, why: str) -> None:
-    """What was planned for a table since then, in seconds since 1970, and is not done, will not be."""
-    own = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & (backfills.c.planned_at > since)
-    values = {"phase": DONE, "said": why, "failure": None, "ended_at": database.now(connection)}
-    connection.execute(update(backfills).where(own).values(values))
+def forget(connection: Connection, table: str, since: float, reason: str) -> None:
+    """Close the unfinished backfills of a table that were planned after `since`, in seconds since 1970."""
+    is_later = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & (backfills.c.planned_at > since)
+    values = {"phase": DONE, "said": reason, "failure": None, "ended_at": database.now(connection)}
+    connection.execute(update(backfills).where(is_later).values(values))
 
 
-def _follow(connection: Connection, one: Backfill, follower: Follower) -> None:
-    replaced = f"{one.table} was backfilled {one.range}, and {follower.table} was made of what it held before"
+def _mark_follower(connection: Connection, backfill: Backfill, follower: Follower) -> None:
+    cause = f"{backfill.table} was backfilled {backfill.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):
-        why, range_ = f"{replaced}: {stale_tables.awaits(one.root)}", follower.range
-        same = (backfills.c.root == one.root) & (backfills.c.target == follower.table) & backfills.c.ended_at.is_(None)
-        if connection.execute(select(backfills.c.number).where(same)).first() is None:
-            _insert(connection, follower.table, range_, one.who, one.root)
+        reason, range_ = f"{cause}: {stale_tables.awaits(backfill.root)}", follower.range
+        is_same = (backfills.c.root == backfill.root) & (backfills.c.target == follower.table)
+        unfinished = select(backfills.c.number).where(is_same, backfills.c.ended_at.is_(None))
+        if connection.execute(unfinished).first() is None:
+            _insert(connection, follower.table, range_, backfill.who, backfill.root)
     else:
-        why, range_ = f"{replaced}: {follower.range}", one.range
-    stale_tables.mark(connection, follower.table, range_, why)
+        reason, range_ = f"{cause}: {follower.range}", backfill.range
+    stale_tables.mark(connection, follower.table, range_, reason)
 
 
-def _supersede(connection: Connection, one: Backfill) -> None:
-    """What another job has left undone inside the same range is done now."""
-    others = (backfills.c.target == one.table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_(None)
-    begins, ends = one.range.texts
+def _close_covered(connection: Connection, backfill: Backfill) -> None:
+    """Close the other unfinished backfills inside the same range: this one has done their work."""
+    is_covered = (backfills.c.target == backfill.table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_(None)
+    begins, ends = backfill.range.texts
     if begins is not None:
-        others &= (backfills.c.begins >= begins) & (backfills.c.ends <= ends)
-    for row in connection.execute(select(backfills).where(others, backfills.c.number != one.number)).all():
-        if not _of(connection, row).is_held:
-            said, now = f"backfill {one.number} did it", database.now(connection)
-            _set(connection, row.number, phase=DONE, said=said, failure=None, ended_at=now)
+        is_covered &= (backfills.c.begins >= begins) & (backfills.c.ends <= ends)
+    for row in connection.execute(select(backfills).where(is_covered, backfills.c.number != backfill.number)).all():
+        if not _to_backfill(connection, row).is_held:
+            message, now = f"backfill {backfill.number} did it", database.now(connection)
+            _update(connection, row.number, phase=DONE, said=message, failure=None, ended_at=now)
 
 
-def _insert(connection: Connection, table: str, range_: Slice, who: str, root: int | None) -> int:
+def _insert(connection: Connection, table: str, range_: Slice, requester: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
-    values: dict[str, Any] = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex, "who": who}
-    values |= {"root": root or 0, "phase": PLANNED, "said": str(range_), "planned_at": now, "phase_at": now}
+    values: dict[str, Any] = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex}
+    values |= {"who": requester, "root": root or 0, "phase": PLANNED, "said": str(range_)}
+    values |= {"planned_at": now, "phase_at": now}
     number = int(connection.execute(insert(backfills).values(values).returning(backfills.c.number)).scalar_one())
     if root is None:
-        _set(connection, number, root=number)
+        _update(connection, number, root=number)
     return number
 
 
-def _set(connection: Connection, number: int, **values: Any) -> None:
+def _update(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(backfills).where(backfills.c.number == number).values(values))
 
 
@@ -235,13 +234,13 @@ def _read(connection: Connection, number: int) -> Backfill:
     row = connection.execute(select(backfills).where(backfills.c.number == number)).one_or_none()
     if row is None:
         raise UsageError(f"there is no backfill {number}: python -m include.ledger backfills lists them")
-    return _of(connection, row)
+    return _to_backfill(connection, row)
 
 
-def _of(connection: Connection, row: Row[Any]) -> Backfill:
+def _to_backfill(connection: Connection, row: Row[Any]) -> Backfill:
     readers = held_flows.read(row.readers)
-    asked = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
-    is_held = not {of_job(row.root), lease.of_driver(asked or "")}.isdisjoint(lease.alive(connection))
+    driver = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
+    is_held = not {of_job(row.root), lease.of_driver(driver or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
         *(row.number, row.root, row.target, stored(row.begins, row.ends), row.key, row.who, row.phase, row.said),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),

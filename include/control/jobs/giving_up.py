@@ -1,4 +1,4 @@
-"""Ends jobs that nobody will end: their flows go on, and what is not as it should be is STALE."""
+"""Gives up jobs that nobody will complete. Their flows resume, and tables with wrong or missing rows become STALE."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from include.control.store.schema import resets
 from include.errors import UsageError
 from include.validation.slices import Slice
 
-# Who asks by no run of Airflow, whose next command is another wish.
+# The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
 BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
 class Halfway:
-    """A rewind that has put back some tables. put_back: those. anew: the flows that have yet to begin a generation
-    behind that. stale: tables that hold what is undone above them, or lack what they need, each with why.
+    """The state in which a rewind is given up. put_back: the tables it has already restored. anew: the flows that still
+    have to begin a new generation after that. stale: by table, why it holds undone rows or lacks rows.
     """
 
     put_back: Collection[str] = ()
@@ -31,35 +31,35 @@ class Halfway:
     stale: Mapping[str, str] = field(default_factory=dict)
 
 
-def rewind(connection: Connection, one: Rewind, said: str, left: Halfway) -> None:
-    """In one transaction, so that no flow starts before it is known where: one whose table was put back would leave out
-    what is undone if it went on where it stood.
+def rewind(connection: Connection, job: Rewind, message: str, remains: Halfway) -> None:
+    """Give up a rewind. One transaction stores all of it, because no flow may start before its new generation is known:
+    on a restored table it would resume where it stopped and leave out the undone rows.
     """
-    rewinds.end(connection, one, rewinds.GIVEN_UP, said)
-    rewinds.undo(connection, one, left.put_back)
-    for table, why in left.stale.items():
-        stale_tables.mark(connection, table, Slice(), why)
-    for flow in left.anew:
-        values = {"flow": flow, "accepts_loss": False, "who": one.who, "reason": f"behind rewind {one.number}"}
+    rewinds.end(connection, job, rewinds.GIVEN_UP, message)
+    rewinds.undo(connection, job, remains.put_back)
+    for table, reason in remains.stale.items():
+        stale_tables.mark(connection, table, Slice(), reason)
+    for flow in remains.anew:
+        values = {"flow": flow, "accepts_loss": False, "who": job.who, "reason": f"behind rewind {job.number}"}
         connection.execute(database.insert(connection, resets).values(values).on_conflict_do_nothing())
 
 
-def backfill(connection: Connection, one: Backfill, said: str) -> None:
-    """One that has replaced nothing: its table stays as it is, and STALE where it was to follow another."""
-    paused_flows.resume(connection, f"backfill {one.number}", one.who)
+def backfill(connection: Connection, job: Backfill, message: str) -> None:
+    """Give up a backfill that has replaced nothing. Its table becomes STALE if it was to follow another table."""
+    paused_flows.resume(connection, f"backfill {job.number}", job.who)
     now = database.now(connection)
-    values = {"phase": jobs.GIVEN_UP, "said": said, "failure": None, "phase_at": now, "ended_at": now}
-    connection.execute(update(backfills).where(backfills.c.number == one.number).values(values))
-    stale_tables.leave(connection, one.table, one.root)
-    commands.record(connection, one.who, "backfill", one.table, str(one.range), f"{jobs.GIVEN_UP}: {said}")
+    values = {"phase": jobs.GIVEN_UP, "said": message, "failure": None, "phase_at": now, "ended_at": now}
+    connection.execute(update(backfills).where(backfills.c.number == job.number).values(values))
+    stale_tables.leave(connection, job.table, job.root)
+    commands.record(connection, job.who, "backfill", job.table, str(job.range), f"{jobs.GIVEN_UP}: {message}")
 
 
-def require_wanted(engine: Engine, table: str, range_: Slice, who: str) -> None:
-    """Raises UsageError where the same was given up that this run has asked for: its retry is not to begin it again."""
+def require_wanted(engine: Engine, table: str, range_: Slice, requester: str) -> None:
+    """Raises UsageError if the same run's backfill of this range was given up: a retry must not begin it again."""
     begins, ends = range_.texts
-    same = (backfills.c.target == table) & (backfills.c.who == who) & (backfills.c.phase == jobs.GIVEN_UP)
-    same &= backfills.c.begins.is_not_distinct_from(begins) & backfills.c.ends.is_not_distinct_from(ends)
+    is_given_up = (backfills.c.target == table) & (backfills.c.who == requester) & (backfills.c.phase == jobs.GIVEN_UP)
+    is_given_up &= backfills.c.begins.is_not_distinct_from(begins) & backfills.c.ends.is_not_distinct_from(ends)
     with database.reading(engine) as connection:
-        number = connection.execute(select(backfills.c.number).where(same)).scalars().first()
-    if number is not None and who != BY_HAND:
-        raise UsageError(f"{table} {range_}: backfill {number} of run '{who}' was given up: trigger another run")
+        number = connection.execute(select(backfills.c.number).where(is_given_up)).scalars().first()
+    if number is not None and requester != BY_HAND:
+        raise UsageError(f"{table} {range_}: backfill {number} of run '{requester}' was given up: trigger another run")

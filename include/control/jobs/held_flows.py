@@ -1,6 +1,6 @@
-"""Flows that jobs hold still while they work, and what is wanted of each once they let it go.
+"""The flows that each unfinished job keeps stopped, and the state of each flow after the job releases it.
 
-Every job that is not done remembers that in its own row. Whoever changes it holds the rows of the flows.
+Every unfinished job stores them in its own row. Whoever changes them locks the rows of the flows first.
 """
 
 import json
@@ -10,7 +10,7 @@ from sqlalchemy import Column, Connection, Table, select, update
 
 from include.control.store.job_schema import backfills, rewinds
 
-# By flow, the state that is wanted of it, and why.
+# By flow, the state wanted of it after the job, and the reason.
 Remembered = Mapping[str, tuple[str, str]]
 KINDS: dict[str, tuple[Table, Column[str]]] = {
     "backfill": (backfills, backfills.c.readers),
@@ -19,21 +19,21 @@ KINDS: dict[str, tuple[Table, Column[str]]] = {
 
 
 def of(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
-    """What a job remembers, "backfill 3" say; held to the end of the transaction."""
-    table, column, number = _place(job)
-    own = select(column).where(table.c.number == number).with_for_update()
-    return read(connection.execute(own).scalar_one())
+    """The flows that a job, such as "backfill 3", has stored. The job's row is locked to the end of the transaction."""
+    table, column, number = _locate(job)
+    stored = select(column).where(table.c.number == number).with_for_update()
+    return read(connection.execute(stored).scalar_one())
 
 
 def keep(connection: Connection, job: str, remembered: Remembered | None) -> None:
-    """None: it holds nothing any more."""
-    table, column, number = _place(job)
+    """Store the flows of a job. None: it keeps none stopped any more."""
+    table, column, number = _locate(job)
     text = None if remembered is None else json.dumps(remembered)
     connection.execute(update(table).where(table.c.number == number).values({column: text}))
 
 
 def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
-    """What each job that is not done remembers, oldest first of each kind."""
+    """By unfinished job, the flows it has stored; the oldest job of each kind first."""
     return {
         f"{kind} {row.number}": read(row.flows)
         for kind, (table, column) in KINDS.items()
@@ -46,28 +46,29 @@ def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def still(connection: Connection, flow: str) -> tuple[list[str], tuple[str, str]] | None:
-    """The jobs that hold a flow still, and what is wanted of it then; None where none does."""
-    found = {job: flows[flow] for job, flows in by_job(connection).items() if flow in flows}
-    return (list(found), next(iter(found.values()))) if found else None
+    """The jobs that keep a flow stopped, and the state and reason wanted afterwards; None if no job does."""
+    stored = {job: flows[flow] for job, flows in by_job(connection).items() if flow in flows}
+    return (list(stored), next(iter(stored.values()))) if stored else None
 
 
 def rewinds_of(connection: Connection, flows: Collection[str]) -> str:
-    """The rewinds that hold one of these flows still, in words; empty where none does."""
-    found = by_job(connection).items()
-    return " and ".join(job for job, own in found if job.startswith("rewind") and not own.keys().isdisjoint(flows))
+    """The rewinds that keep one of these flows stopped, in words; empty if none does."""
+    stored = by_job(connection).items()
+    return " and ".join(job for job, held in stored if job.startswith("rewind") and not held.keys().isdisjoint(flows))
 
 
 def want(connection: Connection, flow: str, state: str, reason: str) -> None:
-    """Of a flow that jobs hold still, once the last of them lets it go."""
+    """Store what is wanted of a flow in every job that keeps it stopped. It applies once the last of them ends."""
     for job, flows in by_job(connection).items():
         if flow in flows:
             keep(connection, job, {**of(connection, job), flow: (state, reason)})
 
 
 def read(text: str | None) -> dict[str, tuple[str, str]]:
+    """Parse the JSON of a job's row. Returns the state and reason by flow."""
     return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
 
 
-def _place(job: str) -> tuple[Table, Column[str], int]:
+def _locate(job: str) -> tuple[Table, Column[str], int]:
     kind, number = job.rsplit(" ", 1)
     return *KINDS[kind], int(number)

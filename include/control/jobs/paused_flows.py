@@ -1,6 +1,6 @@
-"""Flows that a job stops while it works: what was wanted of each is remembered, and wanted again when it is done.
+"""Stops flows for the duration of a job. The job stores what was wanted of each flow, and restores it when it is done.
 
-Of several jobs that have stopped one flow, all remember what is wanted of it, and the last lets it go on.
+If several jobs have stopped a flow, each stores what was wanted of it, and the last one to end lets it resume.
 """
 
 from collections.abc import Iterable
@@ -12,51 +12,57 @@ from include.control.jobs import held_flows
 from include.control.store.schema import desired, runs
 
 
-def stop(connection: Connection, job: str, flows: Iterable[str], who: str, why: str) -> None:
-    """Want these stopped, and remember what was wanted of them. job: "backfill 3", say.
+def stop(connection: Connection, job: str, flows: Iterable[str], requester: str, reason: str) -> None:
+    """Set these flows to stopped, and store what was wanted of them before. job: such as "backfill 3".
 
-    What an earlier try of it has remembered stays; who was woken since is stopped again.
+    Values that an earlier try of the job has stored are kept. A flow that was started since then is stopped again.
     """
     names = list(flows)
     orders.lock(connection, names)
-    found, elsewhere = held_flows.of(connection, job), _by_others(connection, job)
+    stored, held_by_others = held_flows.of(connection, job), _held_by_others(connection, job)
     for flow in names:
         row = connection.execute(select(desired).where(desired.c.flow == flow)).one_or_none()
-        state, reason = (row.state, row.reason) if row else ("running", "")
-        if flow in found and state == "stopped":
+        state, wanted_reason = (row.state, row.reason) if row else ("running", "")
+        if flow in stored and state == "stopped":
             continue
-        is_held = flow in elsewhere and state == "stopped"
-        found[flow] = elsewhere[flow] if is_held else (state, reason)
-        commands.want(connection, flow, "stopped", why)
-        commands.record(connection, who, "stop", flow, why, "stops after the batch in hand")
-    held_flows.keep(connection, job, found)
+        is_held_by_other = flow in held_by_others and state == "stopped"
+        stored[flow] = held_by_others[flow] if is_held_by_other else (state, wanted_reason)
+        commands.want(connection, flow, "stopped", reason)
+        commands.record(connection, requester, "stop", flow, reason, "stops after the batch in hand")
+    held_flows.keep(connection, job, stored)
 
 
-def resume(connection: Connection, job: str, who: str) -> list[str]:
-    """Want of each flow what is remembered, unless another job has it stopped as well; returns their names.
+def resume(connection: Connection, job: str, requester: str) -> list[str]:
+    """Restore what was wanted of each flow, unless another job keeps it stopped. Returns the names of all flows.
 
-    Each begins another turn: how it failed while it was held still, whenever that is told, counts no more.
+    Each flow begins a new turn, so a failure from the time before is ignored, even if it is reported later.
     """
-    # The flows first, as whoever changes what is wanted of one does.
+    # Lock the flows before the job's row, in the order of every other writer.
     orders.lock(connection, held_flows.by_job(connection).get(job, {}))
-    remembered, elsewhere, why = held_flows.of(connection, job), _by_others(connection, job), f"{job} lets it go on"
-    for flow, (state, reason) in remembered.items():
-        if flow in elsewhere:
-            commands.record(connection, who, "start", flow, why, "stays stopped: another job is not done with it")
+    stored, others, cause = (
+        held_flows.of(connection, job),
+        _held_by_others(connection, job),
+        f"{job} lets it go on",
+    )
+    for flow, (state, reason) in stored.items():
+        if flow in others:
+            commands.record(
+                connection, requester, "start", flow, cause, "stays stopped: another job is not done with it"
+            )
             continue
         commands.want(connection, flow, state, reason)
         commands.clear_failure(connection, flow)
         connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-        commands.record(connection, who, "start", flow, why, f"is {state} again")
+        commands.record(connection, requester, "start", flow, cause, f"is {state} again")
     held_flows.keep(connection, job, None)
-    return list(remembered)
+    return list(stored)
 
 
-def _by_others(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
-    """What other jobs that are not done remember of the flows they have stopped."""
+def _held_by_others(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
+    """What other unfinished jobs have stored of the flows they have stopped."""
     return {
-        flow: wish
+        flow: wanted
         for other, flows in held_flows.by_job(connection).items()
         if other != job
-        for flow, wish in flows.items()
+        for flow, wanted in flows.items()
     }

@@ -1,7 +1,7 @@
-"""Rewinds as they are remembered: what was planned and approved, how far one has come, and which flows it has stopped.
+"""The stored state of rewinds: the approved plan, the phase of each, and the flows it has stopped.
 
-Whoever dies in the middle of one leaves here what the next try needs to end it. Until it has ended, nobody else writes
-the tables it puts back.
+If a job dies during a rewind, the next try completes it from this state. Until it has ended, nobody else writes the
+tables it restores.
 """
 
 import json
@@ -25,10 +25,8 @@ REFRESHING, BEGINNING, DONE, GIVEN_UP = "refreshing", "beginning", "done", "give
 
 @dataclass(frozen=True)
 class Part:
-    """Where one table goes back to: version is its own, quarantine that of its quarantine, None where it has none.
-
-    at: when that version was committed, in seconds since 1970.
-    generations: the newest of each of its flows that has one, when that was planned.
+    """The version that one table is restored to. quarantine: the version of its quarantine table; None if it has none.
+    at: the commit time of the version, in seconds since 1970. generations: by flow, the newest one at planning time.
     """
 
     version: int
@@ -39,10 +37,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Rewind:
-    """cut: by table, in graph order. stopped: the flows it has stopped, with what was wanted of each and why.
+    """cut: by table, in graph order, the version it is restored to. stopped: the flows it has stopped, each with the
+    state and reason wanted before. is_held: its job is alive.
 
-    Moments are seconds since 1970 by the control database's clock, but `moment`, which is ISO 8601. is_held: its job
-    lives.
+    Times are seconds since 1970 by the control database's clock, but `moment` is ISO 8601.
     """
 
     number: int
@@ -64,12 +62,12 @@ class Rewind:
 
     @property
     def flows(self) -> list[str]:
-        """All that write the tables it puts back."""
+        """The flows that write the tables it restores."""
         return [flow for part in self.cut.values() for flow in part.generations]
 
     @property
     def unfinished(self) -> str:
-        """Why others have to wait, and the way out."""
+        """Why other jobs have to wait, and the remedy."""
         return (
             f"rewind {self.number} of {self.table} has begun and is not done: end it by spark-submit jobs/rewind.py "
             f"--number {self.number}, or give it up (action give up)"
@@ -77,154 +75,156 @@ class Rewind:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its flows may be stopped, and tables put back."""
+        """Whether it may have stopped flows and restored tables."""
         return self.ended_at is None and self.phase != PLANNED
 
 
 def of_job(number: int) -> str:
-    """The name of the lease that the job of a rewind holds while it lives."""
+    """The name of the lease that the rewind's job holds while it is alive."""
     return f"rewind {number}"
 
 
 def plan(
-    engine: Engine, table: str, moment: str, cut: Mapping[str, Part], views: Iterable[str], who: str, reason: str
+    engine: Engine, table: str, moment: str, cut: Mapping[str, Part], views: Iterable[str], requester: str, reason: str
 ) -> Rewind:
-    """Enter one that nobody has begun. Raises Unreachable."""
+    """Store a new rewind, which begins later. Raises Unreachable."""
     with database.transaction(engine) as connection:
         now = database.now(connection)
-        values: dict[str, Any] = {"target": table, "moment": moment, "cut": _text(cut)}
+        values: dict[str, Any] = {"target": table, "moment": moment, "cut": _cut_json(cut)}
         values |= {"views": json.dumps(list(views))}
-        values |= {"key": uuid.uuid4().hex, "who": who, "reason": reason, "phase": PLANNED, "said": f"to {moment}"}
+        values |= {
+            "key": uuid.uuid4().hex,
+            "who": requester,
+            "reason": reason,
+            "phase": PLANNED,
+            "said": f"to {moment}",
+        }
         values |= {"planned_at": now, "phase_at": now}
         number = int(connection.execute(insert(rewinds).values(values).returning(rewinds.c.number)).scalar_one())
         return _read(connection, number)
 
 
 def get(engine: Engine, number: int) -> Rewind:
-    """Raises UsageError where there is none, and Unreachable."""
+    """Raises UsageError if no rewind has this number, and Unreachable."""
     with database.reading(engine) as connection:
         return _read(connection, number)
 
 
 def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
-    """Those that put back one of these tables and have not ended. Raises Unreachable."""
+    """The unfinished rewinds that restore one of these tables. Raises Unreachable."""
     with database.reading(engine) as connection:
         return _begun(connection, tables)
 
 
 def _begun(connection: Connection, tables: Collection[str]) -> list[Rewind]:
-    own = rewinds.c.ended_at.is_(None) & (rewinds.c.phase != PLANNED)
-    rows = connection.execute(select(rewinds).where(own).order_by(rewinds.c.number)).all()
-    return [one for row in rows if set(tables) & set((one := _of(connection, row)).cut)]
+    is_unfinished = rewinds.c.ended_at.is_(None) & (rewinds.c.phase != PLANNED)
+    rows = connection.execute(select(rewinds).where(is_unfinished).order_by(rewinds.c.number)).all()
+    return [rewind for row in rows if set(tables) & set((rewind := _to_rewind(connection, row)).cut)]
 
 
-def obstacles(connection: Connection, tables: Collection[str], own: int | None = None) -> list[str]:
-    """The jobs that have begun and are not done with one of these tables, each in a sentence with the way out.
-
-    own: the number of the rewind that asks.
-    """
-    others = [one for one in _begun(connection, tables) if one.number != own]
+def obstacles(connection: Connection, tables: Collection[str], excluded: int | None = None) -> list[str]:
+    """The unfinished jobs that block these tables, as sentences with the remedy. excluded: the number of a rewind."""
+    others = [job for job in _begun(connection, tables) if job.number != excluded]
     return [
-        *(f"{one.table}: {one.unfinished}" for one in others),
+        *(f"{job.table}: {job.unfinished}" for job in others),
         *(
-            f"{one.table}: backfill {one.number} is in the middle of it: let it end, run it again where it has died, "
+            f"{job.table}: backfill {job.number} is in the middle of it: let it end, run it again where it has died, "
             f"or give it up (action give up)"
-            for one in backfills.at_work(connection)
-            if not {one.table, *map(table_of, one.readers)}.isdisjoint(tables)
+            for job in backfills.at_work(connection)
+            if not {job.table, *map(table_of, job.readers)}.isdisjoint(tables)
         ),
     ]
 
 
 def newest(engine: Engine, limit: int = 20) -> list[Rewind]:
-    """Newest first. Raises Unreachable."""
+    """The newest rewinds, newest first. Raises Unreachable."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(rewinds).order_by(rewinds.c.number.desc()).limit(limit)).all()
-        return [_of(connection, row) for row in rows]
+        return [_to_rewind(connection, row) for row in rows]
 
 
 def require_none(engine: Engine, table: str, is_held: Callable[[str], bool]) -> None:
-    """Raises Broken where one is not done with the table. is_held: whether the caller holds a lease of this name."""
-    for one in begun(engine, [table]):
-        if not is_held(of_job(one.number)):
-            raise Broken(f"{table}: nobody else may write it: {one.unfinished}", "REWIND_UNFINISHED")
+    """Raises Broken if an unfinished rewind blocks the table, unless `is_held` says that the caller holds its lease."""
+    for rewind in begun(engine, [table]):
+        if not is_held(of_job(rewind.number)):
+            raise Broken(f"{table}: nobody else may write it: {rewind.unfinished}", "REWIND_UNFINISHED")
 
 
-def say(engine: Engine, number: int, phase: str, said: str) -> None:
-    """How far it has come."""
-    print(f"sluice: rewind {number}: {phase}: {said}", flush=True)
+def say(engine: Engine, number: int, phase: str, message: str) -> None:
+    """Store the phase and a progress message, and print them. Raises Unreachable."""
+    print(f"sluice: rewind {number}: {phase}: {message}", flush=True)
     with database.transaction(engine) as connection:
-        _set(connection, number, phase=phase, said=said, failure=None, phase_at=database.now(connection))
+        _update(connection, number, phase=phase, said=message, failure=None, phase_at=database.now(connection))
 
 
-def stop(engine: Engine, one: Rewind) -> None:
-    """From now on its flows are wanted stopped, and nobody else may write its tables. How far an earlier try has come
-    stays.
+def stop(engine: Engine, rewind: Rewind) -> None:
+    """Set the rewind's flows to stopped, and block its tables for other writers. The phase of an earlier try is kept.
 
-    Raises UsageError where another job has begun with one of these tables: neither could end before the other.
+    Raises UsageError if another unfinished job blocks one of the tables: neither could end before the other.
     """
-    why = f"rewind {one.number} of {one.table} to {one.moment}"
+    reason = f"rewind {rewind.number} of {rewind.table} to {rewind.moment}"
     with database.transaction(engine) as connection:
-        # Two that begin at one moment would not see each other.
+        # Two jobs that begin at the same moment would not see each other.
         database.serialize(connection, "jobs")
-        if _read(connection, one.number).phase == PLANNED and (others := obstacles(connection, one.cut, one.number)):
-            raise UsageError(f"{one.table}: rewind {one.number} is not begun: {'; '.join(others)}")
-        paused_flows.stop(connection, of_job(one.number), one.flows, one.who, why)
-        before = _read(connection, one.number)
-        phase = STOPPING if before.phase == PLANNED else before.phase
-        said, now = f"{len(before.stopped)} flows end their batch in hand", database.now(connection)
-        _set(connection, one.number, phase=phase, said=said, failure=None, phase_at=now)
-        commands.record(connection, one.who, "rewind", one.table, one.reason, f"begins: to {one.moment}")
+        if _read(connection, rewind.number).phase == PLANNED and (
+            blockers := obstacles(connection, rewind.cut, rewind.number)
+        ):
+            raise UsageError(f"{rewind.table}: rewind {rewind.number} is not begun: {'; '.join(blockers)}")
+        paused_flows.stop(connection, of_job(rewind.number), rewind.flows, rewind.who, reason)
+        stored = _read(connection, rewind.number)
+        phase = STOPPING if stored.phase == PLANNED else stored.phase
+        message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
+        _update(connection, rewind.number, phase=phase, said=message, failure=None, phase_at=now)
+        commands.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
 
 
-def restore(engine: Engine, one: Rewind, cut: Mapping[str, Part]) -> None:
-    """Its flows have stopped, and this is what is put back. From now on it can only be ended."""
+def restore(engine: Engine, rewind: Rewind, cut: Mapping[str, Part]) -> None:
+    """Store what is restored, after the flows have stopped. From now on the rewind can only be completed."""
     with database.transaction(engine) as connection:
-        _set(connection, one.number, cut=_text(cut))
-    say(engine, one.number, RESTORING, f"{len(cut)} tables are put back")
+        _update(connection, rewind.number, cut=_cut_json(cut))
+    say(engine, rewind.number, RESTORING, f"{len(cut)} tables are put back")
 
 
-def note(engine: Engine, one: Rewind, failure: str) -> None:
-    """It has failed behind its first RESTORE: the flows stay stopped until a next try has ended it."""
+def note(engine: Engine, rewind: Rewind, failure: str) -> None:
+    """Store a failure from after the first RESTORE. The flows stay stopped until a retry completes the rewind."""
     with database.transaction(engine) as connection:
-        _set(connection, one.number, failure=failure)
+        _update(connection, rewind.number, failure=failure)
 
 
-def give_up(engine: Engine, one: Rewind, why: str) -> None:
-    """Nothing was put back, and nothing will be: its flows go on as before."""
+def give_up(engine: Engine, rewind: Rewind, reason: str) -> None:
+    """Give up a rewind that has restored nothing. Its flows resume as before."""
     with database.transaction(engine) as connection:
-        end(connection, one, GIVEN_UP, why, why)
+        end(connection, rewind, GIVEN_UP, reason, reason)
 
 
-def finish(engine: Engine, one: Rewind, said: str, failure: str | None = None) -> None:
-    """All of it is done: its flows go on, in their new generations. What was stale for a backfill that is undone is so
-    no more, and what was left to do of that is not. failure: what the ledger found behind it.
-    """
+def finish(engine: Engine, rewind: Rewind, message: str, failure: str | None = None) -> None:
+    """Complete the rewind. Its flows resume in their new generations. failure: the difference the ledger has found."""
     with database.transaction(engine) as connection:
-        undo(connection, one, one.cut)
-        end(connection, one, DONE, said, failure)
+        undo(connection, rewind, rewind.cut)
+        end(connection, rewind, DONE, message, failure)
 
 
-def undo(connection: Connection, one: Rewind, tables: Iterable[str]) -> None:
-    """These were put back, and what followed from the rows that are undone is no more."""
+def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
+    """Remove what followed from the undone rows of these tables: STALE marks and unfinished backfills since then."""
     for table in tables:
-        since = one.cut[table].at
-        stale_tables.forget(connection, table, since)
-        backfills.forget(connection, table, since, f"rewind {one.number} has undone what it followed")
+        restored_at = rewind.cut[table].at
+        stale_tables.forget(connection, table, restored_at)
+        backfills.forget(connection, table, restored_at, f"rewind {rewind.number} has undone what it followed")
 
 
-def end(connection: Connection, one: Rewind, phase: str, said: str, failure: str | None = None) -> None:
-    """Its flows go on as they are wanted."""
-    paused_flows.resume(connection, of_job(one.number), one.who)
+def end(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
+    """Close the rewind in this phase, and restore what was wanted of its flows."""
+    paused_flows.resume(connection, of_job(rewind.number), rewind.who)
     now = database.now(connection)
-    _set(connection, one.number, phase=phase, said=said, failure=failure, phase_at=now, ended_at=now)
-    commands.record(connection, one.who, "rewind", one.table, one.reason, f"{phase}: {failure or said}")
+    _update(connection, rewind.number, phase=phase, said=message, failure=failure, phase_at=now, ended_at=now)
+    commands.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
 
 
-def _text(cut: Mapping[str, Part]) -> str:
+def _cut_json(cut: Mapping[str, Part]) -> str:
     return json.dumps({name: asdict(part) for name, part in cut.items()})
 
 
-def _set(connection: Connection, number: int, **values: Any) -> None:
+def _update(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(rewinds).where(rewinds.c.number == number).values(values))
 
 
@@ -232,10 +232,10 @@ def _read(connection: Connection, number: int) -> Rewind:
     row = connection.execute(select(rewinds).where(rewinds.c.number == number)).one_or_none()
     if row is None:
         raise UsageError(f"there is no rewind {number}: python -m include.ledger rewinds lists them")
-    return _of(connection, row)
+    return _to_rewind(connection, row)
 
 
-def _of(connection: Connection, row: Row[Any]) -> Rewind:
+def _to_rewind(connection: Connection, row: Row[Any]) -> Rewind:
     cut = {name: Part(**part) for name, part in json.loads(row.cut).items()}
     stopped = held_flows.read(row.stopped)
     is_held = of_job(row.number) in lease.alive(connection)

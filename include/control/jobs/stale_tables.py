@@ -1,4 +1,4 @@
-"""Tables that were made of rows that are no more, until they are made again."""
+"""Tables that are STALE: they were computed from rows that have been replaced, and are not recomputed yet."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from include.validation.slices import Slice, stored
 
 @dataclass(frozen=True)
 class Stale:
-    """range: of the table, or of the one above it where nobody can tell. since: in seconds since 1970."""
+    """A STALE range of the table, or of the table above it if it cannot be mapped. since: in seconds since 1970."""
 
     table: str
     range: Slice
@@ -20,41 +20,41 @@ class Stale:
 
 
 def every(engine: Engine) -> list[Stale]:
-    """Raises Unreachable."""
+    """All STALE ranges, oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(stale).order_by(stale.c.number)).all()
         return [Stale(row.target, stored(row.begins, row.ends), row.why, row.since) for row in rows]
 
 
-def mark(connection: Connection, table: str, range_: Slice, why: str) -> None:
-    """why: a sentence, and the way out."""
+def mark(connection: Connection, table: str, range_: Slice, reason: str) -> None:
+    """Mark a range as STALE. reason: a sentence that includes the remedy."""
     begins, ends = range_.texts
-    values = {"target": table, "begins": begins, "ends": ends, "why": why, "since": database.now(connection)}
+    values = {"target": table, "begins": begins, "ends": ends, "why": reason, "since": database.now(connection)}
     connection.execute(insert(stale).values(values))
 
 
-def end(connection: Connection, table: str, made: Slice) -> None:
-    """The table is right again in this range."""
-    begins, ends = made.texts
-    inside = stale.c.target == table
+def end(connection: Connection, table: str, recomputed: Slice) -> None:
+    """Remove the marks inside a range that was recomputed."""
+    begins, ends = recomputed.texts
+    is_recomputed = stale.c.target == table
     if begins is not None:
-        inside &= (stale.c.begins >= begins) & (stale.c.ends <= ends)
-    connection.execute(delete(stale).where(inside))
+        is_recomputed &= (stale.c.begins >= begins) & (stale.c.ends <= ends)
+    connection.execute(delete(stale).where(is_recomputed))
 
 
 def forget(connection: Connection, table: str, since: float) -> None:
-    """What has made it stale since then, in seconds since 1970, was undone."""
+    """Remove the marks since a time, in seconds since 1970, because their cause was undone."""
     connection.execute(delete(stale).where((stale.c.target == table) & (stale.c.since > since)))
 
 
 def awaits(root: int) -> str:
-    """How the reason ends while a backfill is to make the table again."""
+    """The end of the reason while a backfill is still to recompute the table."""
     return f"backfill {root} is to make it again"
 
 
 def leave(connection: Connection, table: str, root: int) -> None:
-    """It is stale as before, and that backfill will not make it again."""
-    own = (stale.c.target == table) & stale.c.why.endswith(awaits(root))
-    for row in connection.execute(select(stale).where(own)).all():
-        why = f"{row.why.removesuffix(awaits(root))}backfill {root} was given up: backfill {table}"
-        connection.execute(update(stale).where(stale.c.number == row.number).values(why=why))
+    """Keep the table STALE, and state that this backfill was given up."""
+    awaits_root = (stale.c.target == table) & stale.c.why.endswith(awaits(root))
+    for row in connection.execute(select(stale).where(awaits_root)).all():
+        reason = f"{row.why.removesuffix(awaits(root))}backfill {root} was given up: backfill {table}"
+        connection.execute(update(stale).where(stale.c.number == row.number).values(why=reason))

@@ -1,6 +1,6 @@
-"""Windows that a running driver is asked to open: its JVM is warm, and a process of its own has to start first.
+"""Requests for windows that a running driver opens. Its JVM is warm, while a separate process has to start first.
 
-Whoever takes the request away does the window, so nobody does it twice.
+Whoever deletes the request executes the window, so no window is executed twice.
 """
 
 from sqlalchemy import Connection, Engine, delete, select
@@ -11,47 +11,49 @@ from include.control.jobs.backfill_queue import BackfillStatus
 from include.control.store import database
 from include.control.store.schema import window_requests
 
-# A driver that has not begun by then has its hands full.
+# A driver that has not begun after this time is too busy.
 PATIENCE_SECONDS = 300
 
 
 def ask(engine: Engine, number: int, driver: str) -> bool:
-    """Ask this driver for a window of the calendar; returns False where no such driver lives. Raises Unreachable."""
+    """Request a planned window from a driver. Returns False if the driver is not alive. Raises Unreachable."""
     with database.transaction(engine) as connection:
         if lease.of_driver(driver) not in lease.alive(connection):
             return False
-        _enter(connection, number, driver)
+        _insert_request(connection, number, driver)
     return True
 
 
 def take(engine: Engine, number: int) -> bool:
-    """Take the request away; returns whether it was still there, and the window so belongs to the caller."""
+    """Delete the request. Returns whether it still existed: then the window is the caller's. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        same = window_requests.c.number == number
-        return connection.execute(delete(window_requests).where(same)).rowcount == 1
+        is_requested = window_requests.c.number == number
+        return connection.execute(delete(window_requests).where(is_requested)).rowcount == 1
 
 
 def leave(engine: Engine, number: int, driver: str) -> None:
-    """The driver had to end before it was done: the next one is to do it."""
+    """Return the request for the next driver, because this one ends before the window is done. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        _enter(connection, number, driver)
+        _insert_request(connection, number, driver)
 
 
-def _enter(connection: Connection, number: int, driver: str) -> None:
+def _insert_request(connection: Connection, number: int, driver: str) -> None:
     values = {"number": number, "driver": driver, "asked_at": database.now(connection)}
     connection.execute(database.insert(connection, window_requests).values(values).on_conflict_do_nothing())
 
 
 def standing(engine: Engine, number: int) -> BackfillStatus:
-    """For whoever waits for it; done is also what failed, which its line in the calendar tells. Raises Unreachable."""
+    """The status of a requested window, for the task that waits for it. A failed window is done too: its row in the
+    calendar names the failure. Raises Unreachable.
+    """
     with database.reading(engine) as connection:
-        same = window_requests.c.number == number
-        asked = connection.execute(select(window_requests).where(same)).one_or_none()
-        if asked:
-            lives = lease.of_driver(asked.driver) in lease.alive(connection)
-            waited_seconds = database.now(connection) - asked.asked_at
-            said = f"driver '{asked.driver}' is asked to do it"
-            return BackfillStatus(said, is_in_hand=lives and waited_seconds < PATIENCE_SECONDS)
+        is_requested = window_requests.c.number == number
+        request = connection.execute(select(window_requests).where(is_requested)).one_or_none()
+        if request:
+            is_alive = lease.of_driver(request.driver) in lease.alive(connection)
+            waited_seconds = database.now(connection) - request.asked_at
+            message = f"driver '{request.driver}' is asked to do it"
+            return BackfillStatus(message, is_in_hand=is_alive and waited_seconds < PATIENCE_SECONDS)
     window = windows.find(engine, number)
     if window is None:
         return BackfillStatus("it was never planned", failure=f"nobody planned window {number}")

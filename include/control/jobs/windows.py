@@ -1,4 +1,4 @@
-"""The calendar of windows: planned, asked for, open, done, skipped and failed, each with its reason and its effect."""
+"""The calendar of maintenance windows: each with its state, its reason and its effect on the table."""
 
 import json
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from include.control.store.schema import leases, pauses, windows
 
 @dataclass(frozen=True)
 class Shape:
-    """A table at one version. small_files: those that compaction would take."""
+    """The size of a table at one version. small_files: the files that compaction would rewrite."""
 
     version: int
     files: int
@@ -26,13 +26,13 @@ class Shape:
 
     @property
     def small_ratio(self) -> float:
-        """From 0 to 1."""
+        """The share of small files, from 0 to 1."""
         return self.small_files / self.files if self.files else 0
 
 
 @dataclass(frozen=True)
 class Pause:
-    """How long a flow stood at the gate for a window. beyond_seconds: of that, while no window was open."""
+    """How long a flow waited at the gate for a window. beyond_seconds: the part of it outside the open window."""
 
     flow: str
     seconds: float
@@ -41,7 +41,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Window:
-    """One line of the calendar; moments are seconds since 1970 by the control database's clock."""
+    """One row of the calendar. Times are seconds since 1970 by the control database's clock."""
 
     number: int
     table: str
@@ -58,105 +58,111 @@ class Window:
     pauses: tuple[Pause, ...]
 
 
-def plan(engine: Engine, table: str, who: str, why: str, is_worth_it: bool) -> int:
-    """Enter a window that is planned, or one that is skipped; returns its number."""
+def plan(engine: Engine, table: str, requester: str, reason: str, is_worth_it: bool) -> int:
+    """Store a window as planned, or as skipped if it is not worth it. Returns its number. Raises Unreachable."""
     state = "planned" if is_worth_it else "skipped"
     with database.transaction(engine) as connection:
-        values = {"target": table, "state": state, "who": who, "why": why, "planned_at": database.now(connection)}
+        values = {
+            "target": table,
+            "state": state,
+            "who": requester,
+            "why": reason,
+            "planned_at": database.now(connection),
+        }
         return int(connection.execute(insert(windows).values(values).returning(windows.c.number)).scalar_one())
 
 
 def ask(engine: Engine, number: int, table: str, epoch: int) -> None:
-    """Its job holds the table's window lease, and waits for those inside to leave."""
+    """Set the window to asked. Its job holds the table's window lease, and waits until the writers inside have left."""
     with database.transaction(engine) as connection:
-        # Nobody else can have this lease now, so whoever was before has died.
-        left = (windows.c.target == table) & windows.c.state.in_(("asked", "open")) & (windows.c.number != number)
-        connection.execute(update(windows).where(left).values(state="failed", why=windows.c.why + "; its job died"))
-        _set(connection, number, state="asked", epoch=epoch, asked_at=database.now(connection))
+        # Only the holder of the lease gets here, so the jobs of earlier windows are dead.
+        orphaned = (windows.c.target == table) & windows.c.state.in_(("asked", "open")) & (windows.c.number != number)
+        connection.execute(update(windows).where(orphaned).values(state="failed", why=windows.c.why + "; its job died"))
+        _update(connection, number, state="asked", epoch=epoch, asked_at=database.now(connection))
 
 
 def open_(engine: Engine, number: int, before: Shape | None) -> None:
-    """The table belongs to the window alone. before: None where it is not stored yet."""
+    """Set the window to open: it has the table to itself. before: the table's size; None if it is not stored yet."""
     with database.transaction(engine) as connection:
         values = {"opened_at": database.now(connection), "before": json.dumps(asdict(before)) if before else None}
-        _set(connection, number, state="open", **values)
+        _update(connection, number, state="open", **values)
 
 
 def begin_step(engine: Engine, number: int, step: str) -> None:
-    """It merges, optimizes, vacuums or cleans the log now."""
+    """Store the step that the window executes: merge, optimize, vacuum or log cleanup."""
     with database.transaction(engine) as connection:
-        _set(connection, number, step=step)
+        _update(connection, number, step=step)
 
 
 def close(engine: Engine, number: int, after: Shape) -> None:
-    """It is done, and others may write again in a moment."""
+    """Set the window to done. after: the table's size."""
     with database.transaction(engine) as connection:
         values = {"closed_at": database.now(connection), "after": json.dumps(asdict(after))}
-        _set(connection, number, state="done", **values)
+        _update(connection, number, state="done", **values)
 
 
-def end(engine: Engine, number: int, state: str, why: str) -> None:
-    """It came to nothing: skipped or failed."""
+def end(engine: Engine, number: int, state: str, reason: str) -> None:
+    """Close the window as skipped or failed."""
     with database.transaction(engine) as connection:
-        _set(connection, number, state=state, why=why, closed_at=database.now(connection))
+        _update(connection, number, state=state, why=reason, closed_at=database.now(connection))
 
 
-def record_pause(connection: Connection, entry: LockRequest, epoch: int, began_at: float, ended_at: float) -> None:
-    """A flow stood at the gate of its table until it was let through."""
-    values = {"flow": entry.name, "target": entry.table, "epoch": epoch, "began_at": began_at, "ended_at": ended_at}
+def record_pause(connection: Connection, request: LockRequest, epoch: int, began_at: float, ended_at: float) -> None:
+    """Store how long a flow waited at the gate. began_at and ended_at are seconds since 1970."""
+    values = {"flow": request.name, "target": request.table, "epoch": epoch, "began_at": began_at, "ended_at": ended_at}
     connection.execute(insert(pauses).values(values))
 
 
 def calendar(engine: Engine, table: str | None = None, limit: int = 50) -> list[Window]:
     """The newest windows, newest first. Raises Unreachable."""
-    chosen = windows.c.target == table if table else windows.c.number > 0
+    selected = windows.c.target == table if table else windows.c.number > 0
     with database.reading(engine) as connection:
-        rows = connection.execute(select(windows).where(chosen).order_by(windows.c.number.desc()).limit(limit)).all()
-        return [_window(connection, row) for row in rows]
+        rows = connection.execute(select(windows).where(selected).order_by(windows.c.number.desc()).limit(limit)).all()
+        return [_to_window(connection, row) for row in rows]
 
 
 def find(engine: Engine, number: int) -> Window | None:
-    """One of them. Raises Unreachable."""
+    """Returns None if no window has this number. Raises Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(windows).where(windows.c.number == number)).one_or_none()
-        return _window(connection, row) if row else None
+        return _to_window(connection, row) if row else None
 
 
 def open_of(connection: Connection, tables: Collection[str]) -> dict[str, str]:
-    """By table, the window that its flows wait for, in words; without the tables that have none."""
-    table_of_lease, now = {lease.of_window(table): table for table in tables}, database.now(connection)
-    held = leases.c.flow.in_(table_of_lease) & (leases.c.expires_at > now)
+    """By table, a description of the open window that its flows wait for. Tables without one are absent."""
+    table_of_lease, now_seconds = {lease.of_window(table): table for table in tables}, database.now(connection)
+    is_held = leases.c.flow.in_(table_of_lease) & (leases.c.expires_at > now_seconds)
     return {
-        row.writes: f"a window has {row.writes} to itself for {now - row.wanted_at:.0f} s "
+        row.writes: f"a window has {row.writes} to itself for {now_seconds - row.wanted_at:.0f} s "
         f"({Holder.from_json(row.holder)})"
-        for row in connection.execute(select(leases).where(held))
+        for row in connection.execute(select(leases).where(is_held))
         if row.writes == table_of_lease[row.flow]
     }
 
 
-def _set(connection: Connection, number: int, **values: Any) -> None:
+def _update(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(windows).where(windows.c.number == number).values(values))
 
 
-def _window(connection: Connection, row: Row[Any]) -> Window:
-    state, why = row.state, row.why
+def _to_window(connection: Connection, row: Row[Any]) -> Window:
+    state, reason = row.state, row.why
     if state in ("asked", "open") and not _is_held(connection, row):
-        state, why = "failed", f"{why}; its job died"
+        state, reason = "failed", f"{reason}; its job died"
     before, after = (Shape(**json.loads(text)) if text else None for text in (row.before, row.after))
-    paused = select(pauses).where((pauses.c.target == row.target) & (pauses.c.epoch == row.epoch))
-    found = tuple(_pause(row, one) for one in connection.execute(paused.order_by(pauses.c.number)))
+    query = select(pauses).where((pauses.c.target == row.target) & (pauses.c.epoch == row.epoch))
+    waited = tuple(_to_pause(row, pause) for pause in connection.execute(query.order_by(pauses.c.number)))
     moments = (row.planned_at, row.asked_at, row.opened_at, row.closed_at)
-    return Window(row.number, row.target, state, row.who, why, row.step, *moments, before, after, found)
+    return Window(row.number, row.target, state, row.who, reason, row.step, *moments, before, after, waited)
 
 
 def _is_held(connection: Connection, row: Row[Any]) -> bool:
-    same = (leases.c.flow == lease.of_window(row.target)) & (leases.c.epoch == row.epoch)
-    held = connection.execute(select(leases.c.expires_at).where(same)).scalar_one_or_none()
-    return held is not None and bool(held > database.now(connection))
+    is_lease = (leases.c.flow == lease.of_window(row.target)) & (leases.c.epoch == row.epoch)
+    expires_at = connection.execute(select(leases.c.expires_at).where(is_lease)).scalar_one_or_none()
+    return expires_at is not None and bool(expires_at > database.now(connection))
 
 
-def _pause(window: Row[Any], pause: Row[Any]) -> Pause:
+def _to_pause(window: Row[Any], pause: Row[Any]) -> Pause:
     seconds = pause.ended_at - pause.began_at
     opened_at, closed_at = window.opened_at or pause.ended_at, window.closed_at or pause.ended_at
-    inside = min(pause.ended_at, closed_at) - max(pause.began_at, opened_at)
-    return Pause(pause.flow, seconds, seconds - max(inside, 0))
+    overlap_seconds = min(pause.ended_at, closed_at) - max(pause.began_at, opened_at)
+    return Pause(pause.flow, seconds, seconds - max(overlap_seconds, 0))

@@ -1,24 +1,24 @@
-"""The database's clock may be put back: moments that it wrote before then lie in the future, and tell no age."""
+"""The age of stored times. It is unknown for future times, which were stored before the clock was set back."""
 
 from sqlalchemy import Connection, update
 
 from include.control.store import database
 from include.control.store.schema import drivers, runs
 
-# By so much a clock is corrected now and then, and nobody need notice.
+# Small corrections of the clock, such as by NTP, are ignored.
 CORRECTION_SECONDS = 60
 
 
-def seconds_ago(now: float, moment: float | None) -> float | None:
-    """None where it never was, and where nobody knows since the clock was put back."""
-    return None if moment is None or moment > now + CORRECTION_SECONDS else max(0.0, now - moment)
+def seconds_ago(now_seconds: float, moment: float | None) -> float | None:
+    """The age of a time in seconds since 1970; None if it is None, or lies in the future."""
+    return None if moment is None or moment > now_seconds + CORRECTION_SECONDS else max(0.0, now_seconds - moment)
 
 
 def forget_future(connection: Connection, driver: str, flows: list[str]) -> None:
-    """Of this driver and these flows, whose rows the caller holds: a start is due now, a silence begins now."""
-    now, own = database.now(connection), runs.c.flow.in_(flows)
-    intent, sign = own & (runs.c.intended_at > now), own & (runs.c.sign_at > now)
-    connection.execute(update(runs).where(intent).values(intended_at=now, attempts=0))
-    connection.execute(update(runs).where(sign).values(sign_at=now))
-    asked = (drivers.c.driver == driver) & (drivers.c.ends_at > now)
-    connection.execute(update(drivers).where(asked).values(ends_at=now))
+    """Set future times of this driver and these flows to now, so that starts are due. The caller locks the rows."""
+    now, is_listed = database.now(connection), runs.c.flow.in_(flows)
+    is_future_intent, is_future_sign = is_listed & (runs.c.intended_at > now), is_listed & (runs.c.sign_at > now)
+    connection.execute(update(runs).where(is_future_intent).values(intended_at=now, attempts=0))
+    connection.execute(update(runs).where(is_future_sign).values(sign_at=now))
+    is_future_restart = (drivers.c.driver == driver) & (drivers.c.ends_at > now)
+    connection.execute(update(drivers).where(is_future_restart).values(ends_at=now))

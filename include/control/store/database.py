@@ -1,4 +1,4 @@
-"""The control database, SQLite on one machine, PostgreSQL for several: short transactions and one clock."""
+"""The control database, SQLite on one machine and PostgreSQL for several: short transactions and one clock."""
 
 import sqlite3
 import time
@@ -31,23 +31,23 @@ READ_ONLY_SQL_TRANSACTION = "25006"
 
 @lru_cache
 def connect(url: str) -> Engine:
-    """The engine for `url`, its schema that of this build. Raises UsageError and Unreachable."""
-    parsed = _parse(url)
-    # Threads must not wait for each other's connections.
-    engine = create_engine(parsed, pool_pre_ping=True, max_overflow=-1)
+    """The engine for `url`, with the schema of this build. Raises UsageError and Unreachable."""
+    parsed_url = _parse(url)
+    # No limit of the pool: threads must not wait for each other's connections.
+    engine = create_engine(parsed_url, pool_pre_ping=True, max_overflow=-1)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     else:
         prepare_postgresql(engine)
-    shown = parsed.render_as_string(hide_password=True)
+    printable_url = parsed_url.render_as_string(hide_password=True)
     try:
-        with _answering(f"SLUICE_CONTROL_URL is {shown}, which", "start that database, or correct it"):
-            # Who only wants to read must not wait for SQLite's lock here.
+        with _raises_unreachable(f"SLUICE_CONTROL_URL is {printable_url}, which", "start that database, or correct it"):
+            # A reader must not wait for SQLite's write lock here.
             with _begin_reading(engine) as connection:
                 is_done = migrations.is_done(connection)
             if not is_done:
                 with engine.begin() as connection:
-                    # Two that come at one moment would both create its tables.
+                    # Two processes that connect at the same moment would both create the tables.
                     serialize(connection, "sluice")
                     migrations.migrate(connection)
     except BaseException:
@@ -62,7 +62,7 @@ def _parse(url: str) -> URL:
     except ArgumentError:
         parsed = None
     if parsed is None or parsed.drivername not in URLS:
-        # Not the value: it may hold a password.
+        # The message omits the value, which may contain a password.
         raise UsageError(
             "SLUICE_CONTROL_URL is neither sqlite:///FILE nor postgresql+psycopg://USER:PASSWORD@HOST/DATABASE: "
             "set it to one of these, or unset it"
@@ -76,7 +76,7 @@ def _prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
-        # SQLAlchemy must not begin for us.
+        # The driver must not begin transactions: `on_begin` does.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {timeouts.BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -85,13 +85,13 @@ def _prepare_sqlite(engine: Engine) -> None:
     def on_begin(connection: Connection) -> None:
         only_reads = connection.get_execution_options().get("only_reads", False)
         connection.exec_driver_sql(f"PRAGMA query_only = {int(only_reads)}")
-        # Whoever writes takes the lock before its first read. Whoever reads needs none, and waits for nobody.
+        # A writer takes the lock before its first read. A reader needs no lock and waits for nobody.
         connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
 
 def _keep_private(file: Path) -> None:
-    """With what SQLite keeps beside it, which is open to the same people as itself."""
-    # Where it cannot be created, SQLite says so.
+    """Restrict the database file, and the files that SQLite creates next to it with the same permissions."""
+    # If it cannot be created, SQLite reports that.
     with suppress(OSError):
         private_files.create(file)
     for suffix in ("-wal", "-shm"):
@@ -100,23 +100,23 @@ def _keep_private(file: Path) -> None:
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One short transaction that may write. Raises Unreachable where the database does not answer or stays locked."""
-    # What this program asks wrongly is no reason to try again.
-    with _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
+    """One short transaction that may write. Raises Unreachable if the database does not answer or stays locked."""
+    # A wrong query is a bug, which no retry cures.
+    with _raises_unreachable("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
         yield connection
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """One short transaction that only reads, also while another holds the database's lock. Raises Unreachable."""
+    """One short read-only transaction, which does not wait for the database's write lock. Raises Unreachable."""
     with (
-        _answering("the control database", "see SLUICE_CONTROL_URL", MISTAKES),
+        _raises_unreachable("the control database", "see SLUICE_CONTROL_URL", MISTAKES),
         _begin_reading(engine) as connection,
     ):
         try:
             yield connection
         except DBAPIError as error:
-            if _code(error) in (sqlite3.SQLITE_READONLY, READ_ONLY_SQL_TRANSACTION):
+            if _error_code(error) in (sqlite3.SQLITE_READONLY, READ_ONLY_SQL_TRANSACTION):
                 raise RuntimeError(f"a transaction that only reads was to write: {error.statement}") from error
             raise
 
@@ -129,12 +129,12 @@ def _begin_reading(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
-def _code(error: DBAPIError) -> object:
+def _error_code(error: DBAPIError) -> object:
     return getattr(error.orig, "sqlite_errorcode", None) or getattr(error.orig, "sqlstate", None)
 
 
 @contextmanager
-def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def _raises_unreachable(subject: str, remedy: str, mistakes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
         with timeouts.limited():
             yield
@@ -145,26 +145,26 @@ def _answering(what: str, remedy: str, mistakes: tuple[type[Exception], ...] = (
             getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorcode", None)
             == sqlite3.SQLITE_ERROR
         ):
-            # No such column, say: what PostgreSQL calls a ProgrammingError.
+            # Such as a missing column, which is a ProgrammingError on PostgreSQL.
             raise
         reason = " ".join(str(getattr(error, "orig", error)).split())
-        raise Unreachable(f"{what} does not answer ({reason}): {remedy}") from error
+        raise Unreachable(f"{subject} does not answer ({reason}): {remedy}") from error
 
 
 def serialize(connection: Connection, name: str) -> None:
-    """From here to the end of the transaction, no other that says the same name is in progress."""
-    # SQLite's BEGIN IMMEDIATE lets in one at a time anyway.
+    """Wait until no other transaction with the same name is in progress, and block others until this one ends."""
+    # SQLite's BEGIN IMMEDIATE serializes all writers anyway.
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
 
 
 def insert(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
-    """An INSERT that knows ON CONFLICT."""
+    """An INSERT that supports ON CONFLICT."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def now(connection: Connection) -> float:
-    """Seconds since 1970 by the database's clock, the one clock that judges expiry."""
+    """Seconds since 1970 by the database's clock, the only clock that decides about expiry."""
     clock = {
         "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
         "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
@@ -173,5 +173,5 @@ def now(connection: Connection) -> float:
 
 
 def boottime() -> float:
-    """Seconds on a clock of this machine that runs on through suspension."""
+    """Seconds by a clock of this machine that runs on through suspension."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -1,8 +1,8 @@
-"""The tables of the control database for jobs that make rows again: backfills, full refreshes and rewinds."""
+"""The tables of the control database for jobs that recompute rows: backfills, full refreshes and rewinds."""
 
 from sqlalchemy import BigInteger, Column, Float, Integer, Table
 
-# Who creates the tables of `metadata` takes it from here, where all of them are known.
+# To create all tables, import `metadata` from here: this module has registered its own tables too.
 from include.control.store.schema import metadata as metadata
 from include.control.store.storable_text import String
 

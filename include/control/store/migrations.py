@@ -1,8 +1,8 @@
-"""The version of the control database's schema, and what brings an older database to it.
+"""The version of the control database's schema, and the migrations to it.
 
-A table that is new is created wherever it is missing, and needs no version. Whoever changes a table that was released
-appends to `MIGRATIONS`. Processes of the build before may still run on the database, so a change only adds: a column
-that may be NULL, or one with a default.
+A new table is created wherever it is missing, and needs no version. To change a released table, append to `MIGRATIONS`.
+Processes of the previous build may still use the database, so a migration only adds nullable columns, or columns with a
+default.
 """
 
 from sqlalchemy import Connection, inspect, select, text, update
@@ -11,28 +11,28 @@ from include.control.store import schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
 
-# Of the databases that carry no version.
+# The version of databases that do not store one.
 FIRST_VERSION = 1
-# From version 1 on, the statements that lead to the next, in SQL that SQLite and PostgreSQL share.
+# For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
 MIGRATIONS: tuple[tuple[str, ...], ...] = ()
 
 
 def newest_version() -> int:
-    """That this build knows."""
+    """The version of this build."""
     return FIRST_VERSION + len(MIGRATIONS)
 
 
 def is_done(connection: Connection) -> bool:
-    """Whether the database is as this build needs it; looked at, and nothing is changed."""
+    """Whether the database has the schema of this build. Changes nothing."""
     if not metadata.tables.keys() <= set(inspect(connection).get_table_names()):
         return False
     return connection.execute(select(schema.versions.c.version)).scalar_one_or_none() == newest_version()
 
 
 def migrate(connection: Connection) -> None:
-    """Bring the database to the newest version. The caller sees to it that nobody else does so at the same time.
+    """Bring the database to the newest version. The caller ensures that no other process migrates at the same time.
 
-    Raises UsageError for a database that a newer build has migrated.
+    Raises UsageError if a newer build has migrated the database.
     """
     versions = schema.versions
     is_new = not inspect(connection).has_table(schema.leases.name)

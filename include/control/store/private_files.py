@@ -1,4 +1,4 @@
-"""Files with secrets, which belong to whoever runs the platform alone."""
+"""Files with secrets, which only the user of the platform may read."""
 
 import os
 from contextlib import suppress
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def create(file: Path) -> None:
-    """Before anybody writes a secret into it, whether it is new or was open to others so far."""
+    """Create the file, or restrict an existing one, before anybody writes a secret into it."""
     with suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
     close(file)
 
 
 def close(path: Path) -> None:
-    """Nobody else may read it any more. Harmless where there is none, or where it is somebody else's."""
+    """Remove all permissions of other users. Harmless if the file is missing, or belongs to somebody else."""
     with suppress(OSError):
         mode = path.stat().st_mode
         if mode & 0o077:

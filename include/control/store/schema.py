@@ -1,4 +1,4 @@
-"""The tables of the control database: who may write, what is wanted, what was seen, who asked for what."""
+"""The tables of the control database: leases, orders, observations, requests and the audit."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, Table, text
 

@@ -1,4 +1,4 @@
-"""Text as it can be stored, in both kinds of control database and in tables."""
+"""Text that both kinds of control database, and Delta tables, can store."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import sqlalchemy
 
 
 def storable(text: str) -> str:
-    """What a store refuses is written as its escape: NUL as `\\x00`, half of a surrogate pair as `\\udce9`.
+    """Escape what a store refuses: NUL as `\\x00`, and half of a surrogate pair as `\\udce9`.
 
-    Spark's errors quote values of payloads, and names of files need not be UTF-8.
+    Spark's errors quote values of payloads, and file names need not be UTF-8.
     """
     return text.replace("\x00", r"\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class String(sqlalchemy.TypeDecorator[str]):
-    """A column that takes any text, by `storable`."""
+    """A column that stores any text, by way of `storable`."""
 
     impl = sqlalchemy.String
     cache_ok = True

@@ -1,11 +1,11 @@
-"""How long anybody waits for the control database."""
+"""How long a transaction waits for the control database."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Well under any lease, so that a blocked writer notices in time to try again.
+# Much shorter than the TTL of a lease, so that a blocked writer has time for another try.
 BUSY_TIMEOUT_SECONDS = 3
 
 _ends_at: ContextVar[float] = ContextVar("ends_at")
@@ -13,15 +13,15 @@ _ends_at: ContextVar[float] = ContextVar("ends_at")
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """All the waiting inside, for a connection, locks and answers, ends after BUSY_TIMEOUT_SECONDS."""
-    before = _ends_at.set(time.monotonic() + BUSY_TIMEOUT_SECONDS)
+    """Limit all waiting inside, for connections, locks and answers, to BUSY_TIMEOUT_SECONDS in total."""
+    token = _ends_at.set(time.monotonic() + BUSY_TIMEOUT_SECONDS)
     try:
         yield
     finally:
-        _ends_at.reset(before)
+        _ends_at.reset(token)
 
 
 def seconds_left() -> float:
-    """Until whoever waits has to give up."""
-    now = time.monotonic()
-    return max(0.0, _ends_at.get(now + BUSY_TIMEOUT_SECONDS) - now)
+    """The seconds until a wait has to end."""
+    now_seconds = time.monotonic()
+    return max(0.0, _ends_at.get(now_seconds + BUSY_TIMEOUT_SECONDS) - now_seconds)

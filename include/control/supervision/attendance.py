@@ -1,4 +1,4 @@
-"""Whether anybody acts on what the states say: a supervisor at its work, or a platform that starts or is down."""
+"""Whether a supervisor acts on the flows' states, or the platform is starting or down."""
 
 import math
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ STARTER = "make up"
 
 @dataclass(frozen=True)
 class Attendance:
-    """worked_seconds_ago: since the supervisor was last at work; None: it never was. started_seconds_ago: the same of
-    `make up`. shutdown: by which the platform is down.
+    """worked_seconds_ago: since the supervisor's last heartbeat; None if there was none. started_seconds_ago: the same
+    for `make up`. shutdown: the `make down` that stopped the platform.
     """
 
     worked_seconds_ago: float | None = None
@@ -30,7 +30,7 @@ class Attendance:
 
     @property
     def is_starting(self) -> bool:
-        """Whether `make up` is at work, and the supervisor not yet."""
+        """Whether `make up` is running, and the supervisor has not begun yet."""
         if self.started_seconds_ago is None or self.started_seconds_ago > LATE_SECONDS:
             return False
         if self.shutdown:
@@ -43,27 +43,29 @@ class Attendance:
         if self.is_starting:
             return "The platform is starting: `make up` is at work, and the supervisor has yet to begin."
         if self.shutdown:
-            ago = _minutes(self.shutdown.seconds_ago)
-            return f"The platform is down: `make down` stopped it {ago} ago, and nothing is started before `make up`."
+            duration = _format_duration(self.shutdown.seconds_ago)
+            return (
+                f"The platform is down: `make down` stopped it {duration} ago, and nothing is started before `make up`."
+            )
         if self.worked_seconds_ago is None:
             return "The supervisor has not been at work yet, so no flow is started: `make up` starts the platform."
         if self.worked_seconds_ago <= LATE_SECONDS:
             return None
         return (
-            f"The supervisor is not at work, it last was {_minutes(self.worked_seconds_ago)} ago, so no flow is "
-            f"started or restarted: see docs/runbooks/supervisor.md."
+            f"The supervisor is not at work, it last was {_format_duration(self.worked_seconds_ago)} ago, so no flow "
+            f"is started or restarted: see docs/runbooks/supervisor.md."
         )
 
 
 def look(engine: Engine) -> Attendance:
-    """In one short transaction. Raises Unreachable."""
+    """Read the heartbeats and the shutdown in one short transaction. Raises Unreachable."""
     with database.reading(engine) as connection:
         worked, started = (_seconds_ago(connection, name) for name in (NAME, STARTER))
         return Attendance(worked, started, shutdown.current(connection))
 
 
 def absence(url: str) -> str | None:
-    """Of the control database of this URL; None also where it does not answer, which each flow's state says."""
+    """Why nobody acts on the states; None also if the control database does not answer: each flow's state says that."""
     try:
         return look(database.connect(url)).absence
     except SluiceError:
@@ -75,7 +77,7 @@ def _seconds_ago(connection: Connection, name: str) -> float | None:
     return clock.seconds_ago(database.now(connection), at)
 
 
-def _minutes(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds == math.inf:
         return "some time"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

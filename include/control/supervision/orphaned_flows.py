@@ -1,4 +1,4 @@
-"""Flows that wait stopped for a job that has died, and that nobody starts until that job was ended by another."""
+"""Finds flows that a dead job has stopped. Nobody starts them until the job is completed or given up."""
 
 import json
 
@@ -12,25 +12,25 @@ from include.control.store.job_schema import backfills, requests, rewinds
 
 
 def flows(connection: Connection) -> dict[str, Failure]:
-    """By name, who has left them so."""
-    alive = lease.alive(connection)
-    left = select(rewinds).where(rewinds.c.ended_at.is_(None), rewinds.c.stopped.is_not(None))
-    found = {
-        flow: _by("rewind", one.number, one.target)
-        for one in connection.execute(left)
-        if jobs_of_rewinds.of_job(one.number) not in alive
-        for flow in json.loads(one.stopped)
+    """By flow, the job that has stopped it and died, as a failure that needs a person."""
+    holders = lease.alive(connection)
+    unfinished = select(rewinds).where(rewinds.c.ended_at.is_(None), rewinds.c.stopped.is_not(None))
+    by_rewinds = {
+        flow: _to_failure("rewind", job.number, job.target)
+        for job in connection.execute(unfinished)
+        if jobs_of_rewinds.of_job(job.number) not in holders
+        for flow in json.loads(job.stopped)
     }
-    asked = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
-    own = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
-    left = select(backfills, requests.c.driver).select_from(asked).where(own)
-    return found | {
-        flow: _by("backfill", one.number, one.target)
-        for one in connection.execute(left)
-        if alive.keys().isdisjoint((jobs_of_backfills.of_job(one.root), lease.of_driver(one.driver or "")))
-        for flow in json.loads(one.readers)
+    with_requests = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
+    is_unfinished = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
+    unfinished = select(backfills, requests.c.driver).select_from(with_requests).where(is_unfinished)
+    return by_rewinds | {
+        flow: _to_failure("backfill", job.number, job.target)
+        for job in connection.execute(unfinished)
+        if holders.keys().isdisjoint((jobs_of_backfills.of_job(job.root), lease.of_driver(job.driver or "")))
+        for flow in json.loads(job.readers)
     }
 
 
-def _by(kind: str, number: int, table: str) -> Failure:
+def _to_failure(kind: str, number: int, table: str) -> Failure:
     return Failure(f"stopped by {kind} {number} of {table}, which died", f"{kind.upper()}_UNFINISHED", True)

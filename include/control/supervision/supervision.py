@@ -1,4 +1,4 @@
-"""The supervisor's work on one driver: what it sees of each flow, and what it decides."""
+"""The supervisor's work on one driver: it observes each flow, decides, and stores the decision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ NAME = "supervise"
 
 @dataclass(frozen=True)
 class SourceHealth:
-    """A flow's source and rows, in words. waits_for: what of the source is away. backlog: how the flow falls behind.
-    expires: what is about to be deleted unread. rejects: how its rows end elsewhere than in the table. not_fresh: how
-    the table's promise is broken.
+    """The health of a flow's source and rows, in words. waits_for: the part of the source that is missing. backlog: how
+    the flow falls behind. expires: the records that are about to be deleted unread. rejects: why its rows do not reach
+    the table. not_fresh: how the table breaks its freshness promise.
     """
 
     waits_for: str | None = None
@@ -37,9 +37,9 @@ class SourceHealth:
 
 @dataclass(frozen=True)
 class Settlement:
-    """decisions: one for each flow. acknowledged: of flows whose alarm a person has taken on, by whom and until when.
-    launch_since: start the driver, by an intent of this moment. kill: end it now;
-    holder: who it is, where it holds its lease.
+    """decisions: by flow. acknowledged: by sick flow, who has acknowledged its alarm and until when. launch_since:
+    start the driver, by the intent of this time. kill: end the driver by force. holder: the driver's processes, if it
+    holds its lease.
     """
 
     decisions: dict[str, Decision]
@@ -51,10 +51,9 @@ class Settlement:
 
 @dataclass(frozen=True)
 class _Driver:
-    """is_alive: it lives or may still come up. is_up: it holds its lease. restart_seconds_ago: since a restart was
-    asked for that it owes.
-
-    abandoned: by flow, the job that has stopped it and died. shutdown: the platform is down, driver and all.
+    """is_alive: it is alive or may still come up. is_up: it holds its lease. restart_seconds_ago: since the restart
+    that it has yet to follow was requested. abandoned: by flow, the dead job that has stopped it. shutdown: set if the
+    platform is down.
     """
 
     row: Any
@@ -67,7 +66,7 @@ class _Driver:
 
 
 def handles(engine: Engine) -> dict[str, str]:
-    """By driver, the text by which its launcher knows its newest process. Raises Unreachable."""
+    """By driver, the launcher's handle of its newest process. Raises Unreachable."""
     with database.reading(engine) as connection:
         launched = connection.execute(select(drivers).where(drivers.c.handle.is_not(None)))
         return {row.driver: row.handle for row in launched}
@@ -77,58 +76,58 @@ def settle(
     engine: Engine,
     driver: str,
     flows: list[str],
-    dead: str | None = None,
-    outlooks: dict[str, SourceHealth] | None = None,
+    dead_handle: str | None = None,
+    health: dict[str, SourceHealth] | None = None,
 ) -> Settlement:
-    """Decide about a driver's flows. Where it is to be started, that intent is committed before this returns.
+    """Decide about a driver's flows. If the driver is to start, that intent is committed before this returns.
 
-    So a crash between intent and launch costs a timeout, and never a second driver. dead: the `handle` of a process
-    that has ended. outlooks: of flows, what is known of their sources. Raises Unreachable.
+    So a crash between intent and launch costs a timeout, and never starts a second driver. dead_handle: the handle of a
+    process that has ended. health: by flow, the health of its source. Raises Unreachable.
     """
     with database.transaction(engine) as connection:
         driver_rows.lock(connection, driver)
         orders.lock(connection, flows)
         clock.forget_future(connection, driver, flows)
-        seen_driver = _look_at_driver(connection, driver, dead)
-        seen = _look(connection, flows, seen_driver, outlooks or {})
-        decisions = {flow: decide(one) for flow, one in seen.items()}
+        observed_driver = _observe_driver(connection, driver, dead_handle)
+        observed = _observe(connection, flows, observed_driver, health or {})
+        decisions = {name: decide(flow) for name, flow in observed.items()}
         launch_since = None
-        if not seen_driver.is_alive and any(decision.start for decision in decisions.values()):
+        if not observed_driver.is_alive and any(decision.start for decision in decisions.values()):
             launch_since = database.now(connection)
             epoch = lease.epoch(connection, lease.of_driver(driver))
             intent = {"intended_at": launch_since, "handle": None, "epoch": epoch, "ends_at": None}
             connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
-        _intend(connection, decisions, is_new_driver=launch_since is not None)
-        if not seen_driver.shutdown:
-            _remember(connection, seen, decisions)
-        known = acknowledgements.current(connection)
+        _store_intent(connection, decisions, is_new_driver=launch_since is not None)
+        if not observed_driver.shutdown:
+            _store_states(connection, observed, decisions)
+        acknowledgement_of = acknowledgements.current(connection)
     acknowledged = {
-        flow: str(known[flow])
+        flow: str(acknowledgement_of[flow])
         for flow, decision in decisions.items()
-        if decision.is_sick and flow in known and known[flow].covers(decision)
+        if decision.is_sick and flow in acknowledgement_of and acknowledgement_of[flow].covers(decision)
     }
     kill = any(decision.kill for decision in decisions.values())
-    return Settlement(decisions, acknowledged, launch_since, kill, seen_driver.held.get(lease.of_driver(driver)))
+    return Settlement(decisions, acknowledged, launch_since, kill, observed_driver.held.get(lease.of_driver(driver)))
 
 
 def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
-    """By flow, what is wanted of it and what `settle` would decide now; nothing is started. Raises Unreachable."""
-    launched = handles(engine).get(driver)
-    dead = launched if launched and _has_ended_here(launched) else None
+    """By flow, the state wanted of it and what `settle` would decide now. Nothing is started. Raises Unreachable."""
+    handle = handles(engine).get(driver)
+    dead_handle = handle if handle and _has_ended_here(handle) else None
     with database.reading(engine) as connection:
-        seen = _look(connection, flows, _look_at_driver(connection, driver, dead), {})
-    return {flow: (one.wanted, decide(one)) for flow, one in seen.items()}
+        observed = _observe(connection, flows, _observe_driver(connection, driver, dead_handle), {})
+    return {name: (flow.wanted, decide(flow)) for name, flow in observed.items()}
 
 
 def record_launch(engine: Engine, driver: str, handle: str, launch_since: float) -> None:
-    """Remember the process that the intent led to, unless that intent has been given up meanwhile."""
+    """Store the handle of the launched process, unless the intent was replaced meanwhile. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        same = (drivers.c.driver == driver) & (drivers.c.intended_at == launch_since)
-        connection.execute(update(drivers).where(same).values(handle=handle))
+        is_intent = (drivers.c.driver == driver) & (drivers.c.intended_at == launch_since)
+        connection.execute(update(drivers).where(is_intent).values(handle=handle))
 
 
 def heartbeat(engine: Engine, name: str = NAME) -> None:
-    """Tell the watchdog that this part is at work."""
+    """Record that this process is at work, for the watchdog. Raises Unreachable."""
     with database.transaction(engine) as connection:
         values = {"name": name, "at": database.now(connection)}
         statement = database.insert(connection, pulses).values(values)
@@ -136,78 +135,80 @@ def heartbeat(engine: Engine, name: str = NAME) -> None:
 
 
 def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
-    """Since that part was last at work; None: it never was. Raises Unreachable."""
+    """Since the last heartbeat of this process; None if there was none. Raises Unreachable."""
     with database.reading(engine) as connection:
         at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
         return clock.seconds_ago(database.now(connection), at)
 
 
-def _look_at_driver(connection: Connection, driver: str, dead: str | None) -> _Driver:
-    found = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
-    row = found or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **driver_rows.NEW, "driver": driver})
-    held, now = lease.alive(connection), database.now(connection)
+def _observe_driver(connection: Connection, driver: str, dead_handle: str | None) -> _Driver:
+    stored = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
+    row = stored or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **driver_rows.NEW, "driver": driver})
+    holders, now_seconds = lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.of_driver(driver))
-    is_up, down = lease.of_driver(driver) in held, shutdown.current(connection)
-    is_alive = is_up or _may_come_up(row, epoch, dead, now)
-    restart_seconds_ago = clock.seconds_ago(now, row.ends_at) if driver_rows.owes_end(row, epoch) else None
-    return _Driver(row, held, is_alive, is_up, restart_seconds_ago, orphaned_flows.flows(connection), down)
+    is_up, shutdown_ = lease.of_driver(driver) in holders, shutdown.current(connection)
+    is_alive = is_up or _may_come_up(row, epoch, dead_handle, now_seconds)
+    restart_seconds_ago = clock.seconds_ago(now_seconds, row.ends_at) if driver_rows.owes_end(row, epoch) else None
+    return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, orphaned_flows.flows(connection), shutdown_)
 
 
-def _may_come_up(row: Any, epoch: int, dead: str | None, now: float) -> bool:
+def _may_come_up(row: Any, epoch: int, dead_handle: str | None, now_seconds: float) -> bool:
     if epoch > row.epoch:
-        # It had its lease and let it expire: it is dead or asleep, and its successor ends it.
+        # Its lease has expired: it is dead or suspended, and its successor kills it.
         return False
     if row.handle is not None:
-        return bool(row.handle != dead)
-    # Without a handle the supervisor died between intent and launch, and nobody can tell how far it came.
-    ago = clock.seconds_ago(now, row.intended_at)
-    return ago is not None and ago < START_SECONDS
+        return bool(row.handle != dead_handle)
+    # Without a handle, the supervisor died between intent and launch, and it is unknown whether it launched the driver.
+    intended_seconds_ago = clock.seconds_ago(now_seconds, row.intended_at)
+    return intended_seconds_ago is not None and intended_seconds_ago < START_SECONDS
 
 
 def _has_ended_here(handle: str) -> bool:
-    """Whether that process was one of this machine, and is no more; of others only their launcher can tell."""
-    launched = Process.of_handle(handle)
-    return launched is not None and launched.is_here and not launched.is_alive
+    """Whether the process ran on this machine and has ended. Processes elsewhere are known to their launcher only."""
+    process = Process.of_handle(handle)
+    return process is not None and process.is_here and not process.is_alive
 
 
-def _look(
-    connection: Connection, flows: list[str], driver: _Driver, outlooks: dict[str, SourceHealth]
+def _observe(
+    connection: Connection, flows: list[str], driver: _Driver, health: dict[str, SourceHealth]
 ) -> dict[str, ObservedFlow]:
-    rows, now = orders.find(connection, flows), database.now(connection)
-    begun = [row for flow, row in rows.items() if flow in driver.held and row.intended_at is not None]
-    newest = max(begun, key=lambda row: row.intended_at, default=None)
+    run_of, now = orders.find(connection, flows), database.now(connection)
+    begun_runs = [run for flow, run in run_of.items() if flow in driver.held and run.intended_at is not None]
+    newest = max(begun_runs, key=lambda run: run.intended_at, default=None)
     start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
-    wishes = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
-    wish_of = {wish.flow: wish for wish in wishes}
+    wanted_rows = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
+    wanted_of = {wanted.flow: wanted for wanted in wanted_rows}
     window_of = windows.open_of(connection, {table_of(flow) for flow in flows})
-    # What is known from outside goes before a window of the table.
-    outlook_of = {flow: outlooks.get(flow, SourceHealth()) for flow in flows}
-    waits = {flow: outlook.waits_for or window_of.get(table_of(flow)) for flow, outlook in outlook_of.items()}
+    # A missing source is reported before a window of the table.
+    health_of = {flow: health.get(flow, SourceHealth()) for flow in flows}
+    waits_for = {flow: source.waits_for or window_of.get(table_of(flow)) for flow, source in health_of.items()}
     return {
-        flow: _seen(rows[flow], wish_of.get(flow), driver, start, replace(outlook, waits_for=waits[flow]), now)
-        for flow, outlook in outlook_of.items()
+        flow: _to_observed(
+            run_of[flow], wanted_of.get(flow), driver, start, replace(source, waits_for=waits_for[flow]), now
+        )
+        for flow, source in health_of.items()
     }
 
 
-def _seen(
-    run: Any, wish: Row[Any] | None, driver: _Driver, start: Start | None, outlook: SourceHealth, now: float
+def _to_observed(
+    run: Any, wanted: Row[Any] | None, driver: _Driver, start: Start | None, health: SourceHealth, now_seconds: float
 ) -> ObservedFlow:
     return ObservedFlow(
-        wanted=wish.state if wish else "running",
-        wanted_why=wish.reason if wish else "",
+        wanted=wanted.state if wanted else "running",
+        wanted_why=wanted.reason if wanted else "",
         is_held=run.flow in driver.held,
         is_driver_alive=driver.is_alive,
         is_driver_up=driver.is_up,
         newest_start=start,
-        intended_seconds_ago=clock.seconds_ago(now, run.intended_at),
+        intended_seconds_ago=clock.seconds_ago(now_seconds, run.intended_at),
         attempts=run.attempts,
         failure=Failure(run.failure, run.error or "", run.needs_person) if run.failure else None,
-        sign_seconds_ago=clock.seconds_ago(now, run.sign_at),
-        waits_for=outlook.waits_for,
-        backlog=outlook.backlog,
-        expires=outlook.expires,
-        rejects=outlook.rejects,
-        not_fresh=outlook.not_fresh,
+        sign_seconds_ago=clock.seconds_ago(now_seconds, run.sign_at),
+        waits_for=health.waits_for,
+        backlog=health.backlog,
+        expires=health.expires,
+        rejects=health.rejects,
+        not_fresh=health.not_fresh,
         restart_seconds_ago=driver.restart_seconds_ago,
         abandoned=driver.abandoned.get(run.flow),
         is_platform_down=driver.shutdown is not None,
@@ -215,8 +216,8 @@ def _seen(
     )
 
 
-def _intend(connection: Connection, decisions: Mapping[str, Decision], is_new_driver: bool) -> None:
-    # A new driver tries them all, those that wait for their next start too.
+def _store_intent(connection: Connection, decisions: Mapping[str, Decision], is_new_driver: bool) -> None:
+    # A new driver also tries the flows that are backing off.
     states = {State.BACKING_OFF} if is_new_driver else set()
     starting = [flow for flow, decision in decisions.items() if decision.start or decision.state in states]
     if starting:
@@ -224,16 +225,22 @@ def _intend(connection: Connection, decisions: Mapping[str, Decision], is_new_dr
         connection.execute(update(runs).where(runs.c.flow.in_(starting)).values(values))
 
 
-def _remember(connection: Connection, seen: Mapping[str, ObservedFlow], decisions: Mapping[str, Decision]) -> None:
-    lasting = {flow for flow, decision in decisions.items() if _lasts(seen[flow], decision)}
-    if retried := [flow for flow in lasting if seen[flow].attempts]:
+def _store_states(
+    connection: Connection, observed: Mapping[str, ObservedFlow], decisions: Mapping[str, Decision]
+) -> None:
+    lasting = {flow for flow, decision in decisions.items() if _is_healthy_long(observed[flow], decision)}
+    if retried := [flow for flow in lasting if observed[flow].attempts]:
         connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
-    sick = {flow: (one.state, one.reason, one.error) for flow, one in decisions.items() if one.is_sick}
+    sick = {
+        flow: (decision.state, decision.reason, decision.error)
+        for flow, decision in decisions.items()
+        if decision.is_sick
+    }
     stopped = {flow for flow, decision in decisions.items() if decision.state is State.STOPPED}
     incidents.settle(connection, sick, (lasting | stopped) - sick.keys())
 
 
-def _lasts(seen: ObservedFlow, decision: Decision) -> bool:
-    """Whether it has been well for so long that earlier failures count no more."""
-    works = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
-    return works and seen.intended_seconds_ago is not None and seen.intended_seconds_ago > HEALTHY_SECONDS
+def _is_healthy_long(flow: ObservedFlow, decision: Decision) -> bool:
+    """Whether the flow has been healthy for so long that earlier failures no longer count."""
+    is_running = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
+    return is_running and flow.intended_seconds_ago is not None and flow.intended_seconds_ago > HEALTHY_SECONDS

@@ -1,8 +1,8 @@
 """Drivers on Kubernetes and YARN, by spark-submit in cluster mode.
 
-Not run against a real cluster yet: the commands are tested, and the answers are those of the sources of Spark 4.2 and
-Hadoop 3. What a cluster needs besides (image, service account, spark.kubernetes.file.upload.path ...) belongs into
-spark-defaults.conf; the one that `make up` writes binds the driver to this machine and cannot be used.
+Not run against a real cluster yet. The commands are tested with answers taken from the sources of Spark 4.2 and Hadoop
+3. Other settings of a cluster (image, service account, spark.kubernetes.file.upload.path ...) belong into
+spark-defaults.conf. The file that `make up` writes binds the driver to this machine, and cannot be used.
 """
 
 import json
@@ -21,7 +21,7 @@ from include.orchestration.launchers import submit
 from include.settings import ROOT, settings
 
 ANSWER_SECONDS = 60
-# Only these: a setting that somebody adds may be a secret, and command lines are public.
+# A closed list: any other setting may be a secret, and command lines are public.
 HANDED_ON = tuple(
     f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES")
 )
@@ -32,7 +32,7 @@ YARN_ID = re.compile(r"application_\d+_\d+")
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """The handle's name is that of the driver's pod, as spark-submit takes it: `namespace:pod`."""
+    """The handle's name is the driver's pod, as spark-submit takes it: `namespace:pod`."""
 
     master: str
     namespace: str | None
@@ -40,7 +40,7 @@ class Kubernetes:
     def launch(self, driver: str) -> str:
         pod = _unique_name(driver)
         name = f"{self.namespace}:{pod}" if self.namespace else pod
-        return _handle(submit.detached(driver, self.options(pod)), name)
+        return _to_handle(submit.detached(driver, self.options(pod)), name)
 
     def options(self, pod: str) -> list[str]:
         conf = {
@@ -52,7 +52,7 @@ class Kubernetes:
         return _options(self.master, conf)
 
     def is_alive(self, handle: str) -> bool:
-        """True also while it is being submitted, and where Kubernetes does not answer."""
+        """True also during the submission, and if Kubernetes does not answer."""
         submitter, name = _parse(handle)
         return submitter.is_alive or not POD_GONE.search(self._ask("--status", name)[1])
 
@@ -79,20 +79,20 @@ class Yarn:
 
     def launch(self, driver: str) -> str:
         tag = _unique_name(driver)
-        return _handle(submit.detached(driver, self.options(tag)), tag)
+        return _to_handle(submit.detached(driver, self.options(tag)), tag)
 
     def options(self, tag: str) -> list[str]:
         conf = {
             "spark.yarn.tags": tag,
             "spark.yarn.submit.waitAppCompletion": "false",
-            # Restarting is the supervisor's work alone.
+            # Only the supervisor restarts drivers.
             "spark.yarn.maxAppAttempts": "1",
             **_environment("spark.yarn.appMasterEnv.", "the .pgpass of the user it runs as"),
         }
         return _options("yarn", conf) + (["--queue", self.queue] if self.queue else [])
 
     def is_alive(self, handle: str) -> bool:
-        """True also while it is being submitted, and where YARN does not answer."""
+        """True also during the submission, and if YARN does not answer."""
         submitter, tag = _parse(handle)
         if submitter.is_alive:
             return True
@@ -123,8 +123,8 @@ def _options(master: str, conf: dict[str, str]) -> list[str]:
     return options
 
 
-def _environment(prefix: str, password_goes_to: str) -> dict[str, str]:
-    """The driver's settings as Spark properties. Raises UsageError for a control database it cannot be told of."""
+def _environment(prefix: str, password_source: str) -> dict[str, str]:
+    """The driver's settings as Spark properties. Raises UsageError if the control database cannot be passed on."""
     url = make_url(settings().control_url)
     if url.get_backend_name() == "sqlite":
         raise UsageError(
@@ -133,29 +133,29 @@ def _environment(prefix: str, password_goes_to: str) -> dict[str, str]:
     if url.password or "password" in url.query:
         raise UsageError(
             "SLUICE_CONTROL_URL holds a password, which would stand on a command line: leave it out of the URL, and "
-            f"give it to Airflow as PGPASSWORD and to the driver by {password_goes_to}"
+            f"give it to Airflow as PGPASSWORD and to the driver by {password_source}"
         )
-    given = submit.settings_to_hand_on()
-    return {prefix + name: given[name] for name in HANDED_ON if name in given}
+    variables = submit.settings_to_hand_on()
+    return {prefix + name: variables[name] for name in HANDED_ON if name in variables}
 
 
 def _zip() -> Path:
-    """The package `include` as a file; directories are in it too, because without them nobody could list the tables."""
-    made = settings().home / "tmp" / "include.zip"
-    made.parent.mkdir(parents=True, exist_ok=True)
-    growing = made.with_suffix(f".{uuid.uuid4().hex}")
-    with ZipFile(growing, "w") as archive:
+    """A zip file of the package `include`. Its entries for directories are needed to list the tables."""
+    zip_file = settings().home / "tmp" / "include.zip"
+    zip_file.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = zip_file.with_suffix(f".{uuid.uuid4().hex}")
+    with ZipFile(partial_file, "w") as archive:
         for file in sorted((ROOT / "include").rglob("*")):
             if file.suffix == ".py" or (file.is_dir() and file.name != "__pycache__"):
                 archive.write(file, file.relative_to(ROOT))
-    return growing.replace(made)
+    return partial_file.replace(zip_file)
 
 
 def _unique_name(driver: str) -> str:
     return f"sluice-{re.sub('[^a-z0-9]+', '-', driver.lower()).strip('-')}-{uuid.uuid4().hex[:8]}"
 
 
-def _handle(submitter: Process, name: str) -> str:
+def _to_handle(submitter: Process, name: str) -> str:
     return json.dumps({"name": name, "submitter": asdict(submitter)})
 
 
@@ -169,11 +169,11 @@ def _unreachable(name: str, answer: str) -> Unreachable:
 
 
 def _run(command: list[str]) -> tuple[int, str]:
-    """Exit code and all it says; -1 where it cannot be run or does not come back."""
+    """Exit code and output; -1 if the command cannot be run or times out."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return -1, str(error)
-    return done.returncode, done.stdout
+    return completed.returncode, completed.stdout

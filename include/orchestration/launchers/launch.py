@@ -1,4 +1,4 @@
-"""Starts Spark drivers that live on when the Airflow task that started them ends."""
+"""Starts Spark drivers that outlive the Airflow task that starts them."""
 
 import json
 from typing import Any, Protocol
@@ -16,25 +16,25 @@ CONNECTION = "spark_default"
 
 
 class Launcher(Protocol):
-    """One kind of place where drivers run. A handle is text by which any later process of this machine finds one."""
+    """One kind of place where drivers run. A handle is text by which a later process of this machine finds a driver."""
 
     def launch(self, driver: str) -> str:
         """Start `jobs/stream.py --driver <driver>` and return its handle at once."""
 
     def is_alive(self, handle: str) -> bool:
-        """Whether it runs, or may still come to something."""
+        """Whether it runs, or may still come up."""
 
     def kill(self, handle: str) -> None:
-        """End it. Harmless when it is gone."""
+        """Kill it. Harmless if it has ended."""
 
     def log(self, driver: str, handle: str) -> str:
-        """Where its output is found, in words."""
+        """Where its output is, in words."""
 
 
 def launcher() -> Launcher:
-    """The one that the Airflow connection asks for, whose extra is spelled as the Spark provider spells it.
+    """The launcher that the Airflow connection selects. The extra has the keys of the Spark provider.
 
-    Raises UsageError where it asks for none that exists: the provider would silently submit to YARN.
+    Raises UsageError if the connection is missing or selects none: the provider would silently submit to YARN.
     """
     master, extra = _connection()
     mode = extra.get("deploy-mode") or "client"
@@ -57,15 +57,15 @@ def launcher() -> Launcher:
     )
 
 
-def of(handle: str, today: Launcher) -> Launcher:
-    """The launcher that made the handle: the connection may name another kind of place since."""
-    if "pid" in (known := json.loads(handle)):
+def of(handle: str, current: Launcher) -> Launcher:
+    """The launcher that created the handle. The connection may select another kind of place since."""
+    if "pid" in (document := json.loads(handle)):
         return Local("")
-    return Standalone("", known["rest"]) if "rest" in known else today
+    return Standalone("", document["rest"]) if "rest" in document else current
 
 
 def _connection() -> tuple[str, dict[str, Any]]:
-    """Master and extra. As with the Spark provider, a host without a scheme is a standalone one if it has a port."""
+    """Master and extra. As in the Spark provider, a host without a scheme is a standalone master if it has a port."""
     try:
         connection = BaseHook.get_connection(CONNECTION)
     except AirflowNotFoundException as error:

@@ -1,4 +1,4 @@
-"""Drivers on this machine: spark-submit in client mode, whatever master their executors belong to."""
+"""Drivers on this machine: spark-submit in client mode, with any master."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from include.settings import settings
 
 @dataclass(frozen=True)
 class Local:
-    """options: what spark-submit needs to know of the master besides its name."""
+    """options: further spark-submit options for the master."""
 
     master: str
     options: tuple[str, ...] = ()

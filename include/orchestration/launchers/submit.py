@@ -1,4 +1,4 @@
-"""spark-submit in a session of its own, out of reach of what ends the Airflow task that called it."""
+"""Runs spark-submit in a session of its own, so that signals to the Airflow task do not reach it."""
 
 import os
 import subprocess
@@ -18,9 +18,9 @@ JOB = ROOT / "jobs" / "stream.py"
 
 
 def detached(driver: str, options: list[str]) -> Process:
-    """Begin to submit the flows of `driver`; what it says is appended to `log(driver)`."""
+    """Start spark-submit for the flows of `driver`. Its output is appended to `log(driver)`."""
     with _open_log(driver) as output:
-        launched = subprocess.Popen(
+        submitter = subprocess.Popen(
             [str(SPARK_SUBMIT), *options, "--name", f"sluice {driver}", str(JOB), "--driver", driver],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
@@ -29,36 +29,36 @@ def detached(driver: str, options: list[str]) -> Process:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Process.of(launched.pid)
+    return Process.of(submitter.pid)
 
 
-def end(launched: Process) -> None:
-    """End the JVM first, because that commits, then what it had started."""
-    started: list[Process] = []
+def end(root: Process) -> None:
+    """Kill the JVM first, because it commits, then the processes it has started. Raises SluiceError if one survives."""
+    children: list[Process] = []
     with suppress(psutil.NoSuchProcess):
-        if launched.is_alive:
-            for child in psutil.Process(launched.pid).children(recursive=True):
+        if root.is_alive:
+            for child in psutil.Process(root.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    started.append(Process.of(child.pid))
-    for process in (launched, *started):
+                    children.append(Process.of(child.pid))
+    for process in (root, *children):
         process.kill()
 
 
 def settings_to_hand_on() -> dict[str, str]:
-    """Every `SLUICE_*` variable of this process, with those that depend on where it runs spelled out."""
-    where = settings()
-    given = {name: value for name, value in os.environ.items() if name.startswith("SLUICE_")}
+    """All `SLUICE_*` variables of this process; defaults that depend on the machine are explicit."""
+    current = settings()
+    variables = {name: value for name, value in os.environ.items() if name.startswith("SLUICE_")}
     resolved = {
-        "SLUICE_HOME": where.home,
-        "SLUICE_JARS": where.jars,
-        "SLUICE_LANDING": where.landing,
-        "SLUICE_CONTROL_URL": where.control_url,
+        "SLUICE_HOME": current.home,
+        "SLUICE_JARS": current.jars,
+        "SLUICE_LANDING": current.landing,
+        "SLUICE_CONTROL_URL": current.control_url,
     }
-    return given | {name: str(value) for name, value in resolved.items()}
+    return variables | {name: str(value) for name, value in resolved.items()}
 
 
 def log(driver: str) -> Path:
-    """Where spark-submit writes for `driver`."""
+    """The log file of the driver's spark-submit."""
     return settings().logs / f"driver-{driver}.log"
 
 
