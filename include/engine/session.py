@@ -1,4 +1,4 @@
-"""The Spark session every job opens: Delta, the project's tables by name, and the settings that measured best."""
+"""Opens the Spark session of every job: with Delta, the tables by name, and settings chosen by benchmarks."""
 
 import os
 
@@ -8,8 +8,8 @@ from include.catalog import Catalog
 from include.control.process import scratch
 from include.settings import settings
 
-# Avro takes the memory that a length in its bytes asks for before it looks whether so many bytes are there; what runs
-# out of memory is no bad row any more but a dead driver.
+# Avro allocates as much memory as a length field says, before it checks how many bytes follow. Without limits a bad row
+# could kill the driver.
 AVRO_LIMITS = {
     "org.apache.avro.limits.bytes.maxLength": 32_000_000,
     "org.apache.avro.limits.string.maxLength": 32_000_000,
@@ -20,37 +20,38 @@ CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    # The default of 50 costs 50 tasks for every look at a small table.
+    # The default of 50 takes 50 tasks for every snapshot of a small table.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # The default file manager forks chmod and readlink for every file; the lease rules out what it protects from.
+    # The default file manager forks chmod and readlink for every file, to guard against writers that the lease
+    # excludes.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # The default one forks twice for each commit to a local disk, and lets two threads write one version.
+    # The default log store forks twice for each commit to a local disk, and lets two threads write one version.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-    # Half the bytes of snappy for a quarter more CPU on raw payloads, free on typed columns.
+    # Half the size of snappy for a quarter more CPU time on raw payloads, and for none on typed columns.
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
     # One flow's long batch must not starve the others of the driver.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.streaming.stopTimeout": "30s",
-    # They are fetched every few seconds, but a driver may have its hands full with the start of a flow.
+    # Reports are fetched every few seconds, but less often while the driver starts a flow.
     "spark.sql.streaming.numRecentProgressUpdates": "500",
     "spark.ui.enabled": "false",
     # Spark's default for timestamps, INT96, is deprecated, and other readers refuse a table with a year 9999 in it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A flow that was stopped for long reads its source as of then; the vacuum guard has kept the files.
+    # A flow that was stopped for long reads an old version of its source, whose files the vacuum guard has kept.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # The rows of a merge come from a fixed version of their source, so they may be computed twice.
+    # A merge reads a fixed version of its source, so computing its rows twice gives the same rows.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),
 }
 
 
 def open_session(name: str, catalog: Catalog) -> SparkSession:
-    """A session in which every stored table of the catalog answers to its name.
+    """Opens a session in which SQL finds every stored table of the catalog by its name.
 
-    Raises UsageError where Spark's master was not given and cannot be defaulted.
+    Raises UsageError if Spark's master is not set and has no default.
     """
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -59,17 +60,17 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         builder = builder.config(key, value)
     cores = os.cpu_count() or 1
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))
-    # By default each file of a batch is a task when they are looked at.
+    # By default listing a batch's files takes a task for each.
     builder = builder.config("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(4 * cores))
     for key, value in _s3().items():
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
-    # Of this process alone, so that what is left of it when it is killed can be told from what others use.
+    # A directory of this process alone, so that what a killed process leaves can be deleted.
     builder = builder.config("spark.local.dir", str(scratch()))
     spark = builder.getOrCreate()
-    for name, most in AVRO_LIMITS.items():
-        # Of this JVM; it reads them when it first decodes something.
-        spark._jvm.java.lang.System.setProperty(name, str(most))
+    for name, limit in AVRO_LIMITS.items():
+        # System properties of this JVM, which Avro reads when it first decodes a record.
+        spark._jvm.java.lang.System.setProperty(name, str(limit))
     _without_sidecars(spark)
     for table in catalog.tables.values():
         register(spark, table.name)
@@ -78,14 +79,16 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
 
 
 def _without_sidecars(spark: SparkSession) -> None:
-    """Hadoop would write a second file with checksums beside each file on a local disk, and fork `chmod` for both."""
+    """Turns off Hadoop's checksum files, for which it writes a second file next to each and forks `chmod` for both."""
     jvm = spark._jvm
-    local = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration())
-    local.setWriteChecksum(False)
+    local_filesystem = jvm.org.apache.hadoop.fs.FileSystem.get(
+        jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration()
+    )
+    local_filesystem.setWriteChecksum(False)
 
 
 def _s3() -> dict[str, str]:
-    """Where the S3 store is, if it is not Amazon's: Hadoop does not read the variable that other AWS tools read."""
+    """Returns the settings of an S3 store other than Amazon's; Hadoop ignores AWS_ENDPOINT_URL."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if not endpoint:
         return {}
@@ -97,11 +100,11 @@ def _s3() -> dict[str, str]:
 
 
 def register(spark: SparkSession, name: str) -> None:
-    """Let SQL find the stored table by its name; nothing happens while it is not stored."""
+    """Registers the stored table in Spark's catalog under its name; does nothing if it is not stored."""
     path = settings().table_path(name)
     if settings().is_stored(name):
         layer = name.split(".")[0]
-        # IF NOT EXISTS alone warns each time that it does exist.
+        # IF NOT EXISTS alone logs a warning each time the database exists.
         if not spark.catalog.databaseExists(layer):
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {layer}")
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{path}'")

@@ -105,7 +105,7 @@ def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topi
     read = []
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(lambda: read.extend(values(reader, [Range(topic.name, 0, 0, 3)])))
-        wait_until(lambda: read or reader._most > topic_reader.FIRST_RECORDS, 30)
+        wait_until(lambda: read or reader._most_records > topic_reader.FIRST_RECORDS, 30)
         assert not reading.done()
         topic.send(3)
         reading.result(30)

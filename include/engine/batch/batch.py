@@ -1,4 +1,4 @@
-"""What happens to one micro-batch between its source and its commit."""
+"""Writes one micro-batch: from its source rows to its commit."""
 
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -15,20 +15,18 @@ from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.readers import checkpoint as ledger
-from include.readers import offset_ranges
+from include.readers import checkpoint, offset_ranges
 from include.settings import settings
 from include.spec import Append, Files, Rule, Table, Upsert
 
 
 @dataclass
 class FlowContext:
-    """One flow in one process: its table, its checkpoint and the lease it writes under.
+    """One flow in one process: its table, its checkpoint and the epoch of its lease.
 
-    rows_before: how many rows the batch before had, by which the next one is tuned; 0: nobody knows.
-    newest: of a table with a watermark, once it is known, what the next batch's late rows are late by.
-    fast_path: what writes its small batches; None where all are written by Spark.
-    is_prepared: the rows of its batches come as `include.engine.batch.prepare` makes them.
+    rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. newest: for a table with a
+    watermark, its greatest time so far, in microseconds since 1970; None until it is read. fast_path: writes small
+    batches; None if Spark writes all of them. is_prepared: batches come as `prepare.prepared` builds them.
     """
 
     table: Table
@@ -40,133 +38,155 @@ class FlowContext:
     is_prepared: bool = False
 
     def stamp(self, batch: int) -> CommitMetadata:
-        source_from = ledger.end_offset(self.checkpoint.path, batch - 1)
-        source_to = ledger.end_offset(self.checkpoint.path, batch)
-        here = self.checkpoint
-        return CommitMetadata(self.table.flow, here.generation, batch, self.epoch, here.source, source_from, source_to)
+        """Returns the metadata of the batch's commit, with its offsets as the checkpoint holds them."""
+        source_from = checkpoint.end_offset(self.checkpoint.path, batch - 1)
+        source_to = checkpoint.end_offset(self.checkpoint.path, batch)
+        flow_checkpoint = self.checkpoint
+        return CommitMetadata(
+            self.table.flow,
+            flow_checkpoint.generation,
+            batch,
+            self.epoch,
+            flow_checkpoint.source,
+            source_from,
+            source_to,
+        )
 
     def may_have_been_tried(self, batch: int) -> bool:
-        """Only the first batch of a life may have been begun by the life before."""
+        """Whether an earlier process may have begun this batch: only the first one after the last commit."""
         return batch == self.checkpoint.written + 1
 
     def left_before(self, batch: int) -> tuple[int, int] | None:
-        """Generation and batch behind which an earlier try of this batch may have left broken rows; None: there was
-        none.
+        """Returns generation and batch after which an earlier try of this batch may have quarantined rows; None if
+        there was none.
         """
         return (self.checkpoint.last_commit or (0, 0)) if self.may_have_been_tried(batch) else None
 
 
-def write(rows: DataFrame, batch: int, life: FlowContext) -> None:
-    """Write one batch of a flow. Called again with the same batch, it leaves the tables as after the first time."""
-    if batch <= life.checkpoint.written:
-        # It has happened. Another rule or transform than at that time must not touch the quarantine any more.
+def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
+    """Writes one batch of a flow. Repeating it with the same batch leaves the tables unchanged.
+
+    rows: columns of the source, or those of `prepare.prepared` if `context.is_prepared`.
+    """
+    if batch <= context.checkpoint.written:
+        # The batch is committed. A changed rule or transform must not alter its quarantined rows.
         return
-    table, stamp, may_be_replay = life.table, life.stamp(batch), life.may_have_been_tried(batch)
-    if not life.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
-        nothing = rows.sparkSession.createDataFrame([], StructType.fromDDL(table.schema))
-        commit.commit(nothing, table, replace(stamp, rows=asdict(RowCounts.of([], table.expect))))
+    table, metadata, may_be_replay = context.table, context.stamp(batch), context.may_have_been_tried(batch)
+    if not context.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
+        no_rows = rows.sparkSession.createDataFrame([], StructType.fromDDL(table.schema))
+        commit.commit(no_rows, table, replace(metadata, rows=asdict(RowCounts.of([], table.expect))))
         return
-    if table.watermark and life.newest is None:
-        life.newest = watermark.newest(rows.sparkSession, table)
-    if life.fast_path and not isinstance(table.source, Files):
+    if table.watermark and context.newest is None:
+        context.newest = watermark.newest(rows.sparkSession, table)
+    if context.fast_path and not isinstance(table.source, Files):
         try:
-            written = life.fast_path.write(rows, stamp, life.newest, life.left_before(batch), life.is_prepared)
-            life.rows_before, life.newest = written.rows, written.newest
+            written = context.fast_path.write(
+                rows, metadata, context.newest, context.left_before(batch), context.is_prepared
+            )
+            context.rows_before, context.newest = written.rows, written.newest
             return
         except Refused as reason:
-            life.fast_path.say(reason)
+            context.fast_path.say(reason)
             if isinstance(reason, TooLarge):
-                life.rows_before = 0
+                context.rows_before = 0
         except commit.CONFLICTS as conflict:
-            # By somebody whom no lock binds.
-            print(f"sluice: {stamp.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
-        may_be_replay = may_be_replay or life.fast_path.has_put_aside
-        life.fast_path.forget()
-    _write(rows, life, stamp, may_be_replay)
+            # Another writer, which takes no locks, has committed meanwhile.
+            print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
+        may_be_replay = may_be_replay or context.fast_path.has_put_aside
+        context.fast_path.forget()
+    _write(rows, context, metadata, may_be_replay)
 
 
-def _write(rows: DataFrame, life: FlowContext, stamp: CommitMetadata, may_be_replay: bool) -> None:
-    """By Spark's own writers, which take batches of any size into tables of any kind."""
-    table = life.table
+def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_be_replay: bool) -> None:
+    """Writes the batch with Spark's writers, which take batches of any size and tables of any kind."""
+    table = context.table
     is_raw = prepare.is_raw(table)
-    records = sum(each.count for each in offset_ranges.of_kafka(stamp.source_from, stamp.source_to)) if is_raw else 0
+    records = (
+        sum(offset_range.count for offset_range in offset_ranges.of_kafka(metadata.source_from, metadata.source_to))
+        if is_raw
+        else 0
+    )
     # A batch of unknown size may be the first of a long history.
-    tuning.tune(rows.sparkSession, records or life.rows_before or tuning.SMALL_BATCH_ROWS)
+    tuning.tune(rows.sparkSession, records or context.rows_before or tuning.SMALL_BATCH_ROWS)
     if isinstance(table.source, Files):
-        life.rows_before = batch_of_files.write(
-            rows.sparkSession, table, life.checkpoint, stamp, may_be_replay, life.fast_path
+        context.rows_before = batch_of_files.write(
+            rows.sparkSession, table, context.checkpoint, metadata, may_be_replay, context.fast_path
         )
     elif isinstance(table.write, Upsert):
-        life.rows_before = _recompute(rows, life, table.write, stamp)
+        context.rows_before = _recompute(rows, context, table.write, metadata)
     elif is_raw:
-        commit.commit(table_rows.in_few_files(rows, records), table, stamp)
+        commit.commit(table_rows.in_few_files(rows, records), table, metadata)
     else:
-        life.rows_before = _append_judged(rows, life, table.write, stamp, may_be_replay)
+        context.rows_before = _append_checked(rows, context, table.write, metadata, may_be_replay)
 
 
-def _append_judged(
-    rows: DataFrame, life: FlowContext, write: Append, stamp: CommitMetadata, may_be_replay: bool
+def _append_checked(
+    rows: DataFrame, context: FlowContext, write: Append, metadata: CommitMetadata, may_be_replay: bool
 ) -> int:
-    table = life.table
-    rules = watermark.rules_of(table, life.newest)
-    judged = (
-        watermark.with_lateness(rows, table, life.newest)
-        if life.is_prepared
+    """Checks the rules, quarantines broken rows and appends the others. Returns how many rows the batch has."""
+    table = context.table
+    rules = watermark.rules_of(table, context.newest)
+    checked_rows = (
+        watermark.with_lateness(rows, table, context.newest)
+        if context.is_prepared
         else prepare.with_violations(rows, table, rules)
     )
-    judged = judged.persist()
+    checked_rows = checked_rows.persist()
     try:
-        tally, starts, newest = _counted(judged, rules, table, write)
-        quality.require_none_fails(tally, rules, stamp)
-        if tally.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
-            broken = judged.filter(quality.ends_as("quarantine", rules)).coalesce(1)
-            last_commit = life.checkpoint.last_commit
-            if not life.may_have_been_tried(stamp.batch):
-                last_commit = (stamp.generation, stamp.batch - 1)
-            commit.quarantine(broken, table, stamp, may_be_replay, last_commit)
-        good = judged if tally.kept == tally.read else judged.filter(quality.ends_as("warn", rules))
-        good = good.drop(quality.RULES)
+        counts, minutes, newest = _count_rows(checked_rows, rules, table, write)
+        quality.require_none_fails(counts, rules, metadata)
+        if counts.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
+            quarantined = checked_rows.filter(quality.ends_as("quarantine", rules)).coalesce(1)
+            last_commit = context.checkpoint.last_commit
+            if not context.may_have_been_tried(metadata.batch):
+                last_commit = (metadata.generation, metadata.batch - 1)
+            commit.quarantine(quarantined, table, metadata, may_be_replay, last_commit)
+        kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
+        kept_rows = kept_rows.drop(quality.RULES)
         if write.unique:
-            good = deduplicate.first_of_each(good, table, write, deduplicate.near(table, write, starts))
+            kept_rows = deduplicate.first_of_each(kept_rows, table, write, deduplicate.near(table, write, minutes))
         if write.watermark:
-            newest = max((time for time in (newest, life.newest) if time is not None), default=None)
-            stamp = replace(stamp, newest={write.watermark.of: newest})
-        commit.commit(table_rows.in_few_files(good, tally.kept), table, replace(stamp, rows=asdict(tally)))
-        life.newest = newest
-        return tally.read
+            newest = max((time for time in (newest, context.newest) if time is not None), default=None)
+            metadata = replace(metadata, newest={write.watermark.of: newest})
+        commit.commit(table_rows.in_few_files(kept_rows, counts.kept), table, replace(metadata, rows=asdict(counts)))
+        context.newest = newest
+        return counts.read
     finally:
-        judged.unpersist()
+        checked_rows.unpersist()
 
 
-def _counted(
-    judged: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append
+def _count_rows(
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append
 ) -> tuple[RowCounts, set[int], int | None]:
-    """How many rows go where; of those that are kept, the minutes they lie in, and the newest time."""
-    moment = deduplicate.moment(table, write)
-    starts = F.unix_seconds(data_skipping.bucket(moment, "minute")) if moment else F.lit(None).cast("bigint")
-    newest = F.unix_micros(f"`{moment}`") if write.watermark else F.lit(None).cast("bigint")
-    # By which rules they break: mostly by one group, that of the rows that break none.
+    """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
+    and their greatest watermark time (microseconds since 1970).
+    """
+    time_column = deduplicate.moment(table, write)
+    starts = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
+    newest = F.unix_micros(f"`{time_column}`") if write.watermark else F.lit(None).cast("bigint")
+    # Most rows break no rule and form one group.
     groups = (
-        judged.groupBy(*([quality.RULES] if rules else []))
+        checked_rows.groupBy(*([quality.RULES] if rules else []))
         .agg(F.count("*").alias("rows"), F.collect_set(starts).alias("starts"), F.max(newest).alias("newest"))
         .select(F.col(quality.RULES) if rules else F.array().alias(quality.RULES), "rows", "starts", "newest")
         .collect()
     )
-    tally = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
-    kept = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
-    times = [group["newest"] for group in kept if group["newest"] is not None]
-    return tally, {start for group in kept for start in group["starts"]}, max(times, default=None)
+    counts = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
+    kept_groups = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
+    times = [group["newest"] for group in kept_groups if group["newest"] is not None]
+    return counts, {start for group in kept_groups for start in group["starts"]}, max(times, default=None)
 
 
-def _recompute(rows: DataFrame, life: FlowContext, write: Upsert, stamp: CommitMetadata) -> int:
-    table, by, version = life.table, write.recompute, ledger.read_version(stamp.source_to)
-    if by is None:
-        commit.commit(table_rows.recomputed(rows.sparkSession, table, write, version), table, stamp)
+def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:
+    """Recomputes the keys or buckets that the batch touches, and merges them. Returns how many rows the batch has."""
+    table, bucket, version = context.table, write.recompute, checkpoint.read_version(metadata.source_to)
+    if bucket is None:
+        commit.commit(table_rows.recomputed(rows.sparkSession, table, write, version), table, metadata)
         return rows.count()
-    starts = rows if life.is_prepared else prepare.starts(rows, table, by)
+    starts = rows if context.is_prepared else prepare.starts(rows, table, bucket)
     counts = table_rows.touched(starts)
-    condition = data_skipping.condition(by.of, counts, by.unit)
-    buckets = table_rows.recomputed(rows.sparkSession, table, write, version, condition)
-    near = data_skipping.condition(f"stored`.`{by.name}", counts, by.unit)
-    commit.commit(buckets, table, stamp, pruning=near)
+    condition = data_skipping.condition(bucket.of, counts, bucket.unit)
+    recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, condition)
+    pruning = data_skipping.condition(f"stored`.`{bucket.name}", counts, bucket.unit)
+    commit.commit(recomputed_rows, table, metadata, pruning=pruning)
     return sum(counts.values())

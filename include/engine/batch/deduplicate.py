@@ -1,4 +1,4 @@
-"""Leaves out the rows that repeat one with the same identity, of the same batch or stored."""
+"""Drops rows whose identity repeats that of another row, of the same batch or stored."""
 
 from functools import reduce
 from operator import and_, or_
@@ -15,7 +15,7 @@ PLACE = "_place"
 
 
 def moment(table: Table, write: Append) -> str | None:
-    """The timestamp by which stored rows can be narrowed: the watermark's, or one of the identity."""
+    """Returns the timestamp column by which stored rows can be restricted: the watermark's, or one of the identity."""
     if write.watermark:
         return write.watermark.of
     schema = StructType.fromDDL(table.schema)
@@ -23,7 +23,9 @@ def moment(table: Table, write: Append) -> str | None:
 
 
 def near(table: Table, write: Append, starts: set[int]) -> str:
-    """A SQL condition for the stored rows that rows of these minutes may repeat. starts: of the minutes, in seconds."""
+    """Returns a SQL condition for the stored rows that rows of these minutes may repeat. starts: in seconds
+    since 1970.
+    """
     column = moment(table, write)
     if not column:
         return "true"
@@ -31,35 +33,35 @@ def near(table: Table, write: Append, starts: set[int]) -> str:
 
 
 def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, however_late: bool = False) -> DataFrame:
-    """Rows whose identity is new, the first of each. A row with a NULL in it has no identity, and stays.
+    """Returns the first row of each new identity, with unchanged columns. Rows with NULL in the identity all stay.
 
-    near: as `near` gives it, or `true`. however_late: also rows further apart than the watermark's minutes repeat.
+    near: from `near`, or `true`. however_late: rows further apart than the watermark's minutes repeat each other, too.
     """
     by_time = None if however_late else write.watermark
     keys = _keys(write, by_time)
-    rows = placed(rows, write, by_time).filter(F.col(PLACE) == 1).drop(PLACE)
+    rows = with_rank(rows, write, by_time).filter(F.col(PLACE) == 1).drop(PLACE)
     stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(near)
-    # On plain equality, which a NULL never meets.
-    same = [_of("new", key) == _of("stored", key) for key in write.unique]
+    # With plain equality, NULL matches nothing.
+    same = [_column("new", key) == _column("stored", key) for key in write.unique]
     if by_time:
-        apart = F.abs(F.unix_micros(_of("new", by_time.of)) - F.unix_micros(_of("stored", by_time.of)))
+        apart = F.abs(F.unix_micros(_column("new", by_time.of)) - F.unix_micros(_column("stored", by_time.of)))
         same.append(apart <= round(by_time.minutes * 60_000_000))
     return rows.alias("new").join(
         stored.select(*[f"`{key}`" for key in dict.fromkeys(keys)]).alias("stored"), reduce(and_, same), "left_anti"
     )
 
 
-def placed(rows: DataFrame, write: Append, by_time: Watermark | None) -> DataFrame:
-    """`rows` plus `_place`, the place of each among those of its identity, from 1 on."""
-    is_nobody = reduce(or_, [F.col(f"`{key}`").isNull() for key in _keys(write, by_time)])
+def with_rank(rows: DataFrame, write: Append, by_time: Watermark | None) -> DataFrame:
+    """Returns `rows` plus `_place`, the rank of each row among those of its identity, from 1."""
+    has_no_identity = reduce(or_, [F.col(f"`{key}`").isNull() for key in _keys(write, by_time)])
     order = [F.col(f"`{name}`") for name in write.first_by or write.unique]
-    first = Window.partitionBy(is_nobody, *[F.col(f"`{key}`") for key in write.unique]).orderBy(*order)
-    return rows.withColumn(PLACE, F.when(is_nobody, 1).otherwise(F.row_number().over(first)))
+    window = Window.partitionBy(has_no_identity, *[F.col(f"`{key}`") for key in write.unique]).orderBy(*order)
+    return rows.withColumn(PLACE, F.when(has_no_identity, 1).otherwise(F.row_number().over(window)))
 
 
 def _keys(write: Append, by_time: Watermark | None) -> list[str]:
     return [*write.unique, *([by_time.of] if by_time else [])]
 
 
-def _of(side: str, column: str) -> Column:
+def _column(side: str, column: str) -> Column:
     return F.col(f"{side}.`{column}`")

@@ -1,4 +1,4 @@
-"""Typed columns out of JSON or text, without losing a row."""
+"""Parses JSON or text into typed columns, without losing a row."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -9,43 +9,42 @@ from include.spec import Cast, Json
 from include.spec.origin import ORIGIN
 
 SHOWN_CHARACTERS = 80
-# What a text must look like before Spark may cast it to a type.
+# Patterns that a text must match before Spark casts it to the type.
 SHAPES = {
-    # Spark completes a time of day with today's date, and a replay tomorrow would come out different; other readers
-    # have no year 0.
+    # Spark completes a time of day with today's date, so a replay tomorrow would differ. Other readers have no year 0.
     "timestamp": r"^\s*(?!0000)\d{4}-",
     "date": r"^\s*(?!0000)\d{4}-",
-    # Spark writes 1e-999999999 out in full before it finds that it does not fit.
+    # Spark expands 1e-999999999 before it finds that the number does not fit.
     "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
 }
 ERROR_TYPE = "ARRAY<STRUCT<field: STRING, message: STRING>>"
 
 
 def typed(rows: DataFrame, parse: Json | Cast, schema: StructType) -> DataFrame:
-    """`rows` plus one typed column for each name in `parse.into`, plus `_errors`."""
+    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`."""
     return _from_json(rows, parse, schema) if isinstance(parse, Json) else _from_text(rows, parse, schema)
 
 
 def strict(rows: DataFrame) -> DataFrame:
-    """Typed rows, of which the first that has an error ends the query, and says where it came from."""
+    """Returns typed rows with the same columns; the first row with an error fails the query, with its origin."""
     where = [F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in ORIGIN if name in rows.columns]
     first = F.col("_errors")[0]
-    what = F.concat_ws(", ", *where, F.concat(F.lit("field "), first["field"], F.lit(": "), first["message"]))
-    # As part of the column, or the optimizer would leave it out.
-    return rows.withColumn("_errors", F.when(F.size("_errors") > 0, F.raise_error(what)).otherwise(F.col("_errors")))
+    message = F.concat_ws(", ", *where, F.concat(F.lit("field "), first["field"], F.lit(": "), first["message"]))
+    # Inside the column, because the optimizer would remove an unused expression.
+    return rows.withColumn("_errors", F.when(F.size("_errors") > 0, F.raise_error(message)).otherwise(F.col("_errors")))
 
 
 def _from_text(rows: DataFrame, parse: Cast, schema: StructType) -> DataFrame:
-    made, errors = {}, []
+    columns, errors = {}, []
     for name in parse.into:
         raw, type_name = F.col(f"`{name}`"), schema[name].dataType.simpleString()
-        made[name] = cast(raw, type_name)
-        errors.append(cast_error(name, raw, made[name], type_name))
-    return rows.withColumns({**made, "_errors": found(errors)})
+        columns[name] = cast(raw, type_name)
+        errors.append(cast_error(name, raw, columns[name], type_name))
+    return rows.withColumns({**columns, "_errors": error_list(errors)})
 
 
 def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
-    """One `from_json` a row reads every field as text; the cast happens after, so that it can say what it refused."""
+    """Reads every field as text in one `from_json`; the casts follow, so that errors can name the refused text."""
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
     text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
     payload = F.col(parse.column)
@@ -54,9 +53,9 @@ def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
             schema_registry.payload(payload)
         )
     payload = payload.cast("string")
-    # Spark would replace what is no UTF-8, and two different identities might become one.
+    # Spark replaces invalid UTF-8, which could make two identities equal.
     readable = F.when(F.is_valid_utf8(payload), payload)
-    # Read as the only element of an array, because Spark stops after one document and says nothing of what follows.
+    # Wrapped in an array, because Spark stops after one document and ignores what follows.
     documents = F.from_json(
         F.concat(F.lit("["), readable, F.lit("]")), f"ARRAY<STRUCT<{text_schema}>>", {"allowSingleQuotes": "false"}
     )
@@ -66,26 +65,26 @@ def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
         raw = F.col(f"_json.`{name}`")
         rows = rows.withColumn(name, cast(raw, type_name))
         errors.append(cast_error(name, raw, F.col(name), type_name))
-    return rows.withColumn("_errors", found(errors)).drop("_json")
+    return rows.withColumn("_errors", error_list(errors)).drop("_json")
 
 
-def cast_error(name: str, raw: Column, made: Column, type_name: str) -> Column:
-    is_refused = raw.isNotNull() & made.isNull()
-    return F.when(is_refused, error(name, F.concat(shown(raw), F.lit(f" is no {type_name.upper()}"))))
+def cast_error(name: str, raw: Column, value: Column, type_name: str) -> Column:
+    is_refused = raw.isNotNull() & value.isNull()
+    return F.when(is_refused, error(name, F.concat(quoted(raw), F.lit(f" is no {type_name.upper()}"))))
 
 
-def found(errors: list[Column]) -> Column:
-    return F.filter(F.array(*errors), lambda one: one.isNotNull()).cast(ERROR_TYPE)
+def error_list(errors: list[Column]) -> Column:
+    return F.filter(F.array(*errors), lambda item: item.isNotNull()).cast(ERROR_TYPE)
 
 
 def _payload_error(payload: Column, column: str) -> Column:
     return (
         F.when(payload.isNull(), error(column, F.lit("no value: a tombstone")))
         .when(F.trim(payload) == "", error(column, F.lit("empty")))
-        .when(~F.is_valid_utf8(payload), error(column, F.concat(shown(payload), F.lit(" is no UTF-8"))))
+        .when(~F.is_valid_utf8(payload), error(column, F.concat(quoted(payload), F.lit(" is no UTF-8"))))
         .when(
             F.col("_json").isNull(),
-            error(column, F.concat(shown(payload), F.lit(" is no JSON object"))),
+            error(column, F.concat(quoted(payload), F.lit(" is no JSON object"))),
         )
     )
 
@@ -101,5 +100,5 @@ def error(field: str, message: Column) -> Column:
     return F.struct(F.lit(field).alias("field"), message.alias("message"))
 
 
-def shown(raw: Column) -> Column:
+def quoted(raw: Column) -> Column:
     return F.concat(F.lit("'"), F.substring(F.make_valid_utf8(raw.cast("string")), 1, SHOWN_CHARACTERS), F.lit("'"))

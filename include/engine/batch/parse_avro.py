@@ -1,4 +1,4 @@
-"""Typed columns out of Avro, without losing a row."""
+"""Parses Avro into typed columns, without losing a row."""
 
 import json
 
@@ -8,73 +8,81 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampType
 
 from include.engine.batch import schema_registry
-from include.engine.batch.parse import cast, cast_error, error, found
+from include.engine.batch.parse import cast, cast_error, error, error_list
 from include.spec import Avro
 from include.validation.avro_schema import fields, texts
 
-# For a record that it cannot read, from_avro gives one whose fields are all NULL, and it never looks at what follows a
-# record. So each is read as the first field of another record, whose second one is this mark.
+# For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
+# is read as the first field of another one, whose second field must be this mark.
 END = bytes.fromhex("53 4c 55 49 43 45 a7 1e 0f d2 8b 36 c9 74 e5 90")
 OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 SHOWN_BYTES = 20
 
 
 def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
-    """`rows` plus one typed column for each name in `parse.into`, plus `_errors`. One `from_avro` reads a row."""
+    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`."""
     value = F.col(parse.column)
-    number = schema_registry.schema_id(value) if parse.schemas else F.lit(None).cast("int")
-    body = F.concat(schema_registry.payload(value) if parse.schemas else value, F.lit(END))
-    schemas = {f"_avro_{place}": one for place, one in enumerate(texts(parse))}
+    schema_id = schema_registry.schema_id(value) if parse.schemas else F.lit(None).cast("int")
+    marked_value = F.concat(schema_registry.payload(value) if parse.schemas else value, F.lit(END))
+    schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(texts(parse))}
     decoded = {
-        name: F.when(F.lit(True) if one is None else number == one, from_avro(body, _whole(text), OPTIONS))
-        for name, (one, text) in schemas.items()
+        name: F.when(
+            F.lit(True) if declared_id is None else schema_id == declared_id,
+            from_avro(marked_value, _with_end_mark(text), OPTIONS),
+        )
+        for name, (declared_id, text) in schemas.items()
     }
     rows = rows.withColumns(decoded)
     rows = rows.withColumns({name: F.when(F.col(name)["end"] == F.lit(END), F.col(name)["value"]) for name in decoded})
     errors = [
-        _value_error(value, parse, number, F.coalesce(*[F.when(F.col(name).isNotNull(), True) for name in decoded]))
+        _value_error(value, parse, schema_id, F.coalesce(*[F.when(F.col(name).isNotNull(), True) for name in decoded]))
     ]
     columns = {}
     for name in parse.into:
-        want = schema[name].dataType
+        declared_type = schema[name].dataType
         raws = [F.col(avro)[name] for avro, (_, text) in schemas.items() if name in fields(text)]
-        kinds = [field.dataType for field in rows.select(*raws).schema]
-        made = [_column(raw, kind, want) for raw, kind in zip(raws, kinds, strict=True)]
-        columns[name] = F.coalesce(*made)
-        errors += [cast_error(name, raw, one, want.simpleString()) for raw, one in zip(raws, made, strict=True)]
-    return rows.withColumns({**columns, "_errors": found(errors)}).drop(*decoded)
+        types = [field.dataType for field in rows.select(*raws).schema]
+        values = [_column(raw, type_, declared_type) for raw, type_ in zip(raws, types, strict=True)]
+        columns[name] = F.coalesce(*values)
+        errors += [
+            cast_error(name, raw, column, declared_type.simpleString())
+            for raw, column in zip(raws, values, strict=True)
+        ]
+    return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
 
 
-def _whole(text: str) -> str:
-    """The schema of a record with the mark after it."""
+def _with_end_mark(text: str) -> str:
+    """Returns the schema of a record followed by the mark."""
     end = {"name": "end", "type": {"type": "fixed", "name": "_end", "size": len(END)}}
     value = {"name": "value", "type": json.loads(text)}
     return json.dumps({"type": "record", "name": "_whole", "fields": [value, end]})
 
 
-def _value_error(value: Column, parse: Avro, number: Column, is_read: Column) -> Column:
-    shown = F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
+def _value_error(value: Column, parse: Avro, schema_id: Column, is_read: Column) -> Column:
+    sample = F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
     message = F.when(value.isNull(), "no value: a tombstone").when(F.octet_length(value) == 0, "empty")
     if parse.schemas:
-        message = message.when(number.isNull(), F.concat(shown, F.lit(" has no schema registry header")))
-        unknown = F.concat(F.lit("schema id "), number.cast("string"), F.lit(" is not declared"))
-        message = message.when(~number.isin(list(parse.schemas)), unknown)
-        what = F.concat(shown, F.lit(" is no Avro of schema id "), number.cast("string"))
+        message = message.when(schema_id.isNull(), F.concat(sample, F.lit(" has no schema registry header")))
+        unknown = F.concat(F.lit("schema id "), schema_id.cast("string"), F.lit(" is not declared"))
+        message = message.when(~schema_id.isin(list(parse.schemas)), unknown)
+        unreadable = F.concat(sample, F.lit(" is no Avro of schema id "), schema_id.cast("string"))
     else:
-        what = F.concat(shown, F.lit(" is no Avro of its schema"))
-    message = message.when(is_read.isNull(), what)
+        unreadable = F.concat(sample, F.lit(" is no Avro of its schema"))
+    message = message.when(is_read.isNull(), unreadable)
     return F.when(message.isNotNull(), error(parse.column, message))
 
 
-def _column(raw: Column, kind: DataType, want: DataType) -> Column:
-    """The value as the declared type; NULL where it is none, or where other readers could not read it."""
-    if isinstance(want, (StructType, ArrayType, MapType)) or isinstance(kind, (StructType, ArrayType, MapType)):
-        made = raw if kind.simpleString() == want.simpleString() else raw.try_cast(want)
-        return F.when(F.is_valid_utf8(raw.cast("string")), made)
-    if isinstance(kind, (TimestampType, DateType)) and kind == want:
+def _column(raw: Column, avro_type: DataType, declared_type: DataType) -> Column:
+    """Returns the value as the declared type; NULL if it does not fit, or if other readers could not read it."""
+    if isinstance(declared_type, (StructType, ArrayType, MapType)) or isinstance(
+        avro_type, (StructType, ArrayType, MapType)
+    ):
+        value = raw if avro_type.simpleString() == declared_type.simpleString() else raw.try_cast(declared_type)
+        return F.when(F.is_valid_utf8(raw.cast("string")), value)
+    if isinstance(avro_type, (TimestampType, DateType)) and avro_type == declared_type:
         return F.when(F.year(raw).between(1, 9999), raw)
-    if kind == want and not isinstance(kind, StringType):
+    if avro_type == declared_type and not isinstance(avro_type, StringType):
         return raw
-    # As text, so that a number with a fraction is no INT.
+    # Cast as text, so that a number with a fraction is no INT.
     text = raw.cast("string")
-    return cast(F.when(F.is_valid_utf8(text), text), want.simpleString())
+    return cast(F.when(F.is_valid_utf8(text), text), declared_type.simpleString())

@@ -1,4 +1,4 @@
-"""Expectations: which rows break which rules, and what becomes of them."""
+"""Expectations: which rows break which rules, and what happens to them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ANSI = "spark.sql.ansi.enabled"
 class RowCounts:
     """How many rows of a batch went where. broke: by rule. Every row read is kept, quarantined or dropped.
 
-    Of the kept ones, the table leaves out those that repeat a row it holds; how many it wrote, its commit says.
+    The table omits kept rows that repeat a stored one; Delta's commit counts the rows that were written.
     """
 
     read: int
@@ -35,39 +35,39 @@ class RowCounts:
 
     @classmethod
     def of(cls, groups: Iterable[tuple[Iterable[str], int]], rules: tuple[Rule, ...]) -> "RowCounts":
-        """groups: names of rules, and how many rows break just these."""
+        """groups: sets of rule names, and how many rows break exactly these."""
         groups = [(frozenset(names), count) for names, count in groups]
-        ends = dict.fromkeys(ACTIONS, 0)
+        by_action = dict.fromkeys(ACTIONS, 0)
         for names, count in groups:
-            ends[strictest(names, rules)] += count
+            by_action[strictest(names, rules)] += count
         broke = {rule.name: sum(count for names, count in groups if rule.name in names) for rule in rules}
-        return cls(sum(ends.values()), ends["warn"], ends["quarantine"], ends["drop"], broke)
+        return cls(sum(by_action.values()), by_action["warn"], by_action["quarantine"], by_action["drop"], broke)
 
     def failing(self, rules: tuple[Rule, ...]) -> str:
-        """In words, the rules that end what broke them, and by how many rows; empty where none was broken."""
-        failed = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
-        return " and ".join(f"'{name}' ({count:,} rows)" for name, count in failed.items() if count)
+        """Returns the broken rules of action `fail` with their row counts, as a phrase; empty if none was broken."""
+        counts = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
+        return " and ".join(f"'{name}' ({count:,} rows)" for name, count in counts.items() if count)
 
 
-def require_none_fails(tally: RowCounts, rules: tuple[Rule, ...], stamp: CommitMetadata) -> None:
-    """Raises Broken where rows of the batch break a rule that no row may break."""
-    if counts := tally.failing(rules):
+def require_none_fails(counts: RowCounts, rules: tuple[Rule, ...], metadata: CommitMetadata) -> None:
+    """Raises Broken if rows of the batch break a rule of action `fail`."""
+    if failing := counts.failing(rules):
         raise Broken(
-            f"{stamp.flow}: batch {stamp.batch} of generation {stamp.generation} breaks {counts}, and nothing of it "
-            f"was written; it reads its source from {stamp.source_from} to {stamp.source_to}: mend the rule or the "
-            f"transform and restart, or let the rule say otherwise='quarantine'",
+            f"{metadata.flow}: batch {metadata.batch} of generation {metadata.generation} breaks {failing}, and "
+            f"nothing of it was written; it reads its source from {metadata.source_from} to {metadata.source_to}: mend "
+            f"the rule or the transform and restart, or let the rule say otherwise='quarantine'",
             "EXPECTATION_FAILED",
         )
 
 
 def strictest(names: Iterable[str], rules: tuple[Rule, ...]) -> str:
-    """What becomes of a row that breaks these rules; `warn`, which keeps it, where it breaks none."""
+    """Returns the action for a row that breaks these rules; `warn`, which keeps it, if it breaks none."""
     actions = {rule.otherwise for rule in rules if rule.name in names}
     return next((action for action in ACTIONS if action in actions), ACTIONS[-1])
 
 
 def ends_as(action: str, rules: tuple[Rule, ...]) -> Column:
-    """Whether that becomes of a judged row."""
+    """Whether this action applies to the row. Reads column `_rules`."""
     stricter = ACTIONS[: ACTIONS.index(action)]
     decided = ~_breaks_one(rules, stricter)
     return decided if action == ACTIONS[-1] else decided & _breaks_one(rules, (action,))
@@ -81,28 +81,28 @@ def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
 def with_violations(
     rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str | None = "true"
 ) -> DataFrame:
-    """`rows` plus `_rules`, the names of the rules each row breaks. A rule that comes out NULL is broken.
+    """Returns `rows` plus `_rules`, the names of the rules that each row breaks. NULL breaks a rule.
 
-    table: whose rows they are, where a rule is to compare them with what is stored; stored: a SQL condition for the
-    rows that count as such, None where none does. Raises Unreachable where a rule looks into a table that is not there.
+    table: needed by rules that compare with stored rows. stored: a SQL condition for the stored rows that count; None
+    if none do. Raises Unreachable if a rule refers to a table that is not stored.
     """
     columns = rows.columns
-    referring = [rule for rule in rules if isinstance(rule, References)]
-    for number, rule in enumerate(referring):
+    references = [rule for rule in rules if isinstance(rule, References)]
+    for number, rule in enumerate(references):
         rows = _with_reference(rows, rule, f"{HOLDS}{number}")
-    holds = {rule.name: F.coalesce(F.col(f"{HOLDS}{n}"), F.lit(False)) for n, rule in enumerate(referring)}
+    holds = {rule.name: F.coalesce(F.col(f"{HOLDS}{number}"), F.lit(False)) for number, rule in enumerate(references)}
     conditions = [rule for rule in rules if isinstance(rule, Expect)]
     conf = rows.sparkSession.conf
-    strict = conf.get(ANSI)
-    # A rule must not end the flow: what ANSI calls an error (a division by zero, say) is NULL here, and breaks
-    # the rule. Spark fixes that when it analyses the expression, which is now.
+    ansi_enabled = conf.get(ANSI)
+    # A rule must not fail the flow: an ANSI error, such as a division by zero, becomes NULL and breaks the rule. Spark
+    # decides this when it analyses the expression, which happens here.
     conf.set(ANSI, "false")
     try:
         holds |= {rule.name: F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in conditions}
-        in_order = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
-        rows = rows.select(*[F.col(f"`{column}`") for column in columns], _broken(in_order).alias(RULES))
+        ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
+        rows = rows.select(*[F.col(f"`{column}`") for column in columns], _violations(ordered).alias(RULES))
     finally:
-        conf.set(ANSI, strict)
+        conf.set(ANSI, ansi_enabled)
     for rule in rules:
         if isinstance(rule, Unique):
             assert table
@@ -110,12 +110,12 @@ def with_violations(
     return rows
 
 
-def _broken(holds: dict[str, Column]) -> Column:
+def _violations(holds: dict[str, Column]) -> Column:
     none = F.array().cast("array<string>")
     if not holds:
         return none
     names = [F.when(hold, none).otherwise(F.array(F.lit(name))) for name, hold in holds.items()]
-    # Most rows are fine, and no array is put together for them.
+    # Most rows break no rule; for them no array is built.
     return F.when(reduce(and_, holds.values()), none).otherwise(F.concat(*names))
 
 
@@ -126,33 +126,33 @@ def _with_reference(rows: DataFrame, rule: References, flag: str) -> DataFrame:
         raise Unreachable(
             f"rule '{rule.name}' looks into {rule.table}, which is not stored yet: start the flow {rule.table} first"
         )
-    known = stored.select(F.col(f"`{rule.key}`").alias(key)).distinct().withColumn(flag, F.lit(True))
-    return rows.join(known, F.col(f"`{rule.column}`") == F.col(key), "left")
+    referenced = stored.select(F.col(f"`{rule.key}`").alias(key)).distinct().withColumn(flag, F.lit(True))
+    return rows.join(referenced, F.col(f"`{rule.column}`") == F.col(key), "left")
 
 
-def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, which: str | None) -> DataFrame:
-    """Among the rows that the rules before this one let into the table."""
+def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, stored: str | None) -> DataFrame:
+    """Checks uniqueness among the rows that the rules before this one keep."""
     is_out = ~ends_as("warn", rules)
     order = [F.col(f"`{name}`") for name in table.write.first_by] if isinstance(table.write, Append) else []
     everything = F.to_json(F.struct(*[column for column in rows.columns if column != RULES]))
     first = Window.partitionBy(is_out, *rule.columns).orderBy(*(order or [everything]))
     rows = rows.withColumn(f"{HOLDS}place", F.row_number().over(first))
-    known = F.lit(False)
+    is_stored = F.lit(False)
     joined = rows
-    if which is not None:
-        joined = _with_known(rows, rule, table, which)
-        known = F.col(f"{HOLDS}known").isNotNull()
+    if stored is not None:
+        joined = _mark_stored(rows, rule, table, stored)
+        is_stored = F.col(f"{HOLDS}known").isNotNull()
     is_missing = reduce(or_, [F.col(f"`{column}`").isNull() for column in rule.columns])
-    is_repeated = is_missing | known | (F.col(f"{HOLDS}place") > 1)
+    is_repeated = is_missing | is_stored | (F.col(f"{HOLDS}place") > 1)
     names = F.when(is_repeated, F.concat(RULES, F.array(F.lit(rule.name)))).otherwise(F.col(RULES))
     others = [F.col(f"`{column}`") for column in rows.columns if column not in (RULES, f"{HOLDS}place")]
     return joined.select(*others, names.alias(RULES))
 
 
-def _with_known(rows: DataFrame, rule: Unique, table: Table, which: str) -> DataFrame:
-    """`rows` with a mark on those that have the same values as a stored row."""
-    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(which)
+def _mark_stored(rows: DataFrame, rule: Unique, table: Table, condition: str) -> DataFrame:
+    """Returns `rows` plus a column that is TRUE for rows with the values of a stored row, else NULL."""
+    stored_rows = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(condition)
     keys = {column: f"{HOLDS}{number}" for number, column in enumerate(rule.columns)}
-    known = stored.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
+    stored_keys = stored_rows.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
     same = reduce(and_, [F.col(f"`{column}`") == F.col(key) for column, key in keys.items()])
-    return rows.join(known.withColumn(f"{HOLDS}known", F.lit(True)), same, "left")
+    return rows.join(stored_keys.withColumn(f"{HOLDS}known", F.lit(True)), same, "left")

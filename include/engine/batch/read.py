@@ -1,4 +1,4 @@
-"""Source rows as a streaming frame."""
+"""Reads sources as DataFrames."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,25 +20,26 @@ from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Source, Table
 KAFKA_OPTIONS = {
     "failOnDataLoss": "true",
     "includeHeaders": "true",
-    # The default reads what a producer has rolled back.
+    # The default, `read_uncommitted`, includes aborted transactions.
     "kafka.isolation.level": "read_committed",
 }
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
-def stream(spark: SparkSession, table: Table, begins: bool) -> DataFrame:
-    """The rows that `table` has yet to read. begins: no batch is committed, so where it begins still counts.
+def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
+    """Returns the rows that `table` has yet to read, as a stream. is_new: no batch is committed, so that a starting
+    position applies.
 
-    Raises Unreachable where its source does not hold yet what it asks for, and Broken where it does no longer.
+    Raises Unreachable if the source does not hold that position yet, and Broken if it no longer does.
     """
     if isinstance(table.source, Kafka):
         return kafka(spark, table.source)
     if isinstance(table.source, Files):
         return files(spark, table.source)
-    return delta(spark, table.flow, table.source, begins)
+    return delta(spark, table.flow, table.source, is_new)
 
 
-def delta(spark: SparkSession, flow: str, source: Delta, begins: bool) -> DataFrame:
+def delta(spark: SparkSession, flow: str, source: Delta, is_new: bool) -> DataFrame:
     path = settings().table_path(source.table)
     if not settings().is_stored(source.table):
         raise Unreachable(f"{flow} reads {source.table}, which is not stored yet: start the flow {source.table} first")
@@ -48,13 +49,13 @@ def delta(spark: SparkSession, flow: str, source: Delta, begins: bool) -> DataFr
     if source.changes:
         starting_version.require_feed(flow, source)
         reader = reader.option("readChangeFeed", "true")
-    if begins and (version := starting_version.first_version(flow, source)) is not None:
+    if is_new and (version := starting_version.first_version(flow, source)) is not None:
         reader = reader.option("startingVersion", version)
     return reader.load(str(path))
 
 
 def newest(spark: SparkSession, table: str) -> DataFrame | None:
-    """The rows of a stored table as they are now, however often they are looked at; None where it is not stored."""
+    """Returns the stored rows of a table, pinned to its present version; None if it is not stored."""
     path = settings().table_path(table)
     if not settings().is_stored(table):
         return None
@@ -62,19 +63,21 @@ def newest(spark: SparkSession, table: str) -> DataFrame | None:
 
 
 def columns(spark: SparkSession, source: Source, tables: Catalog, changes: bool = False) -> StructType:
-    """What a source delivers: of a table what is declared, and what files brought to it. changes: those of its feed."""
+    """Returns the columns of a source: of a table the declared ones, and those that files have added. changes: with the
+    columns of its change feed.
+    """
     if not isinstance(source, Delta):
         return parsed(source.schema)
-    above = tables.tables[source.table]
-    declared = parsed(above.schema)
-    if isinstance(above.source, Files) and settings().is_stored(above.name):
-        stored = spark.read.format("delta").load(str(settings().table_path(above.name))).schema
+    table = tables.tables[source.table]
+    declared = parsed(table.schema)
+    if isinstance(table.source, Files) and settings().is_stored(table.name):
+        stored = spark.read.format("delta").load(str(settings().table_path(table.name))).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared
 
 
 def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFrame:
-    """The rows of these files of a stored table, and of no others."""
+    """Returns the rows of these files of a stored table, with the table's columns."""
     path = settings().table_path(table)
     schema = spark.read.format("delta").load(str(path)).schema
     paths = [f"{path}/{file}" for file in files]
@@ -82,17 +85,21 @@ def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFr
 
 
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
-    which = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
-    reader = spark.readStream.format("kafka").options(**KAFKA_OPTIONS).option(*which)
+    subscription = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
+    reader = spark.readStream.format("kafka").options(**KAFKA_OPTIONS).option(*subscription)
     reader = reader.option("kafka.bootstrap.servers", settings().kafka).option("startingOffsets", "earliest")
     return _with_ids(reader.option("maxOffsetsPerTrigger", source.max_offsets).load(), source)
 
 
-def kafka_from(spark: SparkSession, source: Kafka, begins: Mapping[str, Mapping[int, int]]) -> DataFrame:
-    """The records that each partition of these topics holds from an offset on; the broker keeps no trace of it."""
-    assigned = {topic: list(partitions) for topic, partitions in begins.items()}
+def kafka_from(spark: SparkSession, source: Kafka, begin_offsets: Mapping[str, Mapping[int, int]]) -> DataFrame:
+    """Returns the records of these topics from these offsets on (topic, partition, offset); commits nothing to the
+    broker.
+    """
+    assigned = {topic: list(partitions) for topic, partitions in begin_offsets.items()}
     reader = spark.read.format("kafka").options(**KAFKA_OPTIONS).option("assign", json.dumps(assigned))
-    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option("startingOffsets", json.dumps(begins))
+    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option(
+        "startingOffsets", json.dumps(begin_offsets)
+    )
     return _with_ids(reader.load(), source)
 
 
@@ -101,11 +108,11 @@ def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:
 
 
 def files(spark: SparkSession, source: Files) -> DataFrame:
-    """What this is good for is which files there are; `include.engine.files.batch_of_files` reads them."""
+    """Returns a stream that finds new files; `include.engine.files.batch_of_files` reads their contents."""
     folder = settings().folder(source.path)
     if "://" in folder:
         require_connector(spark, folder)
-        # Spark would ask a store that does not answer for minutes.
+        # Spark would retry for minutes if the store does not respond.
         landing_folder.require(folder)
     elif folder.startswith(f"{settings().landing}/"):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -114,9 +121,9 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
         spark.readStream.format("text")
         .option(*limit)
         .option("pathGlobFilter", source.pattern)
-        # Without it, folders whose names hold a `=` are gone into, and others are not.
+        # Without this option Spark descends only into folders with a `=` in their names.
         .option("recursiveFileLookup", "true")
-        # Spark would pass over a file that is much older than the newest it has seen.
+        # By default Spark ignores files much older than the newest it has seen.
         .option("maxFileAge", "36500d")
         .option("__globPaths__", "false")
         .load(folder if "://" in folder else f"file://{folder}")
@@ -124,6 +131,6 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def require_connector(spark: SparkSession, folder: str) -> None:
-    """Raises UsageError where this driver cannot read from there."""
+    """Raises UsageError if this driver lacks the S3 connector for the folder."""
     if folder.startswith("s3a://") and not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(S3A):
         raise UsageError(f"{folder} lies on S3, whose connector this driver has not: run `make s3`, and start it again")

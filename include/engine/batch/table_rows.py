@@ -1,4 +1,4 @@
-"""What becomes of the rows of a source before they are written: the rows of its table."""
+"""Turns rows of a source into rows of the table."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -9,12 +9,12 @@ from include.engine.batch.transform import transformed
 from include.settings import settings
 from include.spec import Avro, Bucket, Delta, Table, Upsert
 
-# One file takes this many rows at the most before a batch is written as several, by all cores.
+# Most rows that a batch writes as one file; larger batches use all cores and write several.
 ROWS_PER_FILE = 100_000
 
 
 def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
-    """Source rows as rows of the table, by its `parse` and `transform`, in the order of its schema."""
+    """Returns source rows as rows of the table, by its `parse` and `transform`, in the columns of its schema."""
     schema = StructType.fromDDL(table.schema)
     if table.parse:
         typed = parse_avro.typed if isinstance(table.parse, Avro) else parse.typed
@@ -26,37 +26,39 @@ def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def apply_steps(rows: DataFrame, table: Table) -> DataFrame:
-    """Rows of a stored source as rows of the last temporary step before the table."""
+    """Returns source rows as rows of the last temporary step before the table."""
     for step in table.steps:
         rows = apply_transform(rows, step)
     return rows
 
 
-def starts(rows: DataFrame, by: Bucket) -> DataFrame:
-    """The bucket in which each of these rows lies: its `start`, in seconds since 1970."""
-    return rows.select(F.unix_seconds(data_skipping.bucket(by.of, by.unit)).alias("start"))
+def starts(rows: DataFrame, bucket: Bucket) -> DataFrame:
+    """Returns the bucket of each row, in column `start`, in seconds since 1970."""
+    return rows.select(F.unix_seconds(data_skipping.bucket(bucket.of, bucket.unit)).alias("start"))
 
 
 def touched(starts: DataFrame) -> dict[int | None, int]:
-    """How many rows lie in each bucket. starts: as above."""
+    """Counts the rows of each bucket. starts: column `start`, as `starts` returns it."""
     return {row["start"]: row["count"] for row in starts.groupBy("start").count().collect()}
 
 
 def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, condition: str = "true") -> DataFrame:
-    """Rows of an aggregate, made of all rows of its source as of a version; condition: of the buckets to compute."""
+    """Returns rows of an aggregate, computed from all source rows at a version. condition: of the buckets to
+    compute.
+    """
     assert isinstance(table.source, Delta)
     path = str(settings().table_path(table.source.table))
     return aggregated(spark.read.format("delta").option("versionAsOf", version).load(path), table, write, condition)
 
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:
-    """Rows of an aggregate, made of these rows of its source."""
+    """Returns rows of an aggregate, computed from these rows of its source."""
     source = apply_steps(source, table)
-    if by := write.recompute:
-        source = source.filter(condition).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
+    if bucket := write.recompute:
+        source = source.filter(condition).withColumn(bucket.name, data_skipping.bucket(bucket.of, bucket.unit))
     return apply_transform(source, table)
 
 
 def in_few_files(rows: DataFrame, count: int) -> DataFrame:
-    """Small batches as one file; large ones as they come, so that all cores write."""
+    """Returns small batches in one partition, and so one file; large ones unchanged, so that all cores write."""
     return rows.coalesce(1) if count <= ROWS_PER_FILE else rows

@@ -1,4 +1,4 @@
-"""A table's transform: a function of Spark frames, or a SQL query that calls them by their names."""
+"""Applies a table's transform: a function of DataFrames, or a SQL query that refers to them by name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,46 +11,46 @@ SOURCE = "source"
 
 
 def transformed(rows: DataFrame, transform: Callable[[Any], Any] | str) -> Any:
-    """What the transform makes of `rows`."""
+    """Returns what the transform computes from `rows`; a SQL query names them `source`."""
     return _query({SOURCE: rows}, transform) if isinstance(transform, str) else transform(rows)
 
 
 def joined(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str) -> Any:
-    """What the transform of a view makes of its several sources, by name."""
+    """Returns what the transform of a view computes from its sources, by name."""
     return _query(frames, transform) if isinstance(transform, str) else transform(**frames)
 
 
 def tables_read(spark: SparkSession, text: str) -> set[str]:
-    """The names of all tables that a query reads, `source` among them, whether or not there are any of that name."""
-    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(_nested(text))
+    """Returns the names of all tables that a query reads, `source` among them, whether or not they exist."""
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(_as_subquery(text))
     return set(_relations(plan, frozenset()))
 
 
 def _query(frames: Mapping[str, DataFrame], text: str) -> DataFrame:
-    # A query of a stream has a session of its own, and a view is known in its session only.
+    # Each streaming query has its own session, and a temporary view exists in one session only.
     spark = next(iter(frames.values())).sparkSession
     for name, rows in frames.items():
         rows.createOrReplaceTempView(name)
     try:
-        return spark.sql(_nested(text))
+        return spark.sql(_as_subquery(text))
     finally:
         for name in frames:
             spark.catalog.dropTempView(name)
 
 
-def _nested(text: str) -> str:
-    """Where a subquery stands only a query can: a command would be carried out."""
+def _as_subquery(text: str) -> str:
+    """Wraps the text in a subquery, where Spark accepts only a query: it would execute a command."""
     return f"SELECT * FROM (\n{text}\n)"
 
 
-def _relations(plan: Any, named: frozenset[str]) -> Iterator[str]:
-    """Of a parsed plan. named: the queries that WITH gave a name to."""
+def _relations(plan: Any, cte_names: frozenset[str]) -> Iterator[str]:
+    """Yields the tables of a parsed plan. cte_names: the names that WITH defines."""
     if plan.nodeName() == "UnresolvedWith":
         for pair in items(plan.cteRelations()):
-            yield from _relations(pair._2(), named)
-            named = named | {pair._1().lower()}
+            yield from _relations(pair._2(), cte_names)
+            cte_names = cte_names | {pair._1().lower()}
     if plan.nodeName() == "UnresolvedRelation":
         name = ".".join(items(plan.multipartIdentifier())).lower()
-        yield from () if name in named else (name,)
-    for below in (*items(plan.children()), *items(plan.subqueries())):
-        yield from _relations(below, named)
+        yield from () if name in cte_names else (name,)
+    for child in (*items(plan.children()), *items(plan.subqueries())):
+        yield from _relations(child, cte_names)

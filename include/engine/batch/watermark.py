@@ -1,6 +1,6 @@
-"""How far a flow has come in its rows' own time, and which rows are too late for that.
+"""Watermarks: how far a flow has come in event time, and which rows are late.
 
-Nothing is kept in Spark's state: the commits of the table carry it, so it survives whatever a checkpoint does not.
+The commits of the table store the watermark, not Spark's state, so it survives the loss of a checkpoint.
 """
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,23 +13,23 @@ from include.spec import Expect, Table, Watermark
 
 
 def newest(spark: SparkSession, table: Table) -> int | None:
-    """The watermark's greatest time among the rows that the flow has taken, in microseconds since 1970.
+    """Returns the greatest watermark time of the rows that the flow has read, in microseconds since 1970.
 
-    As the flow's last commit says; where that speaks of another column or of none, as the table's rows say.
+    Reads it from the flow's last commit. If that holds no time of this column, computes it from the table's rows.
     """
     watermark = table.watermark
     assert watermark
-    said = (resume_position.last_stamp(table) or {}).get("newest") or {}
-    if said.get(watermark.of) is not None:
-        return int(said[watermark.of])
+    newest_times = (resume_position.last_stamp(table) or {}).get("newest") or {}
+    if newest_times.get(watermark.of) is not None:
+        return int(newest_times[watermark.of])
     stored = read.newest(spark, table.name)
     assert stored is not None
-    found = stored.agg(F.max(F.unix_micros(f"`{watermark.of}`")).alias("newest")).first()
-    return found and found.newest
+    row = stored.agg(F.max(F.unix_micros(f"`{watermark.of}`")).alias("newest")).first()
+    return row and row.newest
 
 
 def rule(watermark: Watermark, newest: int | None) -> Expect:
-    """What a row has to meet in order not to be late. newest: as above."""
+    """Returns the rule that late rows break. newest: microseconds since 1970."""
     condition = "true"
     if newest is not None:
         border = newest - border_micros(watermark)
@@ -38,17 +38,19 @@ def rule(watermark: Watermark, newest: int | None) -> Expect:
 
 
 def border_micros(watermark: Watermark) -> int:
-    """How far behind the newest time a row may lie, in microseconds."""
+    """Returns how far behind the newest time a row may lie, in microseconds."""
     return round(watermark.minutes * 60_000_000)
 
 
 def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
-    """The rules of a table's rows, that of late ones among them. newest: as above."""
+    """Returns the table's rules, and that of late rows. newest: microseconds since 1970."""
     return (*table.expect, rule(table.watermark, newest)) if table.watermark else table.expect
 
 
 def with_lateness(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:
-    """Rows that were judged by all rules but that of late ones, judged by this one as well. newest: as above."""
+    """Adds the rule of late rows to the `_rules` of rows that were checked by the others. newest: microseconds since
+    1970.
+    """
     if table.watermark is None:
         return rows
     late = rule(table.watermark, newest)

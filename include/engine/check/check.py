@@ -1,6 +1,6 @@
-"""Analyses every declaration with Spark, without reading or writing a row: python -m include.engine.check.check
+"""Analyses every declaration with Spark, without reading or writing rows: python -m include.engine.check.check
 
-The catalog has already refused what can be known without Spark.
+The catalog refuses before this what needs no Spark.
 """
 
 import os
@@ -29,33 +29,33 @@ from include.spec import FILES_SCHEMA, Append, Bucket, Delta, Files, Table, Upse
 from include.validation.declaration import mistake
 from include.validation.examination import Examination
 
-# PySpark logs each error of an analysis as one line of JSON, which the sentence says better.
+# PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
-    """Raises DeclarationError, with all sentences, where the rows of a table would not be what it declares."""
+    """Raises DeclarationError with all sentences if the rows of a table would not match its declaration."""
     if sentences := examine(spark, tables).sentences:
         raise DeclarationError(*sentences)
 
 
 def examine(spark: SparkSession, tables: Catalog) -> Examination:
-    """Every table is analysed, whatever is wrong with the others, save those that read columns which nobody knows."""
-    found, unknown = Examination(), set()
+    """Analyses every table, except those that read a table whose columns are unknown because of an error."""
+    examination, unknown = Examination(), set()
     for table in (*tables.steps.values(), *tables.tables.values()):
-        with found.noting(table.name, table.file):
+        with examination.noting(table.name, table.file):
             unknown.add(table.name)
             schema_of(table)
             unknown.discard(table.name)
             checked_rows.check_properties(spark, table)
-    # A temporary step first, so that what is wrong with it is not said of its readers.
+    # Steps come first, so that their errors are not reported for their readers.
     for table in (*tables.steps.values(), *tables.flows.values(), *tables.views.values()):
-        if hidden := [name for name in _sources(table) if name in unknown]:
-            found.unjudged[table.name] = hidden[0]
+        if unknown_sources := [name for name in _sources(table) if name in unknown]:
+            examination.unjudged[table.name] = unknown_sources[0]
         elif table.name not in unknown:
-            with found.noting(table.name, table.file):
+            with examination.noting(table.name, table.file):
                 _check_table(spark, table, tables)
-    return found
+    return examination
 
 
 def _check_table(spark: SparkSession, table: Table, tables: Catalog) -> None:
@@ -74,7 +74,7 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     _check_sources(spark, table, {SOURCE})
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
-    rows = checked_rows.shaped_as_declared(source, table)
+    rows = checked_rows.declared_rows(source, table)
     checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert", tables)
     if table.watermark:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
@@ -84,67 +84,67 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
     frames = {reader.branch or SOURCE: _empty_source(spark, reader, tables) for reader in view.readers}
     sources = tuple(frames.values())
     _check_sources(spark, view, set(frames))
-    flat = view
+    flattened_view = view
     if isinstance(view.source, Mapping) and (transform := view.transform):
-        flat = replace(view, transform=lambda _: joined(frames, transform))
-    rows = checked_rows.shaped_as_declared(sources[0], flat)
+        flattened_view = replace(view, transform=lambda _: joined(frames, transform))
+    rows = checked_rows.declared_rows(sources[0], flattened_view)
     checked_rows.check(view, rows, sources, "", tables)
 
 
 def _sources(table: Table) -> list[str]:
-    """The tables, and temporary steps, whose columns have to be known."""
-    read = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
-    return [*read, *(step.name for step in table.steps)]
+    """Returns the tables and temporary steps whose columns the table needs."""
+    sources = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
+    return [*sources, *(step.name for step in table.steps)]
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
-    """Whether the columns of its source come with files that nobody has read yet."""
+    """Whether the columns of its source come from files that no flow has read yet."""
     if table.steps or not isinstance(table.source, Delta):
         return False
-    above = tables.tables[table.source.table]
-    return above.schema == FILES_SCHEMA and not settings().is_stored(above.name)
+    source = tables.tables[table.source.table]
+    return source.schema == FILES_SCHEMA and not settings().is_stored(source.name)
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
     source = table.source
     if table.steps:
         return empty(spark, schema_of(table.steps[-1]))
-    # What is recomputed is computed from rows.
+    # A recomputed table reads rows, not changes.
     changes = isinstance(source, Delta) and source.changes and isinstance(table.write, Append)
     return empty(spark, read.columns(spark, source, tables, changes))
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
-    """Refuses SQL that reads anything but its sources, by their names in it, or not all of them."""
+    """Raises DeclarationError for SQL that reads anything but its named sources, or not all of them."""
     if not isinstance(table.transform, str):
         return
     try:
-        read = tables_read(spark, table.transform)
+        tables = tables_read(spark, table.transform)
     except PySparkException as error:
         raise mistake(table, sentence(error, "its SQL", "mend it, it has to be one SELECT")) from error
-    if others := sorted(read - names):
-        raise checked_rows.hidden_source(table, f"its SQL reads '{others[0]}'")
-    if unread := sorted(names - read):
-        what = "a source of the view" if table.is_view else "the rows of its batch"
-        raise mistake(table, f"its SQL never reads `{unread[0]}`, {what}: select from it")
+    if undeclared := sorted(tables - names):
+        raise checked_rows.hidden_source(table, f"its SQL reads '{undeclared[0]}'")
+    if unread := sorted(names - tables):
+        role = "a source of the view" if table.is_view else "the rows of its batch"
+        raise mistake(table, f"its SQL never reads `{unread[0]}`, {role}: select from it")
 
 
-def _with_bucket(source: DataFrame, table: Table, by: Bucket) -> DataFrame:
-    _check_timestamp(table, source, "bucket", by.of)
-    return source.withColumn(by.name, data_skipping.bucket(by.of, by.unit))
+def _with_bucket(source: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
+    _check_timestamp(table, source, "bucket", bucket.of)
+    return source.withColumn(bucket.name, data_skipping.bucket(bucket.of, bucket.unit))
 
 
-def _check_timestamp(table: Table, rows: DataFrame, what: str, column: str) -> None:
-    kind = rows.schema[column].dataType.simpleString().upper()
-    # Spark would cast a text or a date silently.
-    if not kind.startswith("TIMESTAMP"):
-        where = " in its source" if what == "bucket" else ""
-        raise mistake(table, f"{what} of '{column}', which is {kind}{where}: name a TIMESTAMP")
+def _check_timestamp(table: Table, rows: DataFrame, role: str, column: str) -> None:
+    type_name = rows.schema[column].dataType.simpleString().upper()
+    # Spark casts a text or a date silently.
+    if not type_name.startswith("TIMESTAMP"):
+        where = " in its source" if role == "bucket" else ""
+        raise mistake(table, f"{role} of '{column}', which is {type_name}{where}: name a TIMESTAMP")
 
 
 @contextmanager
 def _stderr_in_log() -> Iterator[None]:
-    """What the JVM writes while it starts, and later, goes to a file of its own."""
+    """Redirects what the JVM writes to standard error, at its start and later, to a file."""
     terminal = os.dup(2)
     _log().parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -161,7 +161,7 @@ def _log() -> Path:
 
 
 def main() -> None:
-    tables, found = catalog.examine(*sys.argv[1:])
+    tables, examination = catalog.examine(*sys.argv[1:])
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
     try:
@@ -169,10 +169,10 @@ def main() -> None:
             spark = open_session("sluice check", tables)
     except (PySparkException, Py4JJavaError) as error:
         raise SetupError(f"Spark did not start: see {_log()}") from error
-    analysed = examine(spark, tables)
+    analysis = examine(spark, tables)
     spark.stop()
-    sentences = sorted([*found.sentences, *analysed.sentences], key=lambda sentence: sentence.partition(":")[0])
-    unjudged = (found.unjudged | analysed.unjudged).items()
+    sentences = sorted([*examination.sentences, *analysis.sentences], key=lambda sentence: sentence.partition(":")[0])
+    unjudged = (examination.unjudged | analysis.unjudged).items()
     if sentences:
         raise DeclarationError(*sentences, *(f"{name} is not judged, as it reads {other}" for name, other in unjudged))
     print(f"{len(tables.tables) + len(tables.steps)} tables are as they declare")

@@ -1,4 +1,4 @@
-"""What a table's parse, transform and rules make of the columns of its source."""
+"""Checks the rows that a table's parse, transform and rules compute from the columns of its source."""
 
 from dataclasses import replace
 
@@ -19,13 +19,15 @@ from include.spec import Append, Expect, References, Rule, Table
 from include.validation.declaration import mistake, suggest
 
 
-def shaped_as_declared(source: DataFrame, table: Table) -> DataFrame:
-    """The rows of the table. Raises DeclarationError where the source or the transform lacks one of its columns."""
+def declared_rows(source: DataFrame, table: Table) -> DataFrame:
+    """Returns the rows of the table, in the columns of its schema. Raises DeclarationError if one of them is
+    missing.
+    """
 
     def transform(rows: DataFrame) -> DataFrame:
-        made = _transformed(rows, table) if table.transform else rows
-        _check_columns(table, made)
-        return made
+        transformed_rows = _transformed(rows, table) if table.transform else rows
+        _check_columns(table, transformed_rows)
+        return transformed_rows
 
     try:
         return apply_transform(source, replace(table, transform=transform))
@@ -34,138 +36,145 @@ def shaped_as_declared(source: DataFrame, table: Table) -> DataFrame:
 
 
 def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead: str, tables: Catalog) -> None:
-    """Refuses other types than declared, what would not come out the same from the same rows, and wrong rules."""
-    made = "its transform makes" if table.transform or table.parse else "its source has"
-    wrong = [
-        f"column '{want.name}' is declared {want.dataType.simpleString().upper()}, {made} "
-        f"{got.dataType.simpleString().upper()}: change one of them"
-        for want, got in zip(schema_of(table), rows.schema, strict=True)
-        if want.dataType.simpleString() != got.dataType.simpleString()
+    """Raises DeclarationError for types other than declared, rows that a replay could change, and wrong rules.
+
+    instead: the remedy for a transform that needs other rows.
+    """
+    origin = "its transform makes" if table.transform or table.parse else "its source has"
+    mistakes = [
+        f"column '{declared.name}' is declared {declared.dataType.simpleString().upper()}, {origin} "
+        f"{actual.dataType.simpleString().upper()}: change one of them"
+        for declared, actual in zip(schema_of(table), rows.schema, strict=True)
+        if declared.dataType.simpleString() != actual.dataType.simpleString()
     ]
-    if of_plan := _of_plan(table, rows, sources, "its transform", instead):
-        wrong.append(of_plan)
-    wrong += [found for rule in table.expect if (found := _of_reference(table, rows, rule, tables))]
+    if plan_mistake := _check_plan(table, rows, sources, "its transform", instead):
+        mistakes.append(plan_mistake)
+    mistakes += [rule_mistake for rule in table.expect if (rule_mistake := _check_reference(table, rows, rule, tables))]
     conditions = tuple(rule for rule in table.expect if isinstance(rule, Expect))
-    # One plan for all of them costs what one for each does; each is looked at where something is wrong.
-    if conditions and (of_plan or not _are_right(table, rows, sources, conditions)):
-        # What is wrong with the transform is no mistake of its rules.
-        found = [_of_rule(table, rows, () if of_plan else sources, rule) for rule in conditions]
-        wrong += [one for one in found if one]
-    _refuse(table, wrong)
+    # One plan for all rules costs as much as one for each. Each is analysed only if something is wrong.
+    if conditions and (plan_mistake or not _all_valid(table, rows, sources, conditions)):
+        # Without sources, an error of the transform is not reported for its rules.
+        rule_mistakes = [_check_rule(table, rows, () if plan_mistake else sources, rule) for rule in conditions]
+        mistakes += [rule_mistake for rule_mistake in rule_mistakes if rule_mistake]
+    _refuse(table, mistakes)
 
 
 def check_properties(spark: SparkSession, table: Table) -> None:
     """Raises DeclarationError for properties that Delta would refuse."""
     assert spark._jvm
     delta = spark._jvm.org.apache.spark.sql.delta.DeltaConfigs
-    wrong = []
+    mistakes = []
     for name, value in table.properties.items():
         try:
             delta.validateConfigurations(spark._jvm.PythonUtils.toScalaMap({name: value}))
         except PySparkException as error:
             is_unknown = error.getCondition() == "DELTA_UNKNOWN_CONFIGURATION"
-            why = "which Delta does not know: mend its name" if is_unknown else f"and Delta refuses it: {plain(error)}"
-            wrong.append(f"properties set '{name}' to '{value}', {why}")
-    _refuse(table, wrong)
+            reason = (
+                "which Delta does not know: mend its name" if is_unknown else f"and Delta refuses it: {plain(error)}"
+            )
+            mistakes.append(f"properties set '{name}' to '{value}', {reason}")
+    _refuse(table, mistakes)
 
 
-def hidden_source(table: Table, what: str) -> DeclarationError:
-    """What is said where a transform reads more than its sources."""
-    return mistake(table, _hidden_source(table, what))
+def hidden_source(table: Table, subject: str) -> DeclarationError:
+    """Returns the error of a transform that reads more than its sources."""
+    return mistake(table, _hidden_source(table, subject))
 
 
 def _refuse(table: Table, sentences: list[str]) -> None:
     if sentences:
-        raise DeclarationError(*[str(mistake(table, one)) for one in sentences], table=table.name)
+        raise DeclarationError(*[str(mistake(table, text)) for text in sentences], table=table.name)
 
 
 def _transformed(rows: DataFrame, table: Table) -> DataFrame:
     assert table.transform
     try:
-        made = transformed(rows, table.transform)
+        rows = transformed(rows, table.transform)
     except Exception as error:
-        # A function of the file has a line; of SQL, Spark says where.
-        what = "its SQL" if isinstance(table.transform, str) else "its transform"
-        raise mistake(table, sentence(error, what), line(error, table)) from error
-    if not isinstance(made, DataFrame):
-        raise mistake(table, f"its transform returns {type(made).__name__} and no DataFrame: return its rows")
-    return made
+        # An error of a function has a line in the file; for SQL, Spark says where it is.
+        subject = "its SQL" if isinstance(table.transform, str) else "its transform"
+        raise mistake(table, sentence(error, subject), line(error, table)) from error
+    if not isinstance(rows, DataFrame):
+        raise mistake(table, f"its transform returns {type(rows).__name__} and no DataFrame: return its rows")
+    return rows
 
 
-def _check_columns(table: Table, made: DataFrame) -> None:
-    columns = [name.lower() for name in made.columns]
-    whose = "its transform" if table.transform else "its source"
-    wrong = []
+def _check_columns(table: Table, rows: DataFrame) -> None:
+    columns = [name.lower() for name in rows.columns]
+    origin = "its transform" if table.transform else "its source"
+    mistakes = []
     for name in schema_of(table).fieldNames():
         if name.lower() not in columns:
-            others = [one for one in made.columns if one not in schema_of(table).fieldNames()]
+            others = [column for column in rows.columns if column not in schema_of(table).fieldNames()]
             instead = "make it" if table.transform else "write a transform that makes it"
             hint = suggest(name, others, or_else=f"{instead}, or take it out of the schema")
-            wrong.append(f"{whose} lacks '{name}', which the schema names: {hint}")
+            mistakes.append(f"{origin} lacks '{name}', which the schema names: {hint}")
         elif columns.count(name.lower()) > 1:
-            wrong.append(f"{whose} has two columns '{name}': rename one of them")
-    _refuse(table, wrong)
+            mistakes.append(f"{origin} has two columns '{name}': rename one of them")
+    _refuse(table, mistakes)
 
 
-def _of_reference(table: Table, rows: DataFrame, rule: Rule, tables: Catalog) -> str | None:
-    """Spark would cast one of two types silently, and find nothing."""
+def _check_reference(table: Table, rows: DataFrame, rule: Rule, tables: Catalog) -> str | None:
+    """Returns a sentence if the compared columns differ in type: Spark would cast one silently, and match nothing."""
     if not isinstance(rule, References):
         return None
     keys = schema_of(tables.tables[rule.table])
-    mine, theirs = (one[name].dataType for one, name in ((rows.schema, rule.column), (keys, rule.key)))
-    if mine == theirs:
+    column_type, key_type = (schema[name].dataType for schema, name in ((rows.schema, rule.column), (keys, rule.key)))
+    if column_type == key_type:
         return None
     return (
-        f"rule '{rule.name}' compares {rule.column}, which is {mine.simpleString().upper()}, with {rule.key}, "
-        f"which is {theirs.simpleString().upper()}: give them one type"
+        f"rule '{rule.name}' compares {rule.column}, which is {column_type.simpleString().upper()}, with {rule.key}, "
+        f"which is {key_type.simpleString().upper()}: give them one type"
     )
 
 
-def _are_right(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rules: tuple[Expect, ...]) -> bool:
+def _all_valid(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rules: tuple[Expect, ...]) -> bool:
     try:
-        conditions = rows.select(*[F.expr(rule.condition).alias(f"_{n}") for n, rule in enumerate(rules)])
+        conditions = rows.select(*[F.expr(rule.condition).alias(f"_{number}") for number, rule in enumerate(rules)])
         if any(field.dataType.simpleString() != "boolean" for field in conditions.schema):
             return False
-        return _of_plan(table, quality.with_violations(rows, rules), sources, "", "") is None
+        return _check_plan(table, quality.with_violations(rows, rules), sources, "", "") is None
     except PySparkException:
         return False
 
 
-def _of_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rule: Expect) -> str | None:
-    what = f"rule '{rule.name}'"
+def _check_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], rule: Expect) -> str | None:
+    subject = f"rule '{rule.name}'"
     try:
-        kind = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
-        if kind != "BOOLEAN":
-            return f"{what} is {kind} and not a condition: compare it with something"
-        judged = quality.with_violations(rows, (rule,))
+        type_name = rows.select(F.expr(rule.condition)).schema.fields[0].dataType.simpleString().upper()
+        if type_name != "BOOLEAN":
+            return f"{subject} is {type_name} and not a condition: compare it with something"
+        checked_rows = quality.with_violations(rows, (rule,))
     except PySparkException as error:
-        return sentence(error, what, "mend its condition")
-    return _of_plan(table, judged, sources, what, "let it speak of one row") if sources else None
+        return sentence(error, subject, "mend its condition")
+    return _check_plan(table, checked_rows, sources, subject, "let it speak of one row") if sources else None
 
 
-def _of_plan(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], what: str, instead: str) -> str | None:
-    """What would not come out the same from the same rows, or would from other batches of them."""
+def _check_plan(
+    table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], subject: str, instead: str
+) -> str | None:
+    """Returns a sentence if the same rows could give another result, or if rows of other batches are needed."""
     plan = AnalysedPlan(rows, *sources)
     if plan.runs_python:
-        return f"{what} runs a Python function, and executors have none of our code: use Spark's own functions"
+        return f"{subject} runs a Python function, and executors have none of our code: use Spark's own functions"
     if plan.clock or not plan.is_deterministic:
         culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
         again = "a run that is begun again" if table.is_view else "a replayed batch"
-        return f"{what} {culprit}, so {again} would come out different: use source columns"
+        return f"{subject} {culprit}, so {again} would come out different: use source columns"
     if not isinstance(table.write, Append):
-        return _hidden_source(table, f"{what} reads a stored table") if plan.reads_stored_rows else None
+        return _hidden_source(table, f"{subject} reads a stored table") if plan.reads_stored_rows else None
     if name := plan.needs_other_rows:
-        return f"{what} needs rows of other batches ({name}): {instead}"
+        return f"{subject} needs rows of other batches ({name}): {instead}"
     return None
 
 
-def _hidden_source(table: Table, what: str) -> str:
+def _hidden_source(table: Table, subject: str) -> str:
     if table.is_view:
         return (
-            f"{what} besides its sources, at a version that nobody fixes: name that table in source, and read it "
+            f"{subject} besides its sources, at a version that nobody fixes: name that table in source, and read it "
             f"by that name"
         )
     return (
-        f"{what} besides its source, which a replayed batch would find changed: "
+        f"{subject} besides its source, which a replayed batch would find changed: "
         f"read `{SOURCE}` alone, or give the other rows a table of their own"
     )

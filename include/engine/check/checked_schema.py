@@ -1,4 +1,4 @@
-"""The columns a table declares, as Spark reads them, where Delta can store them."""
+"""Parses the columns that a table declares, and checks that Delta can store them."""
 
 import re
 from functools import cache
@@ -16,7 +16,7 @@ UNSTORABLE = re.compile(r"\b(void|interval|time\(|char\(|varchar\(|collate)")
 
 
 def schema_of(table: Table) -> T.StructType:
-    """Raises DeclarationError."""
+    """Returns the declared schema. Raises DeclarationError."""
     try:
         schema = parsed(table.schema)
     except PySparkException as error:
@@ -35,27 +35,29 @@ def schema_of(table: Table) -> T.StructType:
 
 @cache
 def parsed(ddl: str) -> T.StructType:
-    """The same text is asked for by a table, its readers and its rules, and each answer is a call to the JVM."""
+    """Parses DDL. Cached, because a table, its readers and its rules all need it, and each call goes to the JVM."""
     return T.StructType.fromDDL(ddl)
 
 
 def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
-    """A frame without rows. That of `createDataFrame` begins with a Python RDD, which takes ten times as long."""
+    """Returns a DataFrame without rows. `createDataFrame` would start from a Python RDD, which takes ten times
+    as long.
+    """
     session = spark._jsparkSession
     return DataFrame(
         session.createDataFrame(spark._jvm.java.util.ArrayList(), session.parseDataType(schema.json())), spark
     )
 
 
-def _check_fields(table: Table, path: str, kind: T.DataType) -> None:
-    if isinstance(kind, T.ArrayType):
-        _check_fields(table, path, kind.elementType)
-    elif isinstance(kind, T.MapType):
-        _check_fields(table, path, kind.keyType)
-        _check_fields(table, path, kind.valueType)
-    elif isinstance(kind, T.StructType):
-        names = [field.name.lower() for field in kind]
-        for field in kind:
+def _check_fields(table: Table, path: str, type_: T.DataType) -> None:
+    if isinstance(type_, T.ArrayType):
+        _check_fields(table, path, type_.elementType)
+    elif isinstance(type_, T.MapType):
+        _check_fields(table, path, type_.keyType)
+        _check_fields(table, path, type_.valueType)
+    elif isinstance(type_, T.StructType):
+        names = [field.name.lower() for field in type_]
+        for field in type_:
             if REFUSED.search(field.name):
                 raise mistake(
                     table, f"field '{path}.{field.name}' has a character that Delta refuses: use letters, digits and _"

@@ -1,4 +1,4 @@
-"""A flow's checkpoint directory: whose it is, and whether it fits the table."""
+"""A flow's checkpoint directory: which flow owns it, and whether it fits the table."""
 
 import json
 from dataclasses import dataclass, replace
@@ -12,8 +12,7 @@ from include.control.resets import Reset
 from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.tables.commit import txn_app_id
 from include.errors import Broken, FlowFailed, LeaseHeld
-from include.readers import checkpoint as ledger
-from include.readers import offset_log, topics
+from include.readers import checkpoint, offset_log, topics
 from include.readers.kafka_retention import Lost
 from include.readers.offset_log import OWNER
 from include.readers.resume_position import Beginning, after_last_commit, identity, last_stamp
@@ -26,11 +25,10 @@ from include.spec import Kafka, Table
 class Checkpoint:
     """One generation of a flow's checkpoint, as a start finds it.
 
-    committed: the last batch Spark knows to be done. written: the last batch the table holds, at most one more.
-    Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, None before the first.
-    source: which topic or table it reads. deployed_from: the first batch made by today's definition, where that is new.
-    has_older_rows: the batch before was made by one that makes other rows.
-    lost: what of its topic this start skipped for good.
+    committed: the last batch in Spark's commit log. written: the last batch that the table holds, at most one more.
+    Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, if any. source: its
+    topics or table. deployed_from: the first batch by today's definition, if that is new. has_older_rows: the last
+    definition computed other rows. lost: records of the topic that this start skipped for good.
     """
 
     path: Path
@@ -45,14 +43,15 @@ class Checkpoint:
 
 
 def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
-    """The newest generation, locked by this JVM, its owner written or checked. The caller holds the flow's lease.
+    """Returns the newest generation, locked by this JVM, with its owner file written or checked. The caller holds the
+    flow's lease.
 
-    reset: begin a new generation where the table's last commit ended, and skip what Kafka no longer holds where it
-    accepts that. Raises LeaseHeld where another process has the file lock, Broken where checkpoint, flow, table and
-    source do not fit, and Unreachable.
+    reset: begins a new generation at the end of the table's last commit; skips what Kafka no longer holds if it accepts
+    that. Raises LeaseHeld if another process has the file lock, Broken if checkpoint, flow, table and source do not
+    match, and Unreachable.
     """
-    owner, home = identity(table), _own(spark, table)
-    newest = ledger.newest_generation(home)
+    owner, directory = identity(table), _lock_home(spark, table)
+    newest = checkpoint.newest_generation(directory)
     if newest is None:
         sibling_flows.require_unread(table, owner["source"])
     number, beginning = newest or 1, Beginning()
@@ -60,43 +59,43 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
         number, beginning = renew(spark, table, reset)
     elif newest is None:
         _require_no_commit(table)
-        generation.begin(home, number, owner, beginning, spark)
-    found = _open(home / str(number), number, table, owner)
-    return replace(_deploy(found, table), lost=beginning.lost)
+        generation.begin(directory, number, owner, beginning, spark)
+    flow_checkpoint = _open(directory / str(number), number, table, owner)
+    return replace(_deploy(flow_checkpoint, table), lost=beginning.lost)
 
 
 def renew(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, Beginning]:
-    """Begin the next generation, as `claim` does, and start nothing: its number, and where it goes on."""
+    """Begins the next generation, as `claim` does. Returns its number and where it resumes."""
     if unseeded_generations.awaits_its_seed(table):
-        # What the refresh has read beyond the flow's last commit would be read twice.
-        raise _unfinished(table)
-    owner, home = identity(table), _own(spark, table)
-    newest = ledger.newest_generation(home)
+        # The flow would read again what the refresh has read after the flow's last commit.
+        raise _unfinished_refresh_error(table)
+    owner, directory = identity(table), _lock_home(spark, table)
+    newest = checkpoint.newest_generation(directory)
     beginning = after_last_commit(table, reset.accepts_loss)
     if newest is not None and beginning.after:
-        _check_write(home / str(newest), owner, table)
+        _check_write(directory / str(newest), owner, table)
     number = max(newest or 0, beginning.after[0] if beginning.after else 0) + 1
-    generation.begin(home, number, owner, beginning, spark)
+    generation.begin(directory, number, owner, beginning, spark)
     return number, beginning
 
 
-def _own(spark: SparkSession, table: Table) -> Path:
-    """The directory of its checkpoints, locked."""
-    home = settings().checkpoints(table.flow)
-    home.mkdir(parents=True, exist_ok=True)
-    _lock(spark, home / "lock", table.flow)
-    return home
+def _lock_home(spark: SparkSession, table: Table) -> Path:
+    """Locks and returns the directory of the flow's checkpoints."""
+    directory = settings().checkpoints(table.flow)
+    directory.mkdir(parents=True, exist_ok=True)
+    _lock(spark, directory / "lock", table.flow)
+    return directory
 
 
 def release(flow: str) -> None:
-    """Let another process claim it. Nothing of the flow may be running any more."""
+    """Lets another process claim the checkpoint. No query of the flow may be running."""
     channel = _locked.pop(settings().checkpoints(flow) / "lock", None)
     if channel is not None:
         channel.close()
 
 
 def _lock(spark: SparkSession, path: Path, flow: str) -> None:
-    """Held by the JVM, because the JVM is what commits."""
+    """Takes a file lock that the JVM holds, because the JVM commits."""
     if path in _locked:
         return
     channel = spark._jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
@@ -105,59 +104,64 @@ def _lock(spark: SparkSession, path: Path, flow: str) -> None:
     _locked[path] = channel
 
 
-# A lock goes when its channel is collected.
+# References the channels, because a lock ends when its channel is garbage-collected.
 _locked: dict[Path, Any] = {}
 
 
 def _require_no_commit(table: Table) -> None:
-    stamp = last_stamp(table)
-    if stamp:
-        path = settings().checkpoints(table.flow) / str(stamp["generation"])
-        raise _lost_checkpoint(table, path, f"batch {stamp['batch']}")
+    metadata = last_stamp(table)
+    if metadata:
+        path = settings().checkpoints(table.flow) / str(metadata["generation"])
+        raise _checkpoint_lost_error(table, path, f"batch {metadata['batch']}")
 
 
-def _open(path: Path, number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
-    found = offset_log.owner(path)
-    _check_owner(found, owner, path, table)
-    ledger.check(path)
-    committed, newest = _number(ledger.last_committed(path)), _number(ledger.last_planned(path))
+def _open(path: Path, generation_number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
+    stored_owner = offset_log.owner(path)
+    _check_owner(stored_owner, owner, path, table)
+    checkpoint.check(path)
+    committed, planned = _batch_number(checkpoint.last_committed(path)), _batch_number(checkpoint.last_planned(path))
     stored = DeltaTable(str(settings().table_path(table.name)))
-    if stored.transaction_version(txn_app_id(table.flow, number + 1)) is not None:
-        raise _lost_checkpoint(table, path.parent / str(number + 1), "batches of that generation")
-    # What comes before the generation's first batch was written by the generation before.
-    before = found["first"] - 1
-    written = max(_number(stored.transaction_version(txn_app_id(table.flow, number))), before)
-    after = tuple(found["after"]) if found["after"] else None
-    if after and _number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
-        raise _unfinished(table) if after[0] == number else _lost_table(table, path)
-    _check_table(path, table, committed, newest, written)
+    if stored.transaction_version(txn_app_id(table.flow, generation_number + 1)) is not None:
+        raise _checkpoint_lost_error(table, path.parent / str(generation_number + 1), "batches of that generation")
+    # The generation before wrote the batches before this generation's first.
+    first_batch = stored_owner["first"] - 1
+    written = max(_batch_number(stored.transaction_version(txn_app_id(table.flow, generation_number))), first_batch)
+    after = tuple(stored_owner["after"]) if stored_owner["after"] else None
+    if after and _batch_number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
+        raise _unfinished_refresh_error(table) if after[0] == generation_number else _table_lost_error(table, path)
+    _check_table(path, table, committed, planned, written)
     if isinstance(table.source, Kafka) and written >= 0:
-        topics.require_unread(table, ledger.end_offset(path, written), owner["source"])
-    opened = Checkpoint(
-        path, number, committed, written, (number, written) if written > before else after, found["source"]
+        topics.require_unread(table, checkpoint.end_offset(path, written), owner["source"])
+    flow_checkpoint = Checkpoint(
+        path,
+        generation_number,
+        committed,
+        written,
+        (generation_number, written) if written > first_batch else after,
+        stored_owner["source"],
     )
-    new = topics.added(found["source"], owner["source"]) if isinstance(table.source, Kafka) else {}
-    return add_topics(opened, table, new) if new else opened
+    new_topics = topics.added(stored_owner["source"], owner["source"]) if isinstance(table.source, Kafka) else {}
+    return add_topics(flow_checkpoint, table, new_topics) if new_topics else flow_checkpoint
 
 
-def _number(batch: int | None) -> int:
+def _batch_number(batch: int | None) -> int:
     return -1 if batch is None else batch
 
 
-def _check_owner(found: dict[str, Any], owner: dict[str, Any], path: Path, table: Table) -> None:
-    was = {key: found.get(key) for key in owner}
-    if was == owner:
+def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Path, table: Table) -> None:
+    stored_identity = {key: stored_owner.get(key) for key in owner}
+    if stored_identity == owner:
         return
-    if isinstance(table.source, Kafka) and was == {**owner, "source": was["source"]}:
-        topics.require_same(table, was["source"] or {}, owner["source"])
-        if topics.goes_on(was["source"] or {}, owner["source"]):
+    if isinstance(table.source, Kafka) and stored_identity == {**owner, "source": stored_identity["source"]}:
+        topics.require_same(table, stored_identity["source"] or {}, owner["source"])
+        if topics.goes_on(stored_identity["source"] or {}, owner["source"]):
             return
-    raise _another_definition(table, path, was, owner)
+    raise _definition_error(table, path, stored_identity, owner)
 
 
-def _another_definition(table: Table, path: Path, was: object, owner: object) -> Broken:
+def _definition_error(table: Table, path: Path, stored_owner: object, owner: object) -> Broken:
     return Broken(
-        f"{table.flow}: its checkpoint {path} belongs to {was}, not to {owner}, and Spark cannot "
+        f"{table.flow}: its checkpoint {path} belongs to {stored_owner}, not to {owner}, and Spark cannot "
         f"go on from there: put the declaration back, give the new one a name of its own, or make all of it anew "
         f"(jobs/backfill.py --full)",
         "CHECKPOINT_OF_ANOTHER_DEFINITION",
@@ -165,32 +169,34 @@ def _another_definition(table: Table, path: Path, was: object, owner: object) ->
 
 
 def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
-    """A new generation goes on in the old table, which has to have the same keys."""
+    """Raises Broken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
-        was = offset_log.owner(path)
+        stored_owner = offset_log.owner(path)
     except Broken:
-        # That is why it is reset.
+        # A damaged owner file is a reason for a reset.
         return
-    if was.get("write") != owner["write"]:
-        raise _another_definition(table, path, was.get("write"), owner["write"])
+    if stored_owner.get("write") != owner["write"]:
+        raise _definition_error(table, path, stored_owner.get("write"), owner["write"])
 
 
 def _check_table(path: Path, table: Table, committed: int, newest: int, written: int) -> None:
-    """Spark notices neither a lost checkpoint (every row twice) nor a lost table (the old rows are gone)."""
+    """Raises Broken for a lost checkpoint (all rows twice) or a lost table (old rows missing); Spark notices
+    neither.
+    """
     if written > newest:
-        raise _lost_checkpoint(table, path, f"batch {written}")
+        raise _checkpoint_lost_error(table, path, f"batch {written}")
     if written < committed:
-        raise _lost_table(table, path)
+        raise _table_lost_error(table, path)
 
 
-def _unfinished(table: Table) -> FlowFailed:
+def _unfinished_refresh_error(table: Table) -> FlowFailed:
     return FlowFailed(
         f"{table.flow}: a full refresh of its table is not done, and a start would leave rows out or double them: wait "
         f"for it, or where it has died run it again (jobs/backfill.py --table {table.name} --full)"
     )
 
 
-def _lost_table(table: Table, path: Path) -> Broken:
+def _table_lost_error(table: Table, path: Path) -> Broken:
     return Broken(
         f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
@@ -199,7 +205,7 @@ def _lost_table(table: Table, path: Path) -> Broken:
     )
 
 
-def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
+def _checkpoint_lost_error(table: Table, path: Path, written: str) -> Broken:
     return Broken(
         f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
@@ -208,34 +214,34 @@ def _lost_checkpoint(table: Table, path: Path, written: str) -> Broken:
     )
 
 
-def _deploy(found: Checkpoint, table: Table) -> Checkpoint:
-    """Write down from which batch on today's definition holds, where it is not yesterday's."""
-    definitions, first = offset_log.owner(found.path)["definitions"], found.written + 1
+def _deploy(flow_checkpoint: Checkpoint, table: Table) -> Checkpoint:
+    """Records the batch from which today's definition holds, if it is new."""
+    definitions, first = offset_log.owner(flow_checkpoint.path)["definitions"], flow_checkpoint.written + 1
     today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
     if definitions and definitions[-1]["sha256"] == today["sha256"]:
         if "rows" not in definitions[-1]:
-            # It was written down by a build that did not tell what makes the rows.
-            _write_owner(found.path, definitions=[*definitions[:-1], {**definitions[-1], **today}])
-        return found
-    before = definition.of_commit(found.path.parent, found.last_commit)
-    # What is planned and not written is made by today's code too.
-    _write_owner(found.path, definitions=[*definitions, {**today, "from_batch": first}])
-    is_other = before is not None and before.get("rows") not in (None, today["rows"])
-    return replace(found, deployed_from=first, has_older_rows=is_other)
+            # Older builds did not record the fingerprint of the rows.
+            _write_owner(flow_checkpoint.path, definitions=[*definitions[:-1], {**definitions[-1], **today}])
+        return flow_checkpoint
+    previous = definition.of_commit(flow_checkpoint.path.parent, flow_checkpoint.last_commit)
+    # Today's code also writes the batch that is planned but not written.
+    _write_owner(flow_checkpoint.path, definitions=[*definitions, {**today, "from_batch": first}])
+    is_other = previous is not None and previous.get("rows") not in (None, today["rows"])
+    return replace(flow_checkpoint, deployed_from=first, has_older_rows=is_other)
 
 
-def add_topics(found: Checkpoint, flow: Table, new: dict[str, str]) -> Checkpoint:
-    """From now on it reads these topics too; written down before their first record is written.
+def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, str]) -> Checkpoint:
+    """Adds topics to the checkpoint's source before their first record is written. new_topics: ids by name.
 
-    new: topic ids by name. Raises Broken where another flow of the table has read one of them.
+    Raises Broken if another flow of the table has read one of them.
     """
-    sibling_flows.require_unread(flow, {"topics": new})
-    source = {**found.source, "topics": {**found.source["topics"], **new}}
-    _write_owner(found.path, source=source)
-    return replace(found, source=source)
+    sibling_flows.require_unread(flow, {"topics": new_topics})
+    source = {**flow_checkpoint.source, "topics": {**flow_checkpoint.source["topics"], **new_topics}}
+    _write_owner(flow_checkpoint.path, source=source)
+    return replace(flow_checkpoint, source=source)
 
 
 def _write_owner(path: Path, **changed: Any) -> None:
-    # A rename, so that a kill leaves it whole.
+    # Renamed into place, so that a kill leaves a complete file.
     (path / f"{OWNER}.new").write_text(json.dumps({**offset_log.owner(path), **changed}))
     (path / f"{OWNER}.new").rename(path / OWNER)

@@ -1,4 +1,4 @@
-"""What a table file says, as a fingerprint: of all of it, and of what makes its rows."""
+"""Fingerprints of a table's declaration: of all of it, and of what determines its rows."""
 
 import ast
 import hashlib
@@ -13,20 +13,20 @@ from include.errors import Broken
 from include.readers import offset_log
 from include.spec import Table, ddl
 
-# How a flow runs, and not what its rows are.
+# Fields that change how a flow runs, but not its rows.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows")
 
 
 def fingerprint(table: Table) -> str:
-    """SHA-256 of what the declaration says, and of the files its transform and those of its steps stand in."""
-    said = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in (*table.steps, table)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+    """Returns the SHA-256 of the declaration and of the files that hold the transforms of the table and its steps."""
+    texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in (*table.steps, table)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def rows_fingerprint(table: Table) -> str:
-    """SHA-256 of what decides which rows come out of a source: columns, parse, transform, write mode and rules.
+    """Returns the SHA-256 of what determines the rows: columns, parse, transform, write mode and rules.
 
-    Comments, whitespace and how often the flow reads do not count.
+    Comments, whitespace and rate limits do not count.
     """
     parts = [
         (
@@ -43,22 +43,22 @@ def rows_fingerprint(table: Table) -> str:
 
 
 def of_commit(checkpoints: Path, commit: tuple[int, int] | None) -> dict[str, Any] | None:
-    """The definition that made a flow's commit, by generation and batch; None where nobody knows."""
+    """Returns the definition that wrote a flow's commit (generation, batch); None if it is unknown."""
     if commit is None:
         return None
     generation, batch = commit
     try:
         owner = offset_log.owner(checkpoints / str(generation))
     except Broken:
-        # That may be why it was reset.
+        # A damaged owner file may be why the checkpoint was reset.
         return None
-    made = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]
-    return made[-1] if made else None
+    earlier = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]
+    return earlier[-1] if earlier else None
 
 
 def _values(declared: Any) -> dict[str, Any]:
-    named = {field.name: getattr(declared, field.name) for field in fields(declared)}
-    return {"kind": type(declared).__name__, **{name: named[name] for name in named if name not in NOT_OF_ROWS}}
+    values = {field.name: getattr(declared, field.name) for field in fields(declared)}
+    return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in NOT_OF_ROWS}}
 
 
 def _code(transform: Callable[[Any], Any] | str | None) -> str:
@@ -69,7 +69,9 @@ def _code(transform: Callable[[Any], Any] | str | None) -> str:
 
 
 def _meaning(transform: Callable[[Any], Any] | str | None) -> str:
-    """Its code without comments, docstrings and the declaration of the table, which counts by itself."""
+    """Returns the code of the transform without comments, docstrings and the table declaration, which counts
+    separately.
+    """
     if transform is None or isinstance(transform, str):
         return " ".join((transform or "").split())
     tree = ast.parse(_code(transform))

@@ -1,4 +1,4 @@
-"""What is remembered where a flow starts with another definition than before."""
+"""Records that a flow starts with a changed definition."""
 
 from deltalake import DeltaTable
 from sqlalchemy import Engine
@@ -12,18 +12,23 @@ from include.settings import settings
 from include.spec import Append, Table, Upsert
 
 
-def record(engine: Engine, driver: str, table: Table, claimed: Checkpoint) -> None:
-    """From which batch on it holds, in the audit; and which rows are of an earlier one. Raises Unreachable."""
-    if claimed.deployed_from is None:
+def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoint) -> None:
+    """Records the first batch of the new definition in the audit log, and which stored rows are older.
+
+    Raises Unreachable.
+    """
+    if flow_checkpoint.deployed_from is None:
         return
-    result = f"holds from batch {claimed.deployed_from} of generation {claimed.generation} on"
-    is_outdated = claimed.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
-    rows = range_of(table) if is_outdated else None
+    result = f"holds from batch {flow_checkpoint.deployed_from} of generation {flow_checkpoint.generation} on"
+    is_outdated = flow_checkpoint.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
+    range_ = range_of(table) if is_outdated else None
     with database.transaction(engine) as connection:
         commands.record(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
-        outdated_rows.take_back(connection, table.flow, claimed.last_commit)
-        if rows is not None:
-            outdated_rows.mark(connection, table.flow, claimed.generation, claimed.deployed_from, rows)
+        outdated_rows.take_back(connection, table.flow, flow_checkpoint.last_commit)
+        if range_ is not None:
+            outdated_rows.mark(
+                connection, table.flow, flow_checkpoint.generation, flow_checkpoint.deployed_from, range_
+            )
 
 
 def _holds_rows(table: Table) -> bool:
@@ -31,5 +36,5 @@ def _holds_rows(table: Table) -> bool:
 
 
 def _recomputes_all(table: Table) -> bool:
-    """Whether each batch makes all rows again."""
+    """Whether each batch recomputes all rows."""
     return not isinstance(table.write, Append) and not (isinstance(table.write, Upsert) and table.write.recompute)

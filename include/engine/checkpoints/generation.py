@@ -1,4 +1,4 @@
-"""Begins a generation of a flow's checkpoint: the first, or one that goes on where the table's last commit ended."""
+"""Begins a generation of a flow's checkpoint: the first, or one that resumes at the end of the table's last commit."""
 
 import json
 import shutil
@@ -16,23 +16,25 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, spark: SparkSession) -> None:
-    """Make the checkpoint directory `home/number`, whole or not at all. spark: whose settings its batches have."""
-    new = home / f"{number}.new"
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    """Creates the checkpoint directory `home/number`, completely or not at all. spark: its settings apply to the
+    batches.
+    """
+    directory = home / f"{number}.new"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     is_seeded = beginning.offset is not None
     document = {**owner, "generation": number, "after": beginning.after, "first": int(is_seeded), "definitions": []}
-    (new / OWNER).write_text(json.dumps(document))
+    (directory / OWNER).write_text(json.dumps(document))
     if is_seeded:
-        _seed(new, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
+        _seed(directory, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
     if beginning.files:
-        landing_folder.seed(new, list(beginning.files))
-    new.rename(home / str(number))
+        landing_folder.seed(directory, list(beginning.files))
+    directory.rename(home / str(number))
 
 
 def _seed(checkpoint: Path, offset: Any, shuffle_partitions: str) -> None:
-    """A batch 0 that is done, in Spark's format, so that batch 1 starts at `offset`."""
-    # A start that finds batch 1 planned and not done compares this with it, and fails where it is missing.
+    """Writes a committed batch 0 in Spark's checkpoint format, so that batch 1 starts at `offset`."""
+    # When batch 1 is planned but not committed, Spark compares this setting, and fails if it is missing.
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
     settings_line = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
     files = {

@@ -10,9 +10,9 @@ from include.spec import Table
 
 
 def require_unread(flow: Table, source: dict[str, Any]) -> None:
-    """Raises Broken where another flow has read this source into the table already: its rows would come twice.
+    """Raises Broken if another flow has read this source into the table: its rows would come twice.
 
-    Its name may have been another one, or it may have been the only flow.
+    That flow may have had another name, or may have been the table's only flow.
     """
     homes = settings().checkpoints(flow.name).parent
     others = [flow.name, *sorted(home.name for home in homes.glob(f"{flow.name}.*"))]
@@ -25,15 +25,15 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
             )
 
 
-def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether some row would come out of both."""
-    if "topics" in one and "topics" in other:
-        return not one["topics"].items().isdisjoint(other["topics"].items())
-    return one == other
+def _overlap(source: dict[str, Any], other_source: dict[str, Any]) -> bool:
+    """Whether both sources deliver some of the same records."""
+    if "topics" in source and "topics" in other_source:
+        return not source["topics"].items().isdisjoint(other_source["topics"].items())
+    return source == other_source
 
 
 def _source(flow: str) -> dict[str, Any]:
-    """What its newest checkpoint reads; empty where that does not say."""
+    """Returns the source that a flow's newest checkpoint names; empty if it names none."""
     home = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(home)
     with suppress(Broken, ValueError, KeyError):

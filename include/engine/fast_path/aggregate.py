@@ -1,6 +1,7 @@
-"""Writes a small batch of an aggregate: reads its buckets from the files that may hold them, and replaces theirs.
+"""Writes a small batch of an aggregate: recomputes its buckets from the source files that may hold them, and replaces
+their rows.
 
-Of an aggregate without buckets, which is recomputed from all rows, all files are read, as long as they are few.
+An aggregate without buckets is recomputed from all files of its source, if these are few.
 """
 
 from collections.abc import Iterable
@@ -24,110 +25,112 @@ from include.readers import checkpoint, stored_rows
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
-# Of the source, that are read for a batch: rows of its buckets, or all where there are no buckets.
+# Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
+MOST_BUCKET_ROWS = 50_000
 MOST_SOURCE_ROWS = 200_000
 MOST_REPLACED_BYTES = 32_000_000
-# So many rows of other buckets may share a file with those of a batch; more get a file of their own, which the next
-# batches need not write again.
-MOST_ROWS_BESIDE = 1_000
+# Most rows of other buckets that share a file with those of a batch. More get a separate file, which the next batches
+# need not rewrite.
+MOST_OTHER_ROWS = 1_000
 
 Starts = set[int | None]
 
 
 class Aggregator:
-    """Of one flow, whose table is recomputed, by time buckets or as a whole."""
+    """Writes the batches of one flow whose table is recomputed, by time buckets or completely."""
 
     def __init__(self, spark: SparkSession, table: Table, write: Upsert) -> None:
         assert isinstance(table.source, Delta)
         self._table = table
         self._write = write
-        self._by = write.recompute
+        self._bucket = write.recompute
         self._source = table.source.table
         self._target = Target(spark, table.name)
-        self._opened: dict[str, DeltaTable] = {}
+        self._open_tables: dict[str, DeltaTable] = {}
         self._columns: list[str] | None = None
 
     @staticmethod
     def suits(table: Table) -> bool:
-        """Whether the rows that a batch recomputes can be told from its source's files alone."""
+        """Whether the files of the source show which rows a batch recomputes."""
         return isinstance(table.source, Delta) and not table.source.changes and not table.steps
 
-    def write(self, spark: SparkSession, files: tuple[Read, ...], stamp: CommitMetadata) -> None:
-        """Recompute the buckets in which rows of these files lie, or all. Raises Refused where the table is not for
-        this.
-        """
+    def write(self, spark: SparkSession, files: tuple[Read, ...], metadata: CommitMetadata) -> None:
+        """Recomputes the buckets of the rows in these files, or all rows. Raises Refused."""
         transaction = self._target.begin()
-        if transaction.last_batch(stamp.txn_app_id) >= stamp.batch:
+        if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return
         keys = [transaction.layout.schema.field(key) for key in self._write.keys]
-        if strange := next((key.name for key in keys if not is_comparable(key.type)), None):
-            raise Refused(f"its key {strange} is of a type that is not compared outside Spark")
-        made, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
-        # Else the batch tells nothing new, as that of an OPTIMIZE of its source.
+        if unsupported := next((key.name for key in keys if not is_comparable(key.type)), None):
+            raise Refused(f"its key {unsupported} is of a type that is not compared outside Spark")
+        new_rows, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
+        # Without files, the batch holds no new rows, such as that of an OPTIMIZE of the source.
         if files:
-            version = checkpoint.read_version(stamp.source_to)
-            if self._by is None:
-                found, candidates = self._all_source_rows(spark, version), self._files(transaction)
+            version = checkpoint.read_version(metadata.source_to)
+            if self._bucket is None:
+                source_rows, candidates = self._all_source_rows(spark, version), self._files(transaction)
             else:
-                starts = self._touched(files, self._by)
-                found = self._source_rows(spark, starts, version, self._by)
-                candidates = self._candidates(transaction, starts, self._by)
-            made = data_file.conform(self._aggregated(spark, found), transaction.layout)
-        self._replace(spark, transaction, made, candidates, stamp)
+                starts = self._touched_buckets(files, self._bucket)
+                source_rows = self._source_rows(spark, starts, version, self._bucket)
+                candidates = self._candidates(transaction, starts, self._bucket)
+            new_rows = data_file.conform(self._aggregate(spark, source_rows), transaction.layout)
+        self._replace(spark, transaction, new_rows, candidates, metadata)
 
     def forget(self) -> None:
-        """What is known of the table may be wrong."""
+        """Discards what it knows of the table, which may be outdated."""
         self._target.note(None)
 
-    def _touched(self, files: tuple[Read, ...], by: Bucket) -> Starts:
-        path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[by.unit]
+    def _touched_buckets(self, files: tuple[Read, ...], bucket: Bucket) -> Starts:
+        path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[bucket.unit]
         starts: Starts = set()
         for file in files:
-            times = micros(parquet.read_table(path / file.path, columns=[by.of]), by.of)
+            times = micros(parquet.read_table(path / file.path, columns=[bucket.of]), bucket.of)
             starts |= {None if time is None else time // (width * 1_000_000) * width for time in times}
         return starts
 
-    def _source_rows(self, spark: SparkSession, starts: Starts, version: int, by: Bucket) -> pa.Table:
-        """All rows of these buckets, as of a version of the source."""
-        opened = self._open(self._source, version)
-        columns = self._needed(spark, pa.schema(opened.schema()).names)
-        spans = _spans(starts, by.unit)
-        found = table_at_version.read(self._source, opened, by.of, spans, None in starts, columns, MOST_BUCKET_ROWS + 1)
-        if len(found) > MOST_BUCKET_ROWS:
+    def _source_rows(self, spark: SparkSession, starts: Starts, version: int, bucket: Bucket) -> pa.Table:
+        """Returns all rows of these buckets, at a version of the source."""
+        source = self._open(self._source, version)
+        columns = self._needed_columns(spark, pa.schema(source.schema()).names)
+        spans = _spans(starts, bucket.unit)
+        rows = table_at_version.read(
+            self._source, source, bucket.of, spans, None in starts, columns, MOST_BUCKET_ROWS + 1
+        )
+        if len(rows) > MOST_BUCKET_ROWS:
             raise Refused(f"its buckets hold more than {MOST_BUCKET_ROWS:,} rows")
-        return found
+        return rows
 
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
-        opened = self._open(self._source, version)
-        columns = self._needed(spark, pa.schema(opened.schema()).names)
-        found = stored_rows.dataset(self._source, opened).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
-        if len(found) > MOST_SOURCE_ROWS:
+        source = self._open(self._source, version)
+        columns = self._needed_columns(spark, pa.schema(source.schema()).names)
+        rows = stored_rows.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
+        if len(rows) > MOST_SOURCE_ROWS:
             raise Refused(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
-        return found
+        return rows
 
-    def _aggregated(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
-        """What these rows of the source make."""
-        tuning.tune(spark, len(rows))
-        # As one batch of Arrow: Spark takes an empty one between two others for the end, and leaves out what follows.
+    def _aggregate(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
+        """Computes the aggregate of these source rows."""
+        # As one Arrow batch: Spark takes an empty batch between others for the end, and ignores what follows.
         frame = spark.createDataFrame(rows.combine_chunks()).coalesce(1)
         return table_rows.aggregated(frame, self._table, self._write).toArrow()
 
-    def _needed(self, spark: SparkSession, names: list[str]) -> list[str]:
-        """The columns of its source that the aggregate is made of, as Spark finds them."""
+    def _needed_columns(self, spark: SparkSession, names: list[str]) -> list[str]:
+        """Returns the source columns that the aggregate needs, by Spark's optimized plan."""
         if self._columns is None:
             stored = spark.read.format("delta").load(str(settings().table_path(self._source)))
-            made = table_rows.aggregated(stored, self._table, self._write)
-            leaves = made._jdf.queryExecution().executedPlan().collectLeaves()
+            aggregate = table_rows.aggregated(stored, self._table, self._write)
+            leaves = aggregate._jdf.queryExecution().executedPlan().collectLeaves()
             needed = set(names)
             if leaves.size() == 1 and leaves.apply(0).nodeName().startswith("Scan parquet"):
-                needed = {*leaves.apply(0).requiredSchema().fieldNames(), *([self._by.of] if self._by else [])}
-            # An aggregate that needs none still counts rows.
+                needed = {*leaves.apply(0).requiredSchema().fieldNames(), *([self._bucket.of] if self._bucket else [])}
+            # Without any column, an aggregate still counts rows.
             self._columns = [name for name in names if name in needed] or names[:1]
         return self._columns
 
     def _open(self, table: str, version: int) -> DeltaTable:
-        opened = self._opened[table] = table_at_version.at_version(table, self._opened.get(table), version)
-        return opened
+        delta_table = self._open_tables[table] = table_at_version.at_version(
+            table, self._open_tables.get(table), version
+        )
+        return delta_table
 
     def _replace(
         self,
@@ -135,79 +138,83 @@ class Aggregator:
         transaction: Transaction,
         rows: pa.Table,
         candidates: list[tuple[str, int]],
-        stamp: CommitMetadata,
+        metadata: CommitMetadata,
     ) -> None:
-        """Put these rows in the place of those with the same keys. candidates: files that may hold such, with sizes."""
+        """Replaces the stored rows that have the same keys. candidates: files that may hold such rows, with their
+        sizes.
+        """
         keys, schema = self._write.keys, transaction.layout.schema
         if len(set(keys_of(rows, keys))) < len(rows):
             raise Refused("its transform makes several rows of one key")
         files = [(path, size, self._stored(path, transaction)) for path, size in (candidates if len(rows) else ())]
-        rows = _without(rows, _unchanged(rows, [stored for _, _, stored in files], keys), keys)
-        new = set(keys_of(rows, keys))
-        removes, rest, updated = [], schema.empty_table(), 0
+        rows = _without_keys(rows, _unchanged_keys(rows, [stored for _, _, stored in files], keys), keys)
+        keys_written = set(keys_of(rows, keys))
+        removes, rewritten, updated = [], schema.empty_table(), 0
         for path, size, stored in files:
-            kept = _without(stored, new, keys)
-            if len(kept) == len(stored):
+            other_rows = _without_keys(stored, keys_written, keys)
+            if len(other_rows) == len(stored):
                 continue
-            updated += len(stored) - len(kept)
+            updated += len(stored) - len(other_rows)
             removes.append(data_file.removal(path, size))
-            rest = pa.concat_tables([rest, kept])
-        parts = [pa.concat_tables([rest, rows])] if len(rest) <= MOST_ROWS_BESIDE else [rest, rows]
+            rewritten = pa.concat_tables([rewritten, other_rows])
+        parts = [pa.concat_tables([rewritten, rows])] if len(rewritten) <= MOST_OTHER_ROWS else [rewritten, rows]
         adds = [data_file.write([part], self._target.path, transaction.layout).added() for part in parts if len(part)]
         metrics = {
             "operationNumSourceRows": len(rows),
             "numTargetRowsInserted": len(rows) - updated,
             "numTargetRowsUpdated": updated,
             "numTargetRowsDeleted": 0,
-            "numTargetRowsCopied": len(rest),
-            "numOutputRows": len(rows) + len(rest),
+            "numTargetRowsCopied": len(rewritten),
+            "numOutputRows": len(rows) + len(rewritten),
         }
-        # A MERGE takes its stamp from the session.
-        with commit.stamped(spark, asdict(stamp), {}):
-            transaction.replace(adds, removes, (stamp.txn_app_id, stamp.batch), metrics)
+        # MERGE takes `userMetadata` from the session.
+        with commit.stamped(spark, asdict(metadata), {}):
+            transaction.replace(adds, removes, (metadata.txn_app_id, metadata.batch), metrics)
 
     def _stored(self, path: str, transaction: Transaction) -> pa.Table:
         return data_file.conform(parquet.read_table(f"{self._target.path}/{path}"), transaction.layout)
 
     def _files(self, transaction: Transaction) -> list[tuple[str, int]]:
-        """All files of the table, with their sizes."""
+        """Returns all files of the table, with their sizes."""
         actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions())
-        return _small(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+        return _require_small(
+            zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
+        )
 
-    def _candidates(self, transaction: Transaction, starts: Starts, by: Bucket) -> list[tuple[str, int]]:
-        """The files, with their sizes, that may hold rows of these buckets, by their statistics."""
+    def _candidates(self, transaction: Transaction, starts: Starts, bucket: Bucket) -> list[tuple[str, int]]:
+        """Returns the files that may hold rows of these buckets, by their statistics, with their sizes."""
         actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions(flatten=True))
-        names = (f"min.{by.name}", f"max.{by.name}", f"null_count.{by.name}")
+        names = (f"min.{bucket.name}", f"max.{bucket.name}", f"null_count.{bucket.name}")
         bounds = [micros(actions, name) if name in actions.column_names else None for name in names[:2]]
         nulls = actions.column(names[2]).to_pylist() if names[2] in actions.column_names else None
-        spans = _spans(starts, by.unit)
-        found = []
-        for place, (path, size) in enumerate(
+        spans = _spans(starts, bucket.unit)
+        files = []
+        for index, (path, size) in enumerate(
             zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
         ):
-            least, greatest = (None if bound is None else bound[place] for bound in bounds)
+            least, greatest = (None if bound is None else bound[index] for bound in bounds)
             is_unknown = least is None or greatest is None
-            holds_null = None in starts and (nulls is None or nulls[place] != 0)
-            # The greatest time may be cut down to milliseconds.
+            holds_null = None in starts and (nulls is None or nulls[index] != 0)
+            # The maximum may be truncated to milliseconds.
             if is_unknown or holds_null or any(begin <= greatest + 1_000 and least < end for begin, end in spans):
-                found.append((path, size))
-        return _small(found)
+                files.append((path, size))
+        return _require_small(files)
 
 
-def _small(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    found = list(files)
-    if sum(size for _, size in found) > MOST_REPLACED_BYTES:
+def _require_small(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    file_list = list(files)
+    if sum(size for _, size in file_list) > MOST_REPLACED_BYTES:
         raise Refused("its rows lie in large files")
-    return found
+    return file_list
 
 
-def _without(rows: pa.Table, keys: set[Key], columns: tuple[str, ...]) -> pa.Table:
-    """Rows that have none of these keys. columns: of the keys."""
+def _without_keys(rows: pa.Table, keys: set[Key], columns: tuple[str, ...]) -> pa.Table:
+    """Returns the rows that have none of these keys. columns: of the keys."""
     return rows.filter(pa.array([key not in keys for key in keys_of(rows, columns)], pa.bool_())) if keys else rows
 
 
-def _unchanged(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) -> set[Key]:
-    """The keys of rows that are stored as they are."""
+def _unchanged_keys(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) -> set[Key]:
+    """Returns the keys of rows that are stored with the same values."""
     names = rows.column_names
     if not all(is_comparable(rows.schema.field(name).type) for name in names):
         return set()
@@ -217,6 +224,6 @@ def _unchanged(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) ->
 
 
 def _spans(starts: Starts, unit: str) -> list[tuple[int, int]]:
-    """The buckets, and where they are many what lies between them, in microseconds since 1970."""
+    """Returns spans that cover the buckets, in microseconds since 1970."""
     spans = data_skipping.spans([start for start in starts if start is not None], data_skipping.UNIT_SECONDS[unit])
     return [(begin * 1_000_000, end * 1_000_000) for begin, end in spans]

@@ -1,6 +1,7 @@
-"""Compacts the small files of a table by Arrow, in one commit that changes no row.
+"""Compacts small files of a table with Arrow, in one commit that changes no row.
 
-An OPTIMIZE costs several times the CPU, for Spark's queries. A table that Arrow does not rewrite exactly is left to it.
+OPTIMIZE costs several times the CPU time, because it runs Spark queries. It still compacts the tables that Arrow could
+not rewrite exactly.
 """
 
 from collections.abc import Iterator
@@ -25,13 +26,13 @@ BATCH_ROWS = 64 * 1024
 
 
 def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int) -> None:
-    """Put files of less than `smaller_than_bytes` together into files of about `target_bytes`.
+    """Merges files of less than `smaller_than_bytes` into files of about `target_bytes`.
 
-    The commit takes its stamp from the session. Raises Refused, with nothing left behind, where the table is not for
-    this path.
+    The commit takes `userMetadata` from the session. Raises Refused, leaving no files behind, if this cannot compact
+    the table.
     """
-    if missing := unexpected(spark):
-        raise Refused(missing)
+    if difference := unexpected(spark):
+        raise Refused(difference)
     target = Target(spark, name)
     transaction = target.begin()
     sizes = _sizes(target.path, transaction.read_version)
@@ -47,7 +48,7 @@ def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_byte
             file.delete()
         raise error if isinstance(error, Refused) else Refused(f"{type(error).__name__}: {error}") from error
     if removed:
-        # Delta asks the thread's session for the stamp.
+        # Delta reads `userMetadata` from the thread's active session.
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
         metrics = {
             "numRemovedFiles": len(removed),
@@ -60,19 +61,19 @@ def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_byte
 
 
 def _sizes(path: str, version: int) -> dict[str, int]:
-    """Of the table's files at that version, in bytes."""
+    """Returns the sizes of the table's files at that version, in bytes."""
     try:
         actions = pa.table(DeltaTable(path, version=version).get_add_actions())
     except DeltaError as error:
         raise Refused(f"its log cannot be read outside Spark: {error}") from error
     sizes = dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
-    if strange := next((name for name in sizes if any(sign in name for sign in "/:%")), None):
-        raise Refused(f"its file {strange} does not lie in its own directory")
+    if outside := next((name for name in sizes if any(character in name for character in "/:%")), None):
+        raise Refused(f"its file {outside} does not lie in its own directory")
     return sizes
 
 
 def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> Iterator[list[str]]:
-    """Files that become one, as Delta packs them; one that would be alone stays as it is."""
+    """Yields groups of files to merge, packed as Delta packs them. A group of one file is left alone."""
     small = sorted((size, path) for path, size in sizes.items() if size < smaller_than_bytes)
     ends = planning.bins([size for size, _ in small], target_bytes)
     packed = zip(ends, small, strict=True)
@@ -83,10 +84,10 @@ def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> 
 
 
 def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
-    """All rows of these files, in their order; at least one part, though it be empty."""
+    """Yields all rows of these files in order; first an empty part, so that there is always one."""
     yield layout.schema.empty_table()
     for path in paths:
-        # Spark's older timestamps count nanoseconds, in which Arrow gets no further than the year 2262.
+        # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
         with parquet.ParquetFile(Path(table, path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
@@ -94,26 +95,26 @@ def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
 
 
 def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:
-    """Arrow would leave out what the table's columns do not name, without a word."""
+    """Raises Refused for columns that the table lacks, which Arrow would drop silently."""
     for column in columns:
-        place = layout.schema.get_field_index(column.name)
-        if place < 0 or _fields(column.type) != _fields(layout.schema.field(place).type):
+        index = layout.schema.get_field_index(column.name)
+        if index < 0 or _fields(column.type) != _fields(layout.schema.field(index).type):
             raise Refused(f"the column {column.name} of its file {file} is not as the table has it")
 
 
-def _fields(kind: pa.DataType) -> Any:
-    """The names of all fields within a type, in their order; None where there are none."""
-    if pa.types.is_struct(kind):
-        return [(field.name, _fields(field.type)) for field in kind]
-    if pa.types.is_map(kind):
-        return _fields(kind.key_type), _fields(kind.item_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_fields(kind.value_type)]
+def _fields(type_: pa.DataType) -> Any:
+    """Returns the names of all nested fields of a type, in order; None if there are none."""
+    if pa.types.is_struct(type_):
+        return [(field.name, _fields(field.type)) for field in type_]
+    if pa.types.is_map(type_):
+        return _fields(type_.key_type), _fields(type_.item_type)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return [_fields(type_.value_type)]
     return None
 
 
 def _with_all_columns(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Columns that were added to the table later are NULL in older files."""
+    """Adds columns that are newer than the file, as NULL."""
     for column in layout.schema:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))

@@ -13,16 +13,16 @@ from pyarrow import parquet
 from include.engine.fast_path import statistics
 from include.engine.fast_path.features import Layout, Refused
 
-# Whole numbers and decimals as Spark writes them, so that every file of a table has the same types.
+# Integers and decimals as Spark writes them, so that all files of a table have the same types.
 FORMAT: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "store_decimal_as_integer": True}
-# Of Arrow's buffers in a row group.
+# Size of a row group in memory.
 ROW_GROUP_BYTES = 64 * 2**20
 
 
 class DataFile:
-    """A file in a table's directory, which no reader sees before its commit.
+    """A file in a table's directory, which readers do not see before its commit.
 
-    rows: how many it holds. stats: of these, as `statistics.of` gives them.
+    rows: number of rows. stats: their statistics, from `statistics.of`.
     """
 
     def __init__(self, table: str) -> None:
@@ -33,11 +33,11 @@ class DataFile:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.path.stat().st_size
 
     def added(self, changes_data: bool = True) -> dict[str, Any]:
-        """The `add` action of the log. changes_data: its rows were not in the table."""
+        """Returns the `add` action. changes_data: the table did not hold its rows."""
         return {
             "path": self.name,
             "partitionValues": {},
@@ -52,27 +52,27 @@ class DataFile:
 
 
 def write(parts: Iterable[pa.Table], table: str, layout: Layout) -> DataFile:
-    """Rows as a file. parts: with at least the columns of the table, which become row groups. table: its path.
+    """Writes rows as a file. parts: become row groups, with at least the table's columns. table: its path.
 
-    Nothing is left behind where that fails. Raises Refused where the rows are of other types than the table's.
+    Deletes the file on failure. Raises Refused if the types of the rows differ from the table's.
     """
-    made = DataFile(table)
+    file = DataFile(table)
     stats: list[str] = []
     try:
-        with parquet.ParquetWriter(made.path, layout.schema, **FORMAT) as writer:
+        with parquet.ParquetWriter(file.path, layout.schema, **FORMAT) as writer:
             for rows in _row_groups(conform(part, layout) for part in parts):
-                made.rows += len(rows)
+                file.rows += len(rows)
                 stats.append(statistics.of(rows, layout))
                 writer.write_table(rows, row_group_size=max(1, len(rows)))
     except BaseException:
-        made.delete()
+        file.delete()
         raise
-    made.stats = stats[0] if len(stats) == 1 else statistics.together(stats)
-    return made
+    file.stats = stats[0] if len(stats) == 1 else statistics.together(stats)
+    return file
 
 
 def _row_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Parts put together to row groups; so much is in memory at a time, and one part more."""
+    """Combines parts into row groups; holds one group and one part in memory."""
     waiting: list[pa.Table] = []
     for part in parts:
         waiting.append(part)
@@ -84,7 +84,7 @@ def _row_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def conform(rows: pa.Table, layout: Layout) -> pa.Table:
-    """The table's columns, in its order and types."""
+    """Returns the table's columns, in its order and types. Raises Refused."""
     try:
         return rows.select(layout.schema.names).cast(layout.schema)
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -92,7 +92,7 @@ def conform(rows: pa.Table, layout: Layout) -> pa.Table:
 
 
 def removal(path: str, size: int, changes_data: bool = True) -> dict[str, Any]:
-    """The `remove` action of a file that other files take the place of. changes_data: with other rows."""
+    """Returns the `remove` action of a file that others replace. changes_data: the others hold different rows."""
     return {
         "path": path,
         "deletionTimestamp": math.floor(time.time() * 1000),

@@ -1,4 +1,4 @@
-"""What the fast path must know of a table to write its files, and which tables it leaves to Spark."""
+"""Determines what the fast path must know of a table to write its files, and which tables it refuses."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-# Of these a commit needs to know nothing, or they do nothing until a property or column says so.
+# Table features that do not concern a commit, or only if a property or column uses them.
 KNOWN_FEATURES = {
     "appendOnly",
     "changeDataFeed",
@@ -21,7 +21,7 @@ KNOWN_FEATURES = {
     "identityColumns",
     "invariants",
 }
-# Properties under which a file has to look otherwise, or a commit needs more than the fast path gives it.
+# Values that these properties must have: others change the format of files, or need more from a commit.
 REFUSED_PROPERTIES = {
     "delta.columnMapping.mode": "none",
     "delta.enableChangeDataFeed": "false",
@@ -35,18 +35,20 @@ REFUSED_PROPERTIES = {
 CONSTRAINT = "delta.constraints."
 INDEXED_COLUMNS, INDEXED_COUNT = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 MOST_INDEXED = 32
-# What a column's metadata may hold without changing what is written into it.
-HARMLESS = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
+# Column metadata that does not change the written values.
+HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
 LEGACY_WRITER = 6
 
 
 class Refused(Exception):
-    """The table, or this batch, is not for the fast path. Nothing was written."""
+    """The fast path cannot write the table or the batch. Nothing was written."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """schema: of the data files. indexed: the columns that get statistics, nested ones with dots; None: the first."""
+    """schema: of the data files. indexed: columns that get statistics, with dots if nested; None means the
+    first ones.
+    """
 
     schema: pa.Schema
     indexed: tuple[str, ...] | None
@@ -55,17 +57,17 @@ class Layout:
 
 
 def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
-    """Of a table with these actions in its log. Raises Refused, with the reason."""
+    """Returns the layout of a table with these actions in its log. Raises Refused."""
     properties = metadata.get("configuration") or {}
     features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
-    if unknown := sorted(features - KNOWN_FEATURES):
-        raise Refused(f"its table has the feature {unknown[0]}")
+    if unknown_features := sorted(features - KNOWN_FEATURES):
+        raise Refused(f"its table has the feature {unknown_features[0]}")
     if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
         raise Refused(f"its table asks for writers of version {protocol['minWriterVersion']}")
     if metadata.get("partitionColumns"):
         raise Refused("its table is partitioned")
-    for name, plain in REFUSED_PROPERTIES.items():
-        if properties.get(name, plain).lower() != plain.lower():
+    for name, required in REFUSED_PROPERTIES.items():
+        if properties.get(name, required).lower() != required.lower():
             raise Refused(f"its table has {name} = {properties[name]}")
     if constraint := next((name for name in properties if name.startswith(CONSTRAINT)), None):
         raise Refused(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
@@ -79,13 +81,13 @@ def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
 
 
 def _schema(text: str) -> pa.Schema:
-    declared = StructType.fromJson(json.loads(text))
-    for field in declared:
+    schema = StructType.fromJson(json.loads(text))
+    for field in schema:
         if not field.nullable:
             raise Refused(f"its column {field.name} is NOT NULL")
-        if strange := sorted(field.metadata.keys() - HARMLESS):
-            raise Refused(f"its column {field.name} has the property {strange[0]}")
+        if unknown_metadata := sorted(field.metadata.keys() - HARMLESS_METADATA):
+            raise Refused(f"its column {field.name} has the property {unknown_metadata[0]}")
     try:
-        return to_arrow_schema(declared, timezone="UTC")
+        return to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
         raise Refused(f"Arrow does not know one of its types: {error}") from error

@@ -1,6 +1,6 @@
-"""The classes of Delta and Spark that the fast path calls though they are internal.
+"""The internal classes of Delta and Spark that the fast path calls.
 
-This module alone names them, and `unexpected` compares them with what Sluice was made for.
+No other module names them. `unexpected` compares them with the signatures that Sluice was built for.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 DELTA = "org.apache.spark.sql.delta"
 SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
-# By class, its methods and constructors (`new`) with the classes of their parameters.
+# For each class its methods and constructors (`new`) with the classes of their parameters.
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     f"{DELTA}.DeltaLog": {
         "forTable": ("org.apache.spark.sql.SparkSession", STRING),
@@ -39,7 +39,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Internals:
-    """Handles on classes of the JVM; to look one up by its name costs several calls into it."""
+    """Handles on JVM classes; looking one up by name takes several calls into the JVM."""
 
     delta_log: Any
     action: Any
@@ -57,25 +57,27 @@ class Internals:
 
 
 def unexpected(spark: SparkSession) -> str | None:
-    """What of Delta's internals is not as this module expects it; None where all is."""
+    """Returns a sentence about what differs in the internals; None if nothing does."""
     jvm = spark._jvm
     for name, methods in EXPECTED.items():
         if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
             return f"the class {name} is missing"
-        found = _class(jvm, name)
+        java_class = _class(jvm, name)
         for method, parameters in methods.items():
-            if not _has(spark, found, method, parameters):
+            if not _has(spark, java_class, method, parameters):
                 return f"{name}.{method}({', '.join(parameters)}) is missing"
     return None
 
 
-def _has(spark: SparkSession, found: Any, method: str, parameters: tuple[str, ...]) -> bool:
+def _has(spark: SparkSession, java_class: Any, method: str, parameters: tuple[str, ...]) -> bool:
     jvm = spark._jvm
-    kinds = spark.sparkContext._gateway.new_array(jvm.java.lang.Class, len(parameters))
-    for place, name in enumerate(parameters):
-        kinds[place] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
+    parameter_classes = spark.sparkContext._gateway.new_array(jvm.java.lang.Class, len(parameters))
+    for index, name in enumerate(parameters):
+        parameter_classes[index] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
     try:
-        found.getConstructor(kinds) if method == "new" else found.getMethod(method, kinds)
+        java_class.getConstructor(parameter_classes) if method == "new" else java_class.getMethod(
+            method, parameter_classes
+        )
     except Exception:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The identities that a table holds, of the minutes in which new rows lie, kept in memory from batch to batch."""
+"""Keeps identities of stored rows in memory from batch to batch, for the minutes in which new rows lie."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,17 +12,14 @@ from include.engine.fast_path.features import Refused
 from include.spec import Append
 
 MINUTE_MICROS = 60_000_000
-# At some 200 bytes each.
+# Each takes about 200 bytes.
 MOST_KEYS = 500_000
 
 Key = tuple[Any, ...]
 
 
 class KnownKeys:
-    """moment: the timestamp by which stored rows are looked for.
-
-    What it knows counts for one version of the table: `at` tells it which that is.
-    """
+    """The identities of one version of a table, which `at` sets. moment: the timestamp that restricts stored rows."""
 
     def __init__(self, table: str, write: Append, moment: str) -> None:
         self._table = table
@@ -35,7 +32,7 @@ class KnownKeys:
         self._stored: DeltaTable | None = None
 
     def at(self, version: int) -> None:
-        """Forget everything, if the table has come to another version than the one that is known."""
+        """Sets the version of the table; discards everything if it differs from the known one."""
         if version != self._version:
             self.forget()
             self._version = version
@@ -44,55 +41,56 @@ class KnownKeys:
         self._version = None
         self._minutes, self._times = set(), {}
 
-    def load(self, moments: Iterable[int]) -> None:
-        """Get to know the stored identities that rows of these times, in microseconds since 1970, may repeat."""
+    def load(self, times: Iterable[int]) -> None:
+        """Loads the stored identities that rows of these times (microseconds since 1970) may repeat."""
         margin = -(-(self._apart_micros or 0) // MINUTE_MICROS)
-        touched = {moment // MINUTE_MICROS for moment in moments}
-        wanted = {near for minute in touched for near in range(minute - margin, minute + margin + 1)}
+        touched_minutes = {time // MINUTE_MICROS for time in times}
+        minutes = {nearby for minute in touched_minutes for nearby in range(minute - margin, minute + margin + 1)}
         if len(self._times) > MOST_KEYS:
             self._minutes, self._times = set(), {}
-        if missing := wanted - self._minutes:
+        if missing := minutes - self._minutes:
             self._read(missing)
             self._minutes |= missing
 
     def _read(self, minutes: set[int]) -> None:
         spans = [
-            (begin * 1_000_000, end * 1_000_000) for begin, end in data_skipping.spans([m * 60 for m in minutes], 60)
+            (begin * 1_000_000, end * 1_000_000)
+            for begin, end in data_skipping.spans([minute * 60 for minute in minutes], 60)
         ]
         names = list(dict.fromkeys((*self._write.unique, self.moment)))
         assert self._version is not None
         self._stored = table_at_version.at_version(self._table, self._stored, self._version)
-        found = table_at_version.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
-        if len(found) > MOST_KEYS:
+        rows = table_at_version.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
+        if len(rows) > MOST_KEYS:
             raise Refused(f"more than {MOST_KEYS:,} stored rows lie near its own")
-        self.add(found)
+        self.add(rows)
 
     def repeats(self, key: Key, time: int) -> bool:
-        """Whether the table holds a row of this identity, near enough in time."""
+        """Whether the table holds a row of this identity, close enough in time."""
         times = self._times.get(key)
         if times is None:
             return False
-        return self._apart_micros is None or any(abs(time - known) <= self._apart_micros for known in times)
+        return self._apart_micros is None or any(abs(time - stored) <= self._apart_micros for stored in times)
 
     def add(self, rows: pa.Table) -> None:
-        """Rows that the table holds."""
+        """Adds rows that the table holds."""
         for key, time in zip(keys_of(rows, self._write.unique), micros(rows, self.moment), strict=True):
             if time is not None and None not in key:
                 self._times.setdefault(key, []).append(time)
 
     def committed(self, version: int, rows: pa.Table) -> None:
-        """The table has these rows too, and is at this version now."""
+        """Adds rows that were committed; `version` is the table's version now."""
         self._version = version
         self.add(rows)
 
 
 def keys_of(rows: pa.Table, columns: Iterable[str]) -> list[Key]:
-    """The values of these columns, row by row; times and dates as whole numbers, which know no last year."""
+    """Returns the values of these columns, row by row. Times and dates are integers, which have no greatest year."""
     return list(zip(*[_values(rows.column(column)) for column in columns], strict=True))
 
 
 def micros(rows: pa.Table, column: str) -> list[int | None]:
-    """Of a timestamp column, in microseconds since 1970."""
+    """Returns a timestamp column, in microseconds since 1970."""
     return list(rows.column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist())
 
 
@@ -104,14 +102,14 @@ def _values(values: pa.ChunkedArray) -> list[Any]:
     return list(values.to_pylist())
 
 
-def is_comparable(kind: pa.DataType) -> bool:
-    """Whether Python tells equal values of the type apart as Spark does: not so with floating-point numbers."""
+def is_comparable(type_: pa.DataType) -> bool:
+    """Whether values of this type are equal in Python exactly if they are in Spark; floating-point values are not."""
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_timestamp(kind)
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_date32(type_)
+        or pa.types.is_timestamp(type_)
     )

@@ -1,8 +1,8 @@
-"""The fast path of one flow: which of its batches take it, and what becomes of these.
+"""The fast path of one flow: decides which of its batches take it, and writes these.
 
-One table has one kind of committer, which is Delta's transaction in the JVM of the driver that holds the flow's lease;
-a batch that does not take this path is written by Spark, which ends in the same transaction. Both leave the same rows
-and the same stamp. A batch is refused before anything of it is written.
+All commits of a table use Delta's transaction, in the JVM of the driver that holds the flow's lease. Spark writes the
+other batches, and commits by the same transaction. Both leave the same rows and metadata. A batch is refused before any
+of it is written.
 """
 
 import sys
@@ -25,145 +25,146 @@ from include.spec import Append, Kafka, Replace, Table, Upsert
 
 MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
-# Of a topic, which are written as they come, to one file; and where the cores of a cluster may read them in parallel.
-MOST_LOCAL_RECORDS, MOST_REMOTE_RECORDS = 2_000_000, 10_000
-# Before the first batch has shown how long the rows are.
+# Most records of a raw topic in a batch; they go to one file unchanged.
+MOST_LOCAL_RECORDS = 2_000_000
+# Assumed before the first batch shows the size of the rows.
 BYTES_PER_ROW = 64_000
 # Of rows in memory against their compressed files, much rather than little.
 BYTES_PER_STORED_BYTE = 30
 
 
 class TooLarge(Refused):
-    """A batch for Spark's own writers."""
+    """The batch is too large, and Spark writes it."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """rows: how many the batch read. newest: what the late rows of the next one are late by."""
+    """rows: how many the batch read. newest: watermark time for the next batch's late rows, in microseconds
+    since 1970.
+    """
 
     rows: int
     newest: int | None
 
 
 def suits(table: Table) -> bool:
-    """Whether small batches of such a flow may take the path."""
+    """Whether small batches of the table's flow may take the fast path."""
     if not settings().fast_path or isinstance(table.write, Replace):
         return False
     return not isinstance(table.write, Upsert) or Aggregator.suits(table)
 
 
 def of(spark: SparkSession, table: Table) -> "FastPath | None":
-    """The path for a flow, None where its batches are always written by Spark."""
+    """Returns the fast path of a flow; None if Spark writes all of its batches."""
     if not suits(table):
         return None
-    if missing := internals.unexpected(spark):
-        print(f"sluice: {table.flow}: small batches are written the long way: {missing}", file=sys.stderr, flush=True)
+    if difference := internals.unexpected(spark):
+        print(
+            f"sluice: {table.flow}: small batches are written the long way: {difference}", file=sys.stderr, flush=True
+        )
         return None
     return FastPath(spark, table)
 
 
 class FastPath:
-    """Of one flow in one process."""
+    """The fast path of one flow in one process."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._table = table
         self._source = source.Source(table)
         self._bytes_per_row: float = BYTES_PER_ROW
-        self._said: set[str] = set()
+        self._printed_reasons: set[str] = set()
         write = table.write
         self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._topics = TopicReader(settings().kafka) if takes_records else None
+        # On a cluster the executors, which Spark uses, have more cores than the driver.
         is_local = spark.sparkContext.master.startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
     def write(
         self,
         rows: DataFrame,
-        stamp: CommitMetadata,
+        metadata: CommitMetadata,
         newest: int | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
-        """Write one batch. newest, left_before: as `Appender.append_judged` has them. Raises Refused."""
+        """Writes one batch. rows: columns as for `include.engine.batch.batch.write`. Raises Refused.
+
+        newest, left_before: as for `Appender.append_checked`.
+        """
         try:
-            return self._write(rows, stamp, newest, left_before, is_prepared)
+            return self._write(rows, metadata, newest, left_before, is_prepared)
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
-            # Spark may be able to read what these cannot, or say better what is wrong.
+            # Spark may read what these libraries cannot, or explain the error better.
             raise Refused(f"{type(error).__name__}: {error}") from error
 
-    def append(self, rows: DataFrame, stamp: CommitMetadata) -> None:
-        """Write a small batch whose rows were made beside the stream, as they are. Raises Refused."""
+    def append(self, rows: DataFrame, metadata: CommitMetadata) -> None:
+        """Writes a small batch of rows, with the table's columns, that no stream has read. Raises Refused."""
         assert self._appender
         try:
-            # Behind the look at the table, whose columns may be of types that Arrow does not know.
-            self._appender.append((made.toArrow() for made in [rows]), replace(stamp, fast_path=True))
+            # A generator, because the table is checked first: its columns may have types that Arrow lacks.
+            self._appender.append((part.toArrow() for part in [rows]), replace(metadata, fast_path=True))
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
 
     def _write(
         self,
         rows: DataFrame,
-        stamp: CommitMetadata,
+        metadata: CommitMetadata,
         newest: int | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
-        read = self._source.between(stamp.source_from, stamp.source_to)
-        stamp = replace(stamp, fast_path=True)
-        if self._topics and read.rows <= self._most_records:
+        reads = self._source.between(metadata.source_from, metadata.source_to)
+        metadata = replace(metadata, fast_path=True)
+        if self._topics and reads.rows <= self._most_records:
             tuning.tune(rows.sparkSession, expected_rows=0)
             assert self._appender
-            return Written(self._appender.append(self._topics.read(read.ranges), stamp), newest)
+            return Written(self._appender.append(self._topics.read(reads.ranges), metadata), newest)
+        if reads.rows > MOST_ROWS or reads.rows * self._bytes_per_row > MOST_BYTES:
+            raise TooLarge(f"{reads.rows} rows")
+        tuning.tune(rows.sparkSession, reads.rows)
         if self._aggregator:
-            # It reads what it needs by itself, and knows how much that may be.
-            self._aggregator.write(rows.sparkSession, read.files, stamp)
-            return Written(read.rows, newest)
+            self._aggregator.write(rows.sparkSession, reads.files, metadata)
+            return Written(reads.rows, newest)
         assert self._appender
         self._require_small(read)
         tuning.tune(rows.sparkSession, read.rows)
         if prepare.is_raw(self._table):
-            return Written(self._appender.append([self._fetched(rows)], stamp), newest)
+            return Written(self._appender.append([self._to_arrow(rows)], metadata), newest)
         if not is_prepared:
             rows = prepare.with_violations(rows, self._table, watermark.rules_of(self._table, newest))
-        done = self._appender.append_judged(self._fetched(rows), stamp, newest, left_before)
-        return Written(read.rows, newest) if done is None else Written(done[0].read, done[1])
+        written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
+        return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
 
-    def _require_small(self, read: source.Reads) -> None:
-        if read.rows > MOST_ROWS:
-            raise TooLarge(f"{read.rows} rows")
-        expected_bytes = read.rows * self._bytes_per_row
-        if min(expected_bytes, BYTES_PER_STORED_BYTE * read.bytes if read.files else expected_bytes) > MOST_BYTES:
-            # The long way measures nothing: without this, a flow whose first batch is large would never leave it.
-            self._bytes_per_row /= 2
-            raise TooLarge(f"{read.rows} rows of unknown size")
-
-    def _fetched(self, rows: DataFrame) -> pa.Table:
+    def _to_arrow(self, rows: DataFrame) -> pa.Table:
         try:
-            found = rows.toArrow()
+            table = rows.toArrow()
         except PySparkException as error:
             if "maxResultSize" in str(error):
                 raise TooLarge(str(error)) from error
             raise
-        if len(found):
-            self._bytes_per_row = max(found.nbytes / len(found), self._bytes_per_row / 2)
-        return found
+        if len(table):
+            self._bytes_per_row = max(table.nbytes / len(table), self._bytes_per_row / 2)
+        return table
 
     @property
     def has_put_aside(self) -> bool:
-        """Whether broken rows of the batch that was last tried are in the quarantine."""
+        """Whether the last batch has quarantined rows."""
         return self._appender is not None and self._appender.has_put_aside
 
     def say(self, reason: Refused) -> None:
-        """Each reason once, but for that of a large batch, which is no news."""
-        why = str(reason)
-        if why not in self._said and not isinstance(reason, TooLarge):
-            print(f"sluice: {self._table.flow}: batches are written the long way: {why}", file=sys.stderr, flush=True)
-            self._said.add(why)
+        """Prints each reason once, except that of a large batch."""
+        text = str(reason)
+        if text not in self._printed_reasons and not isinstance(reason, TooLarge):
+            print(f"sluice: {self._table.flow}: batches are written the long way: {text}", file=sys.stderr, flush=True)
+            self._printed_reasons.add(text)
 
     def forget(self) -> None:
-        """A batch was written another way: what is known of the table counts no longer."""
+        """Discards what it knows of the table, after another writer has written the batch."""
         for writer in (self._appender, self._aggregator):
             if writer:
                 writer.forget()

@@ -1,4 +1,4 @@
-"""What a batch will read, known before Spark reads it."""
+"""Determines what a batch will read, before Spark reads it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +12,13 @@ from include.readers.offset_ranges import Range
 from include.settings import settings
 from include.spec import Delta, Table
 
-# A batch that gathers more commits than these is not small.
+# A batch that reads more commits is not small.
 MOST_VERSIONS = 200
 
 
 @dataclass(frozen=True)
 class Reads:
-    """rows: at most so many. files: of a stored source, those that hold them; bytes: their sizes. ranges: the same of
-    topics.
-    """
+    """rows: an upper bound. files: those of a stored source that hold the rows. ranges: offset ranges of topics."""
 
     rows: int
     bytes: int = 0
@@ -29,16 +27,16 @@ class Reads:
 
 
 class Source:
-    """Of one flow."""
+    """The source of one flow."""
 
     def __init__(self, table: Table) -> None:
         self._source = table.source
 
     def between(self, begin: Any, end: Any) -> Reads:
-        """Between two offsets of its stream. Raises Refused where nobody can tell without reading it."""
+        """Returns what lies between two offsets of the stream. Raises Refused if that takes reading the rows."""
         if not isinstance(self._source, Delta):
             ranges = tuple(offset_ranges.of_kafka(begin, end))
-            return Reads(sum(each.count for each in ranges), ranges=ranges)
+            return Reads(sum(range_.count for range_ in ranges), ranges=ranges)
         if self._source.changes:
             raise Refused("it reads changes, which no commit counts")
         if begin is not None and offset_ranges.place(begin) == offset_ranges.place(end):
@@ -56,7 +54,7 @@ class Source:
         path = settings().table_path(self._source.table)
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return Log(path)
-        # An offset behind the last file of a version is in the next one, which need not be there yet.
+        # An offset after the last file of a version belongs to the next version, which may not exist yet.
         first, last = offset_ranges.place(begin)[0], checkpoint.read_version(end)
         if last - first > MOST_VERSIONS:
             raise Refused("it gathers many commits of its source")

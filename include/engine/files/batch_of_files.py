@@ -1,7 +1,7 @@
-"""One batch of files: read as a plain batch, so that columns can come and go without a restart of the query.
+"""Writes one batch of files. It reads them as a static DataFrame, so that columns may change without a restart.
 
-Spark's file source says which files a batch has, in its log. Its rows are not used: a file that vanished in between
-would be missing from them without a word.
+The log of Spark's file source lists the batch's files. Its rows are not used, because they would silently omit a file
+that was deleted meanwhile.
 """
 
 import sys
@@ -23,7 +23,7 @@ from include.engine.fast_path.features import Refused
 from include.engine.fast_path.path import FastPath
 from include.engine.files import file_headers, file_records
 from include.engine.files.file_headers import UNREADABLE, VANISHED, Head
-from include.engine.files.schema_evolution import Columns, Found, settle
+from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
 from include.readers import landing_folder, stored_rows
@@ -32,20 +32,20 @@ from include.settings import settings
 from include.spec import Files, Table
 
 CHANGED = "changed"
-# A file of a table takes about as much as so many bytes of text.
+# Bytes of text that fill one data file of the table.
 BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
-# Of a batch that Spark need not write.
+# Largest batch that the fast path may write.
 MOST_SMALL_BYTES = 1_000_000
-# Nanoseconds as numbers, times without zone as UTC: what Delta and its readers take.
+# Reads nanoseconds as LONG and timestamps without zone as UTC, which Delta and its readers support.
 PARQUET = {"spark.sql.legacy.parquet.nanosAsLong": "true", "spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
 
-Settle = Callable[[SparkSession, Table, Iterable[Found]], Columns]
+ResolveColumns = Callable[[SparkSession, Table, Iterable[FileColumn]], Columns]
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A file that is not in the table as it lies there. now: None where it lies there no more."""
+class BadFile:
+    """A file that the table does not hold in its present form. now: the present file; None if it was deleted."""
 
     path: str
     rule: str
@@ -56,167 +56,181 @@ class Trouble:
 def write(
     spark: SparkSession,
     table: Table,
-    here: Checkpoint,
-    stamp: CommitMetadata,
+    flow_checkpoint: Checkpoint,
+    metadata: CommitMetadata,
     may_be_replay: bool,
     fast_path: FastPath | None,
 ) -> int:
-    """Write the batch's files into the table, and a row for each that cannot be read into its quarantine.
+    """Writes the batch's files into the table, and a row for each unreadable one into its quarantine.
 
-    fast_path: what commits a small batch. Returns about how many rows that were.
+    fast_path: commits small batches, if not None. Returns the approximate number of rows.
     """
     assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
-    lying = landing_folder.landed(table.source)
-    last_commit = here.last_commit if may_be_replay else (stamp.generation, stamp.batch - 1)
-    known = landing_folder.taken(here.path, stamp.source_to)
-    batch = landing_folder.of_batch(here.path, stamp.source_from, stamp.source_to)
-    heads = list(file_headers.heads(table, [file.path for file in batch]))
-    good = [head for head in heads if not head.problem]
-    troubles = list(_changed(table, landing_folder.changed(known, lying), last_commit))
-    troubles += [Trouble(head.path, head.rule, head.problem, lying.get(head.path)) for head in heads if head.problem]
+    present = landing_folder.landed(table.source)
+    last_commit = flow_checkpoint.last_commit if may_be_replay else (metadata.generation, metadata.batch - 1)
+    read_before = landing_folder.taken(flow_checkpoint.path, metadata.source_to)
+    files = landing_folder.of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
+    heads = list(file_headers.heads(table, [file.path for file in files]))
+    readable = [head for head in heads if not head.problem]
+    bad_files = list(_changed_files(table, landing_folder.changed(read_before, present), last_commit))
+    bad_files += [BadFile(head.path, head.rule, head.problem, present.get(head.path)) for head in heads if head.problem]
     while True:
-        if troubles or may_be_replay:
-            commit.quarantine(_rows(spark, table, troubles), table, stamp, may_be_replay, last_commit)
+        if bad_files or may_be_replay:
+            commit.quarantine(_quarantine_rows(spark, table, bad_files), table, metadata, may_be_replay, last_commit)
         try:
-            rows = read(spark, table, good)
-            size = sum(lying[head.path].bytes for head in good if head.path in lying)
-            _commit(rows, size, table, stamp, fast_path)
+            rows = read(spark, table, readable)
+            size = sum(present[head.path].bytes for head in readable if head.path in present)
+            _commit(rows, size, table, metadata, fast_path)
             return size // BYTES_PER_ROW
         except (PySparkException, Py4JJavaError):
-            broken = list(blamed(spark, table, good, lying))
-            if not broken:
+            unreadable = list(unreadable_files(spark, table, readable, present))
+            if not unreadable:
                 raise
-            troubles += broken
-            good = [head for head in good if head.path not in {one.path for one in broken}]
-            # What was just put there is replaced.
+            bad_files += unreadable
+            readable = [head for head in readable if head.path not in {bad_file.path for bad_file in unreadable}]
+            # Replaces what this try has just written.
             may_be_replay = True
 
 
-def _commit(rows: DataFrame, size: int, table: Table, stamp: CommitMetadata, fast_path: FastPath | None) -> None:
-    """size: of the files, in bytes."""
+def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, fast_path: FastPath | None) -> None:
+    """Commits the rows. size: of the files, in bytes."""
     if fast_path and size <= MOST_SMALL_BYTES:
         try:
-            fast_path.append(rows, stamp)
+            fast_path.append(rows, metadata)
             return
         except Refused as reason:
             fast_path.say(reason)
         except commit.CONFLICTS as conflict:
-            print(f"sluice: {stamp.flow}: batch {stamp.batch} is written again: {conflict}", file=sys.stderr)
+            print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
     if fast_path:
         fast_path.forget()
-    commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, stamp)
+    commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, metadata)
 
 
-def read(spark: SparkSession, table: Table, heads: list[Head], settle: Settle = settle) -> DataFrame:
-    """The records of these files as rows of the table. settle: what becomes of its new columns. Raises Broken."""
+def read(spark: SparkSession, table: Table, heads: list[Head], resolve: ResolveColumns = add_columns) -> DataFrame:
+    """Returns the records of these files, with the table's columns. resolve: decides about new columns. Raises
+    Broken.
+    """
     source = table.source
     assert isinstance(source, Files)
-    folder = _path(table)
+    folder = _folder_path(table)
     groups: dict[Any, list[Head]] = {}
     for head in heads:
         groups.setdefault(head.kind, []).append(head)
     frames: list[DataFrame] = []
     if source.format == "json" and heads:
         lines = file_records.json_lines(spark, _uris(table, heads))
-        keys = file_records.json_keys(lines)
-        columns = settle(spark, table, keys)
-        frames = [file_records.of_json(lines, [key.name for key in keys], columns)]
+        fields = file_records.json_keys(lines)
+        columns = resolve(spark, table, fields)
+        frames = [file_records.of_json(lines, [key.name for key in fields], columns)]
     elif source.format == "parquet":
         schemas = [(group, file_records.parquet_schema(spark, *_uris(table, group[:1]))) for group in groups.values()]
-        found = [Found(one.name, one.dataType, group[0].path) for group, schema in schemas for one in schema]
-        columns = settle(spark, table, found)
+        fields = [
+            FileColumn(field.name, field.dataType, group[0].path) for group, schema in schemas for field in schema
+        ]
+        columns = resolve(spark, table, fields)
         frames = [file_records.of_parquet(spark, _uris(table, group), schema, columns) for group, schema in schemas]
     else:
-        named = [group for group in groups.values() if group[0].names]
-        found = [Found(name, T.StringType(), group[0].path) for group in named for name in group[0].names]
-        columns = settle(spark, table, found)
+        with_names = [group for group in groups.values() if group[0].names]
+        fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
+        columns = resolve(spark, table, fields)
         frames = [
             file_records.of_csv(spark, _uris(table, group), group[0].names, group[0].encoding, source.header, columns)
-            for group in named
+            for group in with_names
         ]
     if not frames:
         return spark.createDataFrame([], "_filename STRING, _index BIGINT, _rescued_data STRING")
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    # A `+` is none of a URI's escapes, but one of a URL's.
+    rows = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), frames)
+    # `url_decode` turns `+` into a space, which URIs do not.
     path = F.url_decode(F.replace(F.col("_path"), F.lit("+"), F.lit("%2B")))
     begin = F.locate(f"{folder}/", path) + len(folder) + 1
     return rows.withColumn("_filename", F.substr(path, begin)).drop("_path")
 
 
-def blamed(
-    spark: SparkSession, table: Table, heads: list[Head], lying: dict[str, Landed], settle: Settle = settle
-) -> Iterator[Trouble]:
-    """The files that cannot be read by themselves either, found by halves. Raises Unreachable."""
-    error = _error_of(spark, table, heads, settle)
+def unreadable_files(
+    spark: SparkSession,
+    table: Table,
+    heads: list[Head],
+    present: dict[str, Landed],
+    resolve: ResolveColumns = add_columns,
+) -> Iterator[BadFile]:
+    """Yields the files that fail when read alone, found by bisection. Raises Unreachable."""
+    error = _error_of(spark, table, heads, resolve)
     if error and len(heads) > 1:
         middle = len(heads) // 2
-        yield from blamed(spark, table, heads[:middle], lying, settle)
-        yield from blamed(spark, table, heads[middle:], lying, settle)
+        yield from unreadable_files(spark, table, heads[:middle], present, resolve)
+        yield from unreadable_files(spark, table, heads[middle:], present, resolve)
         return
-    # Twice, as once it may be a lost task, or the query's own end.
-    if error and (error := _error_of(spark, table, heads, settle)):
+    # Tried twice, because one failure may be a lost task, or the end of the query.
+    if error and (error := _error_of(spark, table, heads, resolve)):
         path = heads[0].path
         system, _ = landing_folder.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]
         file_headers.require_bytes(system, path)
-        gone = not system.get_file_info(path).is_file
-        yield Trouble(path, VANISHED if gone else UNREADABLE, str(error).partition("\n")[0][:500], lying.get(path))
+        is_deleted = not system.get_file_info(path).is_file
+        yield BadFile(
+            path, VANISHED if is_deleted else UNREADABLE, str(error).partition("\n")[0][:500], present.get(path)
+        )
 
 
-def _error_of(spark: SparkSession, table: Table, heads: list[Head], settle: Settle) -> Exception | None:
-    """What keeps these files from being read together."""
+def _error_of(spark: SparkSession, table: Table, heads: list[Head], resolve: ResolveColumns) -> Exception | None:
+    """Returns the error of reading these files together, if any."""
     try:
-        read(spark, table, heads, settle).write.format("noop").mode("overwrite").save()
+        read(spark, table, heads, resolve).write.format("noop").mode("overwrite").save()
     except (PySparkException, Py4JJavaError) as error:
         return error
     return None
 
 
-def _changed(table: Table, found: list[tuple[Taken, Landed]], last_commit: tuple[int, int] | None) -> Iterator[Trouble]:
-    """Those of which the quarantine does not tell yet; what an earlier try of this batch said does not count."""
-    if not found:
+def _changed_files(
+    table: Table, changes: list[tuple[Taken, Landed]], last_commit: tuple[int, int] | None
+) -> Iterator[BadFile]:
+    """Yields files that changed after they were read and that the quarantine does not list yet. Rows of an earlier try
+    of this batch do not count.
+    """
+    if not changes:
         return
-    names = [_name(table, one.path) for one, _ in found]
+    names = [_relative_name(table, old.path) for old, _ in changes]
     stored = stored_rows.dataset(table.quarantine)
-    told = {
+    listed = {
         (row["_filename"], round(row["modification_time"].timestamp() * 1000))
         for row in stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
         if CHANGED in row["_rules"] and (row["_generation"], row["_batch"]) <= (last_commit or (0, 0))
     }
-    for one, now in found:
-        if (_name(table, one.path), now.modified_ms) not in told:
-            then = datetime.fromtimestamp(one.found_ms / 1000, UTC).isoformat()
-            yield Trouble(one.path, CHANGED, f"it was found when its date was {then}, and is not read again", now)
+    for old, new in changes:
+        if (_relative_name(table, old.path), new.modified_ms) not in listed:
+            read_at = datetime.fromtimestamp(old.found_ms / 1000, UTC).isoformat()
+            yield BadFile(old.path, CHANGED, f"it was found when its date was {read_at}, and is not read again", new)
 
 
-def _rows(spark: SparkSession, table: Table, troubles: list[Trouble]) -> DataFrame:
+def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]) -> DataFrame:
     rows = [
         (
-            _name(table, one.path),
-            one.now and one.now.bytes,
-            one.now and datetime.fromtimestamp(one.now.modified_ms / 1000, UTC),
-            one.reason,
-            [one.rule],
+            _relative_name(table, bad_file.path),
+            bad_file.now and bad_file.now.bytes,
+            bad_file.now and datetime.fromtimestamp(bad_file.now.modified_ms / 1000, UTC),
+            bad_file.reason,
+            [bad_file.rule],
         )
-        for one in troubles
+        for bad_file in bad_files
     ]
     return spark.createDataFrame(rows, f"{create_table.FILE_SCHEMA}, _rules ARRAY<STRING>").coalesce(1)
 
 
-def _path(table: Table) -> str:
-    """The folder, as its file system has it."""
+def _folder_path(table: Table) -> str:
+    """Returns the folder as a path of its file system."""
     assert isinstance(table.source, Files)
     return landing_folder.file_system(settings().folder(table.source.path))[1]
 
 
-def _name(table: Table, path: str) -> str:
-    return path.removeprefix(f"{_path(table)}/")
+def _relative_name(table: Table, path: str) -> str:
+    return path.removeprefix(f"{_folder_path(table)}/")
 
 
 def _uris(table: Table, heads: list[Head]) -> list[str]:
-    """As Hadoop's `Path` takes them, which decodes nothing."""
+    """Returns the files as Hadoop's `Path` expects them, which decodes nothing."""
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)
     url = folder if "://" in folder else f"file://{folder}"
-    return [f"{url}/{_name(table, head.path)}" for head in heads]
+    return [f"{url}/{_relative_name(table, head.path)}" for head in heads]

@@ -1,4 +1,4 @@
-"""Whether the first record of a CSV file can be the names of its columns, or is a row, another format or garbage."""
+"""Decides whether the first record of a CSV file holds column names, or is data, another format or garbage."""
 
 import csv
 import re
@@ -6,53 +6,54 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from unicodedata import category
 
-# What shows a name in a message, at most.
+# Longest header in a message.
 SHOWN_CHARACTERS = 80
-# What a column is called whose cell in the header is empty.
-NAMELESS = re.compile("_c[0-9]+")
-# Control characters, halves of pairs, and what Unicode leaves to others or has not assigned.
-UNREADABLE = frozenset({"Cc", "Cs", "Co", "Cn"})
+# The name of a column whose header cell is empty.
+UNNAMED = re.compile("_c[0-9]+")
+# Unicode categories: control, surrogate, private use and unassigned characters.
+UNREADABLE_CATEGORIES = frozenset({"Cc", "Cs", "Co", "Cn"})
 
 
 def require_names(record: Sequence[str]) -> None:
-    """Raises csv.Error where no person would read the names of columns in it."""
+    """Raises csv.Error if the record holds no readable column names."""
     if not any(cell.strip() for cell in record):
         raise csv.Error("its header names no column")
     if not all(map(is_readable, record)):
-        raise csv.Error(f"its header has characters that cannot be printed: {_shown(record)}")
+        raise csv.Error(f"its header has characters that cannot be printed: {_shortened(record)}")
 
 
 def is_readable(name: str) -> bool:
-    """Whether a person can read it. A quoted name may go over several lines, and joiners belong to many scripts."""
+    """Whether a person can read it. Quoted names may span lines, and many scripts use joiners."""
     text = " ".join(name.split())
-    return "\N{REPLACEMENT CHARACTER}" not in text and not any(category(character) in UNREADABLE for character in text)
+    return "\N{REPLACEMENT CHARACTER}" not in text and not any(
+        category(character) in UNREADABLE_CATEGORIES for character in text
+    )
 
 
 def strangers(headers: Sequence[Collection[str]], columns: Collection[str]) -> list[int]:
-    """The places of the headers that share no name with the table, nor with a header that does.
+    """Returns the indexes of headers that share no name with the table, nor with a header that does.
 
-    columns: of the table; where it has none yet, the most frequent header counts for it, of several the one with the
-    most names. Capitals make no difference, and a column without a name has nothing in common with another.
-    A header that is accepted adds its names. So a batch that is tried again, after it has added columns to the table,
-    accepts the same ones.
+    columns: of the table. If it has none yet, the most frequent header counts, and among equals the longest. Names are
+    compared without case, and unnamed columns never match. An accepted header adds its names. So a retry, after the
+    batch has added columns, accepts the same headers.
     """
-    names = [frozenset(name.lower() for name in header if not NAMELESS.fullmatch(name)) for header in headers]
-    known = {column.lower() for column in columns}
-    if not known and names:
-        often = Counter(names)
-        known = set(max(often, key=lambda header: (often[header], len(header))))
-    left = list(range(len(names)))
-    while accepted := [place for place in left if names[place] & known]:
-        known = known.union(*(names[place] for place in accepted))
-        left = [place for place in left if place not in accepted]
-    return left
+    names = [frozenset(name.lower() for name in header if not UNNAMED.fullmatch(name)) for header in headers]
+    related_names = {column.lower() for column in columns}
+    if not related_names and names:
+        frequencies = Counter(names)
+        related_names = set(max(frequencies, key=lambda header: (frequencies[header], len(header))))
+    remaining = list(range(len(names)))
+    while accepted := [index for index in remaining if names[index] & related_names]:
+        related_names = related_names.union(*(names[index] for index in accepted))
+        remaining = [index for index in remaining if index not in accepted]
+    return remaining
 
 
 def stranger(header: Sequence[str], columns: Collection[str]) -> str:
-    """Why a file with this header is not read, in a sentence."""
-    known = f"the table, which has {', '.join(columns)}" if columns else "the other files that came with it"
-    return f"its header {_shown(header)} has no name in common with {known}"
+    """Returns a sentence that says why a file with this header is not read."""
+    others = f"the table, which has {', '.join(columns)}" if columns else "the other files that came with it"
+    return f"its header {_shortened(header)} has no name in common with {others}"
 
 
-def _shown(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     return repr(",".join(names))[:SHOWN_CHARACTERS]

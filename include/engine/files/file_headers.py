@@ -1,4 +1,4 @@
-"""How a file begins or ends: the header of a CSV, the footer of a Parquet file, read by the driver, many at a time."""
+"""Reads how files begin or end: the header of a CSV, the footer of a Parquet file. The driver reads many at a time."""
 
 import codecs
 import csv
@@ -23,10 +23,10 @@ HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
-# Under which a record that does not fit its file is rescued.
+# The field of `_rescued_data` for a record that does not fit its header.
 RECORD = "_record"
-# Longest first, because one begins like another.
-MARKS = (
+# Longest first, because some begin with another.
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF8, "UTF-8"),
@@ -37,8 +37,9 @@ MARKS = (
 
 @dataclass(frozen=True)
 class Head:
-    """kind: what files have to share to be read together. names: of a CSV's columns. encoding: what a byte-order
-    mark says, else empty. problem: why it is not read; rule: by which name the quarantine knows that."""
+    """The head of a file. kind: equal for files that are read together. names: columns of a CSV. encoding: from a byte
+    order mark, else empty. problem: why the file is not read. rule: the quarantine's name of the problem.
+    """
 
     path: str
     kind: Hashable = None
@@ -49,15 +50,15 @@ class Head:
 
 
 def heads(table: Table, paths: Iterable[str]) -> list[Head]:
-    """In the order of `paths`. Raises Unreachable where it is not the file that is at fault."""
+    """Returns the heads in the order of `paths`. Raises Unreachable if the storage fails rather than a file."""
     source = table.source
     assert isinstance(source, Files)
     system, _ = file_system(settings().folder(source.path))
     declared = tuple(filter(None, ddl.columns(table.schema.removesuffix(FILES_SCHEMA))))
 
-    def look(path: str) -> Head:
+    def read_head(path: str) -> Head:
         try:
-            return _look(system, path, source, declared)
+            return _read_head(system, path, source, declared)
         except FileNotFoundError:
             return Head(path, problem="it was gone before it was read", rule=VANISHED)
         except (OSError, pyarrow.ArrowException, csv.Error) as error:
@@ -65,32 +66,34 @@ def heads(table: Table, paths: Iterable[str]) -> list[Head]:
             return Head(path, problem=str(error).partition("\n")[0])
 
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(look, paths))
-    return _without_strangers(table, found) if source.format == "csv" and source.header else found
+        heads = list(pool.map(read_head, paths))
+    return _check_headers(table, heads) if source.format == "csv" and source.header else heads
 
 
-def _without_strangers(table: Table, heads: list[Head]) -> list[Head]:
-    """The same, where a header that has nothing to do with the table is a problem of its file."""
+def _check_headers(table: Table, heads: list[Head]) -> list[Head]:
+    """Returns the heads; unrelated CSV headers become problems of their files."""
     columns = _columns(table)
-    good = [head for head in heads if not head.problem]
-    strange = [good[place].path for place in csv_header.strangers([head.names for head in good], columns)]
+    readable = [head for head in heads if not head.problem]
+    unrelated_paths = [
+        readable[index].path for index in csv_header.strangers([head.names for head in readable], columns)
+    ]
     return [
-        Head(head.path, problem=csv_header.stranger(head.names, columns)) if head.path in strange else head
+        Head(head.path, problem=csv_header.stranger(head.names, columns)) if head.path in unrelated_paths else head
         for head in heads
     ]
 
 
 def _columns(table: Table) -> list[str]:
-    """Of the table as it is declared, and as it is stored, without those that every table of files has."""
+    """Returns the declared and stored columns, without those that all tables of files have."""
     names = ddl.columns(table.schema)
     if settings().is_stored(table.name):
         names += [field.name for field in DeltaTable(str(settings().table_path(table.name))).schema().fields]
-    of_all = ["", *ddl.columns(FILES_SCHEMA)]
-    return [name for name in dict.fromkeys(names) if name not in of_all]
+    common = ["", *ddl.columns(FILES_SCHEMA)]
+    return [name for name in dict.fromkeys(names) if name not in common]
 
 
 def require_bytes(system: fs.FileSystem, path: str) -> None:
-    """Raises Unreachable where a file's bytes cannot be had now; then another try may find it in order."""
+    """Raises Unreachable if the file's bytes cannot be read now; a later try may find it intact."""
     try:
         with system.open_input_stream(path) as stream:
             while stream.read(CHUNK_BYTES):
@@ -103,7 +106,7 @@ def require_bytes(system: fs.FileSystem, path: str) -> None:
         raise Unreachable(f"{path} cannot be read now ({error}): it is tried again") from error
 
 
-def _look(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> Head:
+def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> Head:
     if source.format == "parquet":
         schema = parquet.read_schema(path, filesystem=system).remove_metadata()
         return Head(path, schema.to_string())
@@ -117,9 +120,9 @@ def _look(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, 
         raise csv.Error("its header is not UTF-8")
     if source.header:
         csv_header.require_names(record)
-    given = record if source.header else list(declared)
-    given += [""] * (len(record) - len(given))
-    names = _apart([name.strip() or f"_c{place}" for place, name in enumerate(given)])
+    columns = record if source.header else list(declared)
+    columns += [""] * (len(record) - len(columns))
+    names = _make_unique([name.strip() or f"_c{index}" for index, name in enumerate(columns)])
     return Head(path, (names, encoding), names, encoding)
 
 
@@ -127,36 +130,38 @@ def _empty(path: str) -> Head:
     return Head(path, problem="it is empty", rule=EMPTY)
 
 
-def _apart(names: list[str]) -> tuple[str, ...]:
-    """A name that comes again says where it stands."""
-    seen = {RECORD}
-    for place in range(len(names)):
-        while names[place] in seen:
-            names[place] += f" ({place + 1})"
-        seen.add(names[place])
+def _make_unique(names: list[str]) -> tuple[str, ...]:
+    """Makes names unique by adding their position to repeated ones."""
+    used = {RECORD}
+    for index in range(len(names)):
+        while names[index] in used:
+            names[index] += f" ({index + 1})"
+        used.add(names[index])
     return tuple(names)
 
 
 def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bool]:
-    """None where there is none; what a byte-order mark says of the file; whether the record is in that encoding."""
+    """Returns the first record or None, the encoding by the byte order mark, and whether the record has that
+    encoding.
+    """
     data = b""
     while len(data) < LONGEST_HEADER_BYTES:
-        more = stream.read(HEAD_BYTES)
-        data += more
-        encoding = next((name for mark, name in MARKS if data.startswith(mark)), "")
-        text, is_decoded = _text(data, encoding)
+        chunk = stream.read(HEAD_BYTES)
+        data += chunk
+        encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
+        text, is_decoded = _decode(data, encoding)
         lines = io.StringIO(text, newline="")
         record = next((record for record in csv.reader(lines) if record), None)
         end = lines.tell()
-        if not more or (record is not None and 0 < end < len(text)):
+        if not chunk or (record is not None and 0 < end < len(text)):
             if record is not None and not is_decoded:
-                record, is_decoded = _decoded(record)
+                record, is_decoded = _as_utf8(record)
             return record, encoding, is_decoded
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
 
 
-def _text(data: bytes, encoding: str) -> tuple[str, bool]:
-    """And whether that is its encoding; if it is not, each byte stands for a character."""
+def _decode(data: bytes, encoding: str) -> tuple[str, bool]:
+    """Decodes the bytes. Returns False and one character for each byte if they do not have that encoding."""
     name = "utf-8-sig" if encoding in ("", "UTF-8") else encoding
     try:
         return codecs.getincrementaldecoder(name)("strict").decode(data), True
@@ -164,8 +169,8 @@ def _text(data: bytes, encoding: str) -> tuple[str, bool]:
         return data.decode("latin-1"), False
 
 
-def _decoded(record: list[str]) -> tuple[list[str], bool]:
-    """A record of bytes as text, where it is UTF-8 although something behind it is not."""
+def _as_utf8(record: list[str]) -> tuple[list[str], bool]:
+    """Decodes a record of Latin-1 characters as UTF-8, if it is; bytes after it may not be."""
     try:
         return [cell.encode("latin-1").decode("utf-8-sig") for cell in record], True
     except UnicodeDecodeError:

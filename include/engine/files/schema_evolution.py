@@ -1,4 +1,4 @@
-"""Which column of a table takes which column of a file, and what happens to one that has none."""
+"""Schema evolution of tables of files: which table column takes a file's column, and what happens to new ones."""
 
 import re
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from include.errors import Broken
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
 
-OWN = {name.lower() for name in ddl.columns(FILES_SCHEMA)}
-# What Delta refuses in a name.
-REFUSED = re.compile(r"[ ,;{}()\n\t=]")
-# So that keys which are data (an id for each customer, say) do not become columns for ever.
+FILE_COLUMNS = {name.lower() for name in ddl.columns(FILES_SCHEMA)}
+# Characters that Delta rejects in column names.
+INVALID_CHARACTERS = re.compile(r"[ ,;{}()\n\t=]")
+# Limits the damage of keys that are data, such as customer ids.
 MOST_COLUMNS = 1_000
 STORABLE = (
     T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType,
     T.StringType, T.BinaryType, T.DateType, T.TimestampType,
 )  # fmt: skip
-# A value of one type is the same value in each that follows it.
+# In each row, every value of a type is also a value of the types after it.
 WIDER = (
     (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
     (T.FloatType, T.DoubleType),
@@ -29,8 +29,8 @@ WIDER = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """A column of a file; file: one that has it."""
+class FileColumn:
+    """A column of a file. file: the path of a file that has it."""
 
     name: str
     kind: T.DataType
@@ -39,93 +39,105 @@ class Found:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the table, by name in small letters. drops: what has no column is left out."""
+    """The table's columns, by name in lower case. drops: columns that the table lacks are dropped, not rescued."""
 
     stored: dict[str, T.StructField]
     drops: bool
 
-    def of(self, name: str, kind: T.DataType) -> T.StructField | None:
-        """The column that takes it; None where there is none, or one of another type."""
+    def of(self, name: str, type_: T.DataType) -> T.StructField | None:
+        """Returns the table column for a file column of this type; None if the table lacks it or its type differs."""
         field = self.stored.get(name.lower())
-        return field if field and fits(kind, field.dataType) else None
+        return field if field and fits(type_, field.dataType) else None
 
     def leaves_out(self, name: str) -> bool:
         return self.drops and name.lower() not in self.stored
 
 
-def settle(spark: SparkSession, table: Table, found: Iterable[Found]) -> Columns:
-    """The columns of the table for a batch that holds these; new ones are added to it now. Raises Broken."""
-    columns, new = _settled(schema_of(spark, table), table, found)
-    if new:
+def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
+    """Returns the table's columns for a batch with these file columns, and adds new ones to the table. Raises
+    Broken.
+    """
+    columns, new_columns = _resolve_columns(schema_of(spark, table), table, file_columns)
+    if new_columns:
         path = settings().table_path(table.name)
-        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({T.StructType(new).toDDL()})")
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({T.StructType(new_columns).toDDL()})")
     return columns
 
 
-def foresee(spark: SparkSession, table: Table, found: Iterable[Found]) -> Columns:
-    """The same, while the table stays as it is; it need not be stored yet."""
-    return _settled(schema_of(spark, table), table, found)[0]
+def plan_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
+    """Returns what `add_columns` does without altering the table, which need not be stored."""
+    return _resolve_columns(schema_of(spark, table), table, file_columns)[0]
 
 
 def schema_of(spark: SparkSession, table: Table) -> T.StructType:
-    """As it is stored, or before that as it is declared."""
+    """Returns the stored schema, or the declared one if the table is not stored."""
     if not settings().is_stored(table.name):
         return T.StructType.fromDDL(table.schema)
     return spark.read.format("delta").load(str(settings().table_path(table.name))).schema
 
 
-def _settled(schema: T.StructType, table: Table, found: Iterable[Found]) -> tuple[Columns, list[T.StructField]]:
-    """The columns that a table of this schema has for a batch that holds these, and which of them are new."""
+def _resolve_columns(
+    schema: T.StructType, table: Table, file_columns: Iterable[FileColumn]
+) -> tuple[Columns, list[T.StructField]]:
+    """Returns the table's columns for a batch with these file columns, and those that are new. Raises Broken."""
     source = table.source
     assert isinstance(source, Files)
-    stored = {field.name.lower(): field for field in schema if field.name.lower() not in OWN}
-    adds = source.new_columns == "add" or not stored
-    new: list[T.StructField] = []
-    for one in found:
-        known = stored.get(one.name.lower())
-        if known is None and adds and _can_be_column(one) and len(stored) < MOST_COLUMNS:
-            new.append(T.StructField(one.name, one.kind))
-            stored[one.name.lower()] = new[-1]
-        elif source.new_columns == "fail" and not (known and fits(one.kind, known.dataType)):
-            raise _refused(table, one, known)
-    return Columns(stored, source.new_columns == "ignore"), new
+    stored = {
+        stored_field.name.lower(): stored_field
+        for stored_field in schema
+        if stored_field.name.lower() not in FILE_COLUMNS
+    }
+    adds_columns = source.new_columns == "add" or not stored
+    new_columns: list[T.StructField] = []
+    for column in file_columns:
+        field = stored.get(column.name.lower())
+        if field is None and adds_columns and _can_be_column(column) and len(stored) < MOST_COLUMNS:
+            new_columns.append(T.StructField(column.name, column.kind))
+            stored[column.name.lower()] = new_columns[-1]
+        elif source.new_columns == "fail" and not (field and fits(column.kind, field.dataType)):
+            raise _refusal(table, column, field)
+    return Columns(stored, source.new_columns == "ignore"), new_columns
 
 
-def fits(kind: T.DataType, stored: T.DataType) -> bool:
-    """Whether every value of the one type is one of the other."""
-    if kind == stored:
+def fits(type_: T.DataType, stored: T.DataType) -> bool:
+    """Whether every value of the first type is also one of the second."""
+    if type_ == stored:
         return True
-    for row in WIDER:
-        if type(kind) in row and type(stored) in row:
-            return row.index(type(kind)) <= row.index(type(stored))
-    if isinstance(kind, T.DecimalType) and isinstance(stored, T.DecimalType):
-        return kind.scale <= stored.scale and kind.precision - kind.scale <= stored.precision - stored.scale
-    return kind.simpleString() == stored.simpleString()
+    for types in WIDER:
+        if type(type_) in types and type(stored) in types:
+            return types.index(type(type_)) <= types.index(type(stored))
+    if isinstance(type_, T.DecimalType) and isinstance(stored, T.DecimalType):
+        return type_.scale <= stored.scale and type_.precision - type_.scale <= stored.precision - stored.scale
+    return type_.simpleString() == stored.simpleString()
 
 
-def is_storable(kind: T.DataType) -> bool:
-    """Whether Delta takes it, and every reader of Delta."""
-    if isinstance(kind, T.StructType):
-        return all(is_storable(field.dataType) and not REFUSED.search(field.name) for field in kind) and bool(kind)
-    if isinstance(kind, T.ArrayType):
-        return is_storable(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return is_storable(kind.keyType) and is_storable(kind.valueType)
-    return isinstance(kind, STORABLE)
+def is_storable(type_: T.DataType) -> bool:
+    """Whether Delta and all its readers support the type."""
+    if isinstance(type_, T.StructType):
+        return all(
+            is_storable(field.dataType) and not INVALID_CHARACTERS.search(field.name) for field in type_
+        ) and bool(type_)
+    if isinstance(type_, T.ArrayType):
+        return is_storable(type_.elementType)
+    if isinstance(type_, T.MapType):
+        return is_storable(type_.keyType) and is_storable(type_.valueType)
+    return isinstance(type_, STORABLE)
 
 
-def _can_be_column(one: Found) -> bool:
-    name = one.name.lower()
+def _can_be_column(column: FileColumn) -> bool:
+    name = column.name.lower()
     is_name = bool(name) and is_readable(name)
-    return is_name and name not in OWN and not REFUSED.search(name) and is_storable(one.kind)
+    return is_name and name not in FILE_COLUMNS and not INVALID_CHARACTERS.search(name) and is_storable(column.kind)
 
 
-def _refused(table: Table, one: Found, known: T.StructField | None) -> Broken:
-    kind = one.kind.simpleString().upper()
-    if known:
-        what = f"column '{one.name}' is {kind}, and the table has it as {known.dataType.simpleString().upper()}"
+def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> Broken:
+    type_name = column.kind.simpleString().upper()
+    if field:
+        problem = (
+            f"column '{column.name}' is {type_name}, and the table has it as {field.dataType.simpleString().upper()}"
+        )
         remedy = "say new_columns='rescue', and such values go to _rescued_data"
     else:
-        what = f"column '{one.name}' is none of the table"
-        remedy = f"add `{one.name} {kind}` to its schema, or say new_columns='add'"
-    return Broken(f"{table.name}: file {one.file}: {what}: {remedy}", "NEW_COLUMN")
+        problem = f"column '{column.name}' is none of the table"
+        remedy = f"add `{column.name} {type_name}` to its schema, or say new_columns='add'"
+    return Broken(f"{table.name}: file {column.file}: {problem}: {remedy}", "NEW_COLUMN")

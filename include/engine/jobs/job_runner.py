@@ -1,7 +1,7 @@
-"""Jobs inside a driver that runs anyway, beside its flows: asked for by rows of the control database.
+"""Runs jobs inside a driver that already runs, next to its flows. Rows of the control database request them.
 
-Such a job has a thread, a Spark session and leases of its own. So the flows meet it at their gates as they meet one in
-another process, and whatever becomes of it, they go on.
+Each job has its own thread, Spark session and leases. Flows therefore wait for it at their gates as they wait for a job
+of another process, and they go on when it fails.
 """
 
 import sys
@@ -21,22 +21,22 @@ from include.control.orders import Orders
 from include.control.process import Holder
 from include.engine import failure
 from include.engine.jobs import requested_jobs
-from include.engine.jobs.requested_jobs import AskedJob
+from include.engine.jobs.requested_jobs import RequestedJob
 from include.engine.jobs.window import Worker
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, Unreachable
 from include.settings import settings
 
-# By which its Spark jobs can be ended, and in which they take turns with those of the flows.
+# Tag of the job's Spark jobs, by which they can be cancelled, and name of their scheduler pool.
 TAG = "sluice-job"
-LEAVES = "its driver ends: the next one goes on with it"
-# How long it may take to end its jobs.
+DRIVER_ENDS = "its driver ends: the next one goes on with it"
+# How long the job's Spark jobs may take to end.
 END_SECONDS = 60
 
 
 class JobRunner:
-    """Does what its driver is asked for, one after the other."""
+    """Runs the requested jobs of one driver, one at a time."""
 
     def __init__(self, spark: SparkSession, engine: Engine, name: str) -> None:
         self._spark = spark
@@ -44,99 +44,103 @@ class JobRunner:
         self._name = name
         self._jvm = driver.jvm_pid()
         self._thread: threading.Thread | None = None
-        self._keeper: LeaseRenewer | None = None
-        # Why it ends before it is done.
-        self._ends: str | None = None
+        self._renewer: LeaseRenewer | None = None
+        # Why the current job must end early; None if it need not.
+        self._end_reason: str | None = None
 
-    def turn(self, orders: Orders, leaves: bool) -> bool:
-        """Begin what is asked, or end it where the driver leaves; returns whether it is at work."""
+    def turn(self, orders: Orders, is_ending: bool) -> bool:
+        """Starts the next requested job, or ends the current one if the driver ends. Returns whether a job runs."""
         if self._is_at_work:
-            if leaves:
-                self._hurry(LEAVES)
-        elif not leaves and (asked := requested_jobs.first_of(self._engine, orders, self._name)):
-            self._ends, self._keeper = None, None
-            # As their files are now. Here, as the flows' loop reads them too, and two at once would disturb each other.
-            self._thread = InheritableThread(self._run, args=(asked, catalog.reload()), daemon=True)
+            if is_ending:
+                self._cancel(DRIVER_ENDS)
+        elif not is_ending and (job := requested_jobs.next_requested(self._engine, orders, self._name)):
+            self._end_reason, self._renewer = None, None
+            # The catalog is reloaded in this thread: the flows' loop reloads it too, and two concurrent reloads
+            # conflict.
+            self._thread = InheritableThread(self._run, args=(job, catalog.reload()), daemon=True)
             self._thread.start()
         return self._is_at_work
 
     def end(self) -> None:
-        """Return when it can write nothing more, or end the driver."""
+        """Ends the current job; returns when it can no longer write, or halts the driver."""
         if self._is_at_work:
-            self._end(LEAVES)
+            self._end(DRIVER_ENDS)
 
     @property
     def _is_at_work(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self, job: AskedJob, tables: Catalog) -> None:
+    def _run(self, job: RequestedJob, tables: Catalog) -> None:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)
         try:
             if table := job.begin():
                 print(f"sluice: driver '{self._name}' begins {job.name} of {table}", flush=True)
-                with self._hired(f"{job.kind} {table}", tables) as worker:
+                with self._worker_for(f"{job.kind} {table}", tables) as worker:
                     job.work(worker)
-            outcome = job.end
+            record_result = job.end
         except Unreachable as error:
-            # A backfill stays asked for; a window is left to the job that follows in Airflow.
-            self._say(job, error)
+            # A backfill stays requested; the next task in Airflow runs a window.
+            self._print_failure(job, error)
             return
         except Exception as error:
-            named = failure.of_exception(job.name, error)
-            self._say(job, named)
-            outcome = job.leave if self._ends == LEAVES else partial(job.fail, self._ends or str(named))
-        self._tell(outcome)
+            job_error = failure.of_exception(job.name, error)
+            self._print_failure(job, job_error)
+            record_result = (
+                job.leave if self._end_reason == DRIVER_ENDS else partial(job.fail, self._end_reason or str(job_error))
+            )
+        self._record(record_result)
 
-    def _say(self, job: AskedJob, error: SluiceError) -> None:
-        why = self._ends or error
-        print(f"sluice: {job.name} came to no end in this driver: {why}", file=sys.stderr, flush=True)
+    def _print_failure(self, job: RequestedJob, error: SluiceError) -> None:
+        reason = self._end_reason or error
+        print(f"sluice: {job.name} came to no end in this driver: {reason}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def _hired(self, name: str, tables: Catalog) -> Iterator[Worker]:
-        """With leases and a session of its own; at the end it can write nothing more."""
+    def _worker_for(self, name: str, tables: Catalog) -> Iterator[Worker]:
+        """Yields a worker with its own session and leases. On exit it can no longer write."""
         spark = self._spark.newSession()
-        # Some of Delta asks for the thread's session.
+        # Parts of Delta use the active session of the thread.
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-        # Another name than the driver's: the locks of its flows tell holders apart.
+        # Locks tell holders apart by name, so this one differs from the holder of the driver's flows.
         holder = Holder.here(f"{self._name}, {name}", self._jvm)
-        keeper = LeaseRenewer(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))
-        host = Host(spark, self._engine, keeper, name)
-        self._keeper = keeper
-        keeper.start()
+        renewer = LeaseRenewer(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))
+        host = Host(spark, self._engine, renewer, name)
+        self._renewer = renewer
+        renewer.start()
         try:
             try:
-                yield Worker(self._engine, keeper, host, spark, tables, self._end)
+                yield Worker(self._engine, renewer, host, spark, tables, self._end)
             finally:
                 driver.stop(host.end, self._jvm)
         finally:
-            keeper.stop()
+            renewer.stop()
 
-    def _tell(self, outcome: Callable[[], None]) -> None:
+    def _record(self, record_result: Callable[[], None]) -> None:
+        """Records the result; retries while the control database is unreachable, unless the driver ends."""
         while True:
             try:
-                outcome()
+                record_result()
                 break
             except Unreachable:
-                if self._ends == LEAVES:
+                if self._end_reason == DRIVER_ENDS:
                     break
                 threading.Event().wait(1)
 
-    def _hurry(self, why: str) -> None:
-        """It gives up what it waits for, and its Spark jobs fail; between two of them this has to be said again."""
-        self._ends = self._ends or why
-        if self._keeper:
-            self._keeper.close()
+    def _cancel(self, reason: str) -> None:
+        """Stops waiting for locks and cancels running Spark jobs. A job that starts later needs another call."""
+        self._end_reason = self._end_reason or reason
+        if self._renewer:
+            self._renewer.close()
         self._spark.sparkContext.cancelJobsWithTag(TAG)
 
-    def _end(self, why: str) -> None:
-        """End it, or where that takes too long the driver: others wait for what it holds."""
+    def _end(self, reason: str) -> None:
+        """Ends the job, or the driver if that takes too long: other processes wait for the job's leases."""
         thread = self._thread
         assert thread
         for _ in range(END_SECONDS):
-            self._hurry(why)
+            self._cancel(reason)
             thread.join(1)
             if not thread.is_alive():
                 return
-        driver.halt(self._jvm, why)
+        driver.halt(self._jvm, reason)

@@ -1,7 +1,7 @@
-"""Refreshes materialized views: each is computed in full, and replaced in one commit, in a window of its own.
+"""Refreshes materialized views: recomputes each in full and replaces it in one commit, in its own window.
 
-All views of a run read a table at one version. Each commit keeps these, so that a run that died is ended by the same
-versions; and it names the run, so that no view is refreshed twice by one.
+All views of a run read a table at the same version. Each commit stores these versions, so that a retry of a dead run
+uses them again. It also stores the run's name, so that a run refreshes no view twice.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,9 @@ STEP = "refresh"
 
 @dataclass(frozen=True)
 class Run:
-    """views: in graph order. reads: the version of each table that they read and that is none of them."""
+    """One refresh run. views: in graph order. reads: versions of the tables that the views read and that are no views
+    of this run.
+    """
 
     name: str
     views: tuple[Table, ...]
@@ -41,96 +43,96 @@ class Run:
 
     @classmethod
     def begin(cls, name: str, views: list[Table]) -> "Run":
-        """Look at the tables, unless it has begun before. Raises Unreachable where one is not stored."""
-        begun = [done.run_reads for view in views if (done := refreshes.in_run(view.name, name))]
-        above = {table for view in views for table in _sources(view).values()} - {view.name for view in views}
-        now = {table: _newest(table) for table in sorted(above)}
-        return cls(name, tuple(views), now | (begun[0] if begun else {}))
+        """Pins the versions to read, or takes them from the commits of an earlier try. Raises Unreachable if a table is
+        not stored.
+        """
+        pinned = [refreshed.run_reads for view in views if (refreshed := refreshes.in_run(view.name, name))]
+        upstream = {table for view in views for table in _sources(view).values()} - {view.name for view in views}
+        newest = {table: _newest(table) for table in sorted(upstream)}
+        return cls(name, tuple(views), newest | (pinned[0] if pinned else {}))
 
     @property
     def left(self) -> list[Table]:
-        """The views that it has not refreshed yet."""
+        """The views that this run has not refreshed yet."""
         return [view for view in self.views if not refreshes.in_run(view.name, self.name)]
 
     def version(self, table: str) -> int:
-        """At which its views read a table; a view of the run is read as the run has made it."""
+        """Returns the version at which views read `table`. A view of this run is read as this run has written it."""
         if table in self.reads:
             return self.reads[table]
-        done = refreshes.in_run(table, self.name)
-        assert done, "a view is refreshed after those it reads"
-        return done.commit.version
+        refreshed = refreshes.in_run(table, self.name)
+        assert refreshed, "a view is refreshed after those it reads"
+        return refreshed.commit.version
 
 
 def run(name: str, views: list[Table], tables: Catalog) -> None:
-    """Refresh those of the views, given in graph order, that the run of this name has not refreshed yet.
+    """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet.
 
-    A view that reads what is not stored yet is left as it was, and named.
-
-    Raises LeaseHeld where a view has another window, Unreachable, FlowFailed where one cannot be computed, and Broken
-    where another run has made one of newer versions meanwhile.
+    Prints and skips a view whose source is not stored yet. Raises LeaseHeld if a view has another window, Unreachable,
+    and FlowFailed if a view cannot be computed. Raises Broken if another run has refreshed one from newer versions.
     """
-    lacking = refreshes.lacking(views)
+    missing_sources = refreshes.lacking(views)
     for view in views:
         if view.name in tables.warnings:
             print(tables.warnings[view.name], flush=True)
-        if view.name in lacking:
-            print(refreshes.not_refreshed(view, lacking[view.name]), flush=True)
-    begun = Run.begin(name, [view for view in views if view.name not in lacking])
-    for view in begun.views:
-        if view not in begun.left:
+        if view.name in missing_sources:
+            print(refreshes.not_refreshed(view, missing_sources[view.name]), flush=True)
+    refresh_run = Run.begin(name, [view for view in views if view.name not in missing_sources])
+    for view in refresh_run.views:
+        if view not in refresh_run.left:
             print(f"{view.name}: nothing done, run '{name}' has refreshed it", flush=True)
-    if not begun.left:
+    if not refresh_run.left:
         return
     engine = database.connect(settings().control_url)
-    with window.worker(engine, tables, f"refresh {name}", list(begun.reads)) as own:
-        do(own, begun)
+    with window.worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
+        do(worker, refresh_run)
 
 
-def do(own: Worker, run: Run) -> None:
-    """What is left of the run, a window for each view. Raises as `run`."""
+def do(worker: Worker, run: Run) -> None:
+    """Refreshes the remaining views of the run, each in its own window. Raises as `run`."""
     for view in run.left:
-        number = windows.plan(own.engine, view.name, run.name, STEP, is_worth_it=True)
+        number = windows.plan(worker.engine, view.name, run.name, STEP, is_worth_it=True)
         try:
-            own.keeper.take(window.leases(view))
+            worker.keeper.take(window.leases(view))
         except SluiceError as error:
-            windows.end(own.engine, number, "skipped", str(error))
+            windows.end(worker.engine, number, "skipped", str(error))
             raise
-        own.window(view, number).run(own.halt, partial(_refresh, run=run))
-        with database.transaction(own.engine) as connection:
+        worker.window(view, number).run(worker.halt, partial(_refresh, run=run))
+        with database.transaction(worker.engine) as connection:
             stale_tables.end(connection, view.name, Slice())
-        # Not where it failed: then the leases go back when nothing of this process can write any more.
-        own.keeper.give_back(window.leases(view))
+        # After a failure the leases go back only when this process can no longer write.
+        worker.keeper.give_back(window.leases(view))
 
 
-def _refresh(opened: Window, run: Run) -> None:
-    view = opened.table
+def _refresh(open_window: Window, run: Run) -> None:
+    view = open_window.table
     if refreshes.in_run(view.name, run.name):
-        # By another job of the same name, before this one had the view to itself.
+        # Another job of the same run has refreshed it before this one opened the window.
         return
-    read = {table: run.version(table) for table in _sources(view).values()}
-    refreshes.require_newest(view.name, run.name, read)
-    frames = {name: _rows(opened.spark, table, read[table]) for name, table in _sources(view).items()}
-    judged = quality.with_violations(computed(frames, view), view.expect).persist()
+    versions = {table: run.version(table) for table in _sources(view).values()}
+    refreshes.require_newest(view.name, run.name, versions)
+    frames = {name: _rows(open_window.spark, table, versions[table]) for name, table in _sources(view).items()}
+    checked_rows = quality.with_violations(computed(frames, view), view.expect).persist()
     try:
-        groups = judged.groupBy(quality.RULES).count().collect()
-        tally = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
-        _require_none_fails(view, tally, run)
-        rows = judged.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
-        stamp = opened.begin(STEP, view.name)
-        stamp |= {refreshes.RUN: run.name, "read": read, "run_reads": run.reads, "rows": asdict(tally)}
-        empty = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
-        stamp |= {refreshes.EMPTY: empty} if empty else {}
-        with commit.stamped(opened.spark, stamp, {}):
+        groups = checked_rows.groupBy(quality.RULES).count().collect()
+        counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
+        _require_none_fails(view, counts, run)
+        rows = checked_rows.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
+        metadata = open_window.begin(STEP, view.name)
+        metadata |= {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads, "rows": asdict(counts)}
+        empty_tables = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
+        metadata |= {refreshes.EMPTY: empty_tables} if empty_tables else {}
+        with commit.stamped(open_window.spark, metadata, {}):
             create_table.replace(rows, view)
     finally:
-        judged.unpersist()
-    print(f"{view.name}: replaced: {tally.kept:,} rows, {tally.dropped:,} dropped", flush=True)
-    if empty:
-        print(f"{view.name}: {' and '.join(empty)} held no rows yet; {refreshes.comes(view)}", flush=True)
+        checked_rows.unpersist()
+    print(f"{view.name}: replaced: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    if empty_tables:
+        print(f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.comes(view)}", flush=True)
 
 
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
-    """The view's rows out of those of its sources, by name, in the order of its schema."""
+    """Returns the view's rows, in the columns of its schema. frames: the rows of its sources, by name."""
     if isinstance(view.source, Mapping):
         assert view.transform, "the catalog has checked it"
         rows = joined(frames, view.transform)
@@ -140,8 +142,8 @@ def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
 
 
 def _sources(view: Table) -> dict[str, str]:
-    """The tables it reads, by the names its transform has for them."""
-    return {one.branch or SOURCE: one.source.table for one in view.readers if isinstance(one.source, Delta)}
+    """Maps the names by which the transform refers to source tables to those tables."""
+    return {reader.branch or SOURCE: reader.source.table for reader in view.readers if isinstance(reader.source, Delta)}
 
 
 def _newest(table: str) -> int:
@@ -154,10 +156,10 @@ def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", version).load(str(settings().table_path(table)))
 
 
-def _require_none_fails(view: Table, tally: RowCounts, run: Run) -> None:
-    if counts := tally.failing(view.expect):
+def _require_none_fails(view: Table, counts: RowCounts, run: Run) -> None:
+    if failing := counts.failing(view.expect):
         raise Broken(
-            f"{view.name}: run '{run.name}' breaks {counts}, and the view is left as it was: mend the rule or the "
+            f"{view.name}: run '{run.name}' breaks {failing}, and the view is left as it was: mend the rule or the "
             f"transform, and begin another run",
             "EXPECTATION_FAILED",
         )

@@ -1,4 +1,4 @@
-"""What a driver is asked to do beside its flows, by rows of the control database: backfills, and windows."""
+"""Backfills and maintenance windows that rows of the control database request from a running driver."""
 
 from typing import Protocol
 
@@ -12,43 +12,43 @@ from include.engine.jobs.window import Worker
 from include.errors import FlowFailed, SluiceError
 
 
-class AskedJob(Protocol):
-    """One of them. kind: what the holder of its leases is called.
+class RequestedJob(Protocol):
+    """A requested job. kind: the first word of the name under which its worker holds leases.
 
-    Every method raises Unreachable; those that say how it ended are then called again.
+    Every method raises Unreachable. The runner calls `end`, `leave` and `fail` again after that.
     """
 
     kind: str
 
     @property
     def name(self) -> str:
-        """As people know it, such as "backfill 3"."""
+        """The name in messages, such as "backfill 3"."""
 
     def begin(self) -> str | None:
-        """Begin it; returns its table. None where nobody asks for it any more."""
+        """Marks the job as begun and returns its table; None if the request no longer exists."""
 
     def work(self, worker: Worker) -> None:
-        """Do it. worker: a session of its own, and a keeper that holds nothing yet."""
+        """Does the work. worker: has a Spark session of its own and holds no lease yet."""
 
     def end(self) -> None:
-        """It is done."""
+        """Records that the job is done."""
 
     def leave(self) -> None:
-        """The driver has to end: the next one does it."""
+        """Returns the request to the queue because the driver ends."""
 
-    def fail(self, why: str) -> None:
-        """It came to nothing."""
+    def fail(self, reason: str) -> None:
+        """Records that the job failed."""
 
 
-def first_of(engine: Engine, orders: Orders, driver: str) -> AskedJob | None:
-    """A window before a backfill, as it is the shorter one."""
+def next_requested(engine: Engine, orders: Orders, driver: str) -> RequestedJob | None:
+    """Returns the next job: a window before a backfill, because a window is shorter."""
     if orders.window is not None:
-        return AskedWindow(engine, orders.window, driver)
-    return None if orders.backfill is None else AskedBackfill(engine, orders.backfill)
+        return RequestedWindow(engine, orders.window, driver)
+    return None if orders.backfill is None else RequestedBackfill(engine, orders.backfill)
 
 
-class AskedBackfill:
-    """A backfill, with those of the tables below."""
+class RequestedBackfill:
+    """A requested backfill, including those of downstream tables."""
 
     kind = "backfill"
 
@@ -75,12 +75,12 @@ class AskedBackfill:
     def leave(self) -> None:
         backfill_queue.leave(self._engine, self._root)
 
-    def fail(self, why: str) -> None:
-        backfill_queue.fail(self._engine, self._root, why)
+    def fail(self, reason: str) -> None:
+        backfill_queue.fail(self._engine, self._root, reason)
 
 
-class AskedWindow:
-    """A window of the calendar. How it went stands there."""
+class RequestedWindow:
+    """A requested window of the calendar; the calendar records its result."""
 
     kind = "maintain"
 
@@ -97,10 +97,10 @@ class AskedWindow:
     def begin(self) -> str | None:
         if not window_queue.take(self._engine, self._number):
             return None
-        planned = windows.find(self._engine, self._number)
-        if planned is None:
+        planned_window = windows.find(self._engine, self._number)
+        if planned_window is None:
             raise FlowFailed(f"window {self._number} stands in no calendar: plan another, maintain.<table>")
-        self._table = planned.table
+        self._table = planned_window.table
         return self._table
 
     def work(self, worker: Worker) -> None:
@@ -118,7 +118,7 @@ class AskedWindow:
     def leave(self) -> None:
         window_queue.leave(self._engine, self._number, self._driver)
 
-    def fail(self, why: str) -> None:
-        found = windows.find(self._engine, self._number)
-        if found and found.state == "planned":
-            windows.end(self._engine, self._number, "failed", why)
+    def fail(self, reason: str) -> None:
+        planned_window = windows.find(self._engine, self._number)
+        if planned_window and planned_window.state == "planned":
+            windows.end(self._engine, self._number, "failed", reason)

@@ -1,8 +1,8 @@
-"""Puts a table and all that is made of it back to a moment, each by one RESTORE in a window of its own; its flows go on
-from there, in new generations of their checkpoints, and make again what was undone.
+"""Rewinds a table and everything downstream to a moment: one RESTORE per table, each in its own window. The flows go on
+from there in new generations of their checkpoints, and process the later rows again.
 
-The flows stop first, and nobody else writes these tables until all of it is done: a job that dies in the middle is
-ended by the next try.
+The flows stop first, and nobody else writes these tables until the rewind is done. If the job dies, the next try ends
+it.
 """
 
 from contextlib import suppress
@@ -38,151 +38,155 @@ STEP = "rewind"
 def run(
     table: Table, tables: Catalog, to: str, who: str, reason: str, dry_run: bool, approved_by: str | None = None
 ) -> None:
-    """Plan a rewind and do it; with `dry_run`, say what it would do. approved_by: else who asks for it does.
+    """Plans a rewind and does it; with `dry_run`, prints what it would do. approved_by: defaults to `who`.
 
-    Raises UsageError where it is refused, LeaseHeld, Unreachable, FlowFailed, and Unbalanced where the ledger finds a
-    difference behind it.
+    Raises UsageError if the plan is refused, LeaseHeld, Unreachable, FlowFailed, and Unbalanced if the ledger does not
+    balance afterwards.
     """
     engine = database.connect(settings().control_url)
-    for left in rewinds.begun(engine, [table.name]):
-        raise UsageError(f"{table.name}: {left.unfinished}")
-    found = rewind_plan.plan(engine, table, tables, to)
-    print("\n".join(found.lines()), flush=True)
-    require_possible(found)
-    if found.steps and not dry_run:
-        asked = rewinds.plan(engine, table.name, found.moment.isoformat(), found.cut, found.views, who, reason)
-        resume(asked.number, tables, approved_by or who)
+    for begun_rewind in rewinds.begun(engine, [table.name]):
+        raise UsageError(f"{table.name}: {begun_rewind.unfinished}")
+    plan = rewind_plan.plan(engine, table, tables, to)
+    print("\n".join(plan.lines()), flush=True)
+    require_possible(plan)
+    if plan.steps and not dry_run:
+        rewind = rewinds.plan(engine, table.name, plan.moment.isoformat(), plan.cut, plan.views, who, reason)
+        resume(rewind.number, tables, approved_by or who)
 
 
-def require_possible(found: RewindPlan) -> None:
-    """Raises UsageError where the plan is refused."""
-    if found.refusals:
-        raise UsageError(f"{found.table} is not put back to {found.moment.isoformat()}: {'; '.join(found.refusals)}")
+def require_possible(plan: RewindPlan) -> None:
+    """Raises UsageError if the plan is refused."""
+    if plan.refusals:
+        raise UsageError(f"{plan.table} is not put back to {plan.moment.isoformat()}: {'; '.join(plan.refusals)}")
 
 
 def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None:
-    """Do what is left to do of a rewind that was planned. approved_by: where that was not in Airflow.
+    """Does what is left of a planned rewind. approved_by: who approved it outside Airflow.
 
-    Raises as `run`, and UsageError where nobody has approved it.
+    Raises as `run`, and UsageError if nobody has approved it.
     """
     engine = database.connect(settings().control_url)
-    asked = rewinds.get(engine, number)
-    if asked.ended_at is not None:
-        # A retry of a task must not go green where its first try did not.
-        if asked.phase == rewinds.GIVEN_UP:
-            raise UsageError(f"rewind {number} was given up ({asked.said}): plan another one")
-        if asked.failure:
-            raise Unbalanced(asked.failure)
-        print(f"sluice: rewind {number}: nothing done, it is done: {asked.said}", flush=True)
+    rewind = rewinds.get(engine, number)
+    if rewind.ended_at is not None:
+        # A retry of a task must not succeed if its first try failed.
+        if rewind.phase == rewinds.GIVEN_UP:
+            raise UsageError(f"rewind {number} was given up ({rewind.said}): plan another one")
+        if rewind.failure:
+            raise Unbalanced(rewind.failure)
+        print(f"sluice: rewind {number}: nothing done, it is done: {rewind.said}", flush=True)
         return
-    if approved_by and not asked.is_begun:
-        approvals.approve(engine, asked, f"{approved_by}, by hand")
-    approvals.require(engine, asked)
-    with window.worker(engine, tables, f"rewind {asked.table}", list(asked.cut)) as own:
-        work(own, number)
+    if approved_by and not rewind.is_begun:
+        approvals.approve(engine, rewind, f"{approved_by}, by hand")
+    approvals.require(engine, rewind)
+    with window.worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
+        work(worker, number)
 
 
-def work(own: Worker, number: int) -> None:
-    """The same in a session that there is."""
-    own.keeper.take([rewinds.of_job(number)])
+def work(worker: Worker, number: int) -> None:
+    """Does what is left of a rewind with an existing worker."""
+    worker.keeper.take([rewinds.of_job(number)])
     try:
-        asked = rewinds.get(own.engine, number)
-        if asked.ended_at is None:
+        rewind = rewinds.get(worker.engine, number)
+        if rewind.ended_at is None:
             try:
-                _do(own, asked)
+                _put_back(worker, rewind)
             except Exception as error:
-                named = failure.of_exception(asked.table, error)
+                job_error = failure.of_exception(rewind.table, error)
                 with suppress(SluiceError):
-                    _note(own.engine, number, named)
-                raise named from error
+                    _record_failure(worker.engine, number, job_error)
+                raise job_error from error
     finally:
         with suppress(Unreachable):
-            own.keeper.give_back([rewinds.of_job(number)])
+            worker.keeper.give_back([rewinds.of_job(number)])
 
 
-def _note(engine: Engine, number: int, error: SluiceError) -> None:
-    """Where nothing was put back yet, the flows go on as if nothing had been asked."""
-    now = rewinds.get(engine, number)
-    if now.phase in (rewinds.PLANNED, rewinds.STOPPING):
-        rewinds.give_up(engine, now, str(error))
-    elif now.ended_at is None:
-        rewinds.note(engine, now, str(error))
+def _record_failure(engine: Engine, number: int, error: SluiceError) -> None:
+    """Records the failure. If no table was put back yet, gives the rewind up and lets the flows go on."""
+    rewind = rewinds.get(engine, number)
+    if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
+        rewinds.give_up(engine, rewind, str(error))
+    elif rewind.ended_at is None:
+        rewinds.note(engine, rewind, str(error))
 
 
-def _do(own: Worker, asked: Rewind) -> None:
-    tables = [own.tables.table(name) for name in asked.cut]
-    rewinds.stop(own.engine, asked)
+def _put_back(worker: Worker, rewind: Rewind) -> None:
+    tables = [worker.tables.table(name) for name in rewind.cut]
+    rewinds.stop(worker.engine, rewind)
     longest_seconds = max(table.maintain.longest_minutes for table in tables) * 60
-    with own.acquired_leases(asked.flows, longest_seconds):
-        if asked.phase in (rewinds.PLANNED, rewinds.STOPPING):
-            asked = _planned_anew(own, asked)
+    with worker.acquired_leases(rewind.flows, longest_seconds):
+        if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
+            rewind = _replan(worker, rewind)
         for table in tables:
-            _in_window(own, asked, table)
-        rewinds.say(own.engine, asked.number, rewinds.BEGINNING, "its flows get a place to go on from")
-        _begin_generations(own, asked, tables)
-        _require_right(asked, tables)
-        rewinds.say(own.engine, asked.number, rewinds.REFRESHING, ", ".join(asked.views) or "no view is below")
-        _refresh(own, asked)
+            _in_window(worker, rewind, table)
+        rewinds.say(worker.engine, rewind.number, rewinds.BEGINNING, "its flows get a place to go on from")
+        _begin_generations(worker, rewind, tables)
+        _require_restored(rewind, tables)
+        rewinds.say(worker.engine, rewind.number, rewinds.REFRESHING, ", ".join(rewind.views) or "no view is below")
+        _refresh(worker, rewind)
         difference = _difference(tables)
-        why = str(difference) if difference else None
-        rewinds.finish(own.engine, asked, f"{len(tables)} tables were put back", why)
+        imbalance = str(difference) if difference else None
+        rewinds.finish(worker.engine, rewind, f"{len(tables)} tables were put back", imbalance)
     if difference:
         raise difference
 
 
-def _planned_anew(own: Worker, asked: Rewind) -> Rewind:
-    """By what there is now that nobody writes any more. Raises UsageError where that is not what was approved."""
-    found = rewind_plan.plan(own.engine, own.tables.table(asked.table), own.tables, asked.moment, asked.number)
-    require_possible(found)
-    versions, approved = ({name: part.version for name, part in cut.items()} for cut in (found.cut, asked.cut))
+def _replan(worker: Worker, rewind: Rewind) -> Rewind:
+    """Plans again now that nobody writes. Raises UsageError if the plan differs from the approved one."""
+    plan = rewind_plan.plan(
+        worker.engine, worker.tables.table(rewind.table), worker.tables, rewind.moment, rewind.number
+    )
+    require_possible(plan)
+    versions, approved = ({name: part.version for name, part in cut.items()} for cut in (plan.cut, rewind.cut))
     if versions != approved:
         raise UsageError(
-            f"{asked.table}: rewind {asked.number} was planned for versions {approved}, and would go to {versions} by "
-            f"now: plan it again"
+            f"{rewind.table}: rewind {rewind.number} was planned for versions {approved}, and would go to {versions} "
+            f"by now: plan it again"
         )
-    rewinds.restore(own.engine, asked, found.cut)
-    return rewinds.get(own.engine, asked.number)
+    rewinds.restore(worker.engine, rewind, plan.cut)
+    return rewinds.get(worker.engine, rewind.number)
 
 
-def _in_window(own: Worker, asked: Rewind, table: Table) -> None:
+def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
     if all(
         rewind_state.is_there(name, version)
-        for name, version in rewind_state.versions(asked.cut[table.name], table).items()
+        for name, version in rewind_state.versions(rewind.cut[table.name], table).items()
     ):
         return
-    number = windows.plan(own.engine, table.name, asked.who, f"rewind {asked.number} to {asked.moment}", True)
-    with own.acquired_leases([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
-        own.window(table, number).run(own.halt, partial(_restore, asked=asked))
+    number = windows.plan(worker.engine, table.name, rewind.who, f"rewind {rewind.number} to {rewind.moment}", True)
+    with worker.acquired_leases([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
+        worker.window(table, number).run(worker.halt, partial(_restore, rewind=rewind))
 
 
-def _restore(opened: Window, asked: Rewind) -> None:
-    table = opened.table
-    stamp = opened.begin(STEP, table.name)
-    for name, version in rewind_state.versions(asked.cut[table.name], table).items():
+def _restore(open_window: Window, rewind: Rewind) -> None:
+    table = open_window.table
+    metadata = open_window.begin(STEP, table.name)
+    for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
         if rewind_state.is_there(name, version):
             continue
-        said = {"number": asked.number, "key": asked.key, "to": version}
-        with commit.stamped(opened.spark, {**stamp, REWIND: said}, {}):
-            opened.spark.sql(f"RESTORE TABLE delta.`{_path(name)}` TO VERSION AS OF {version}")
+        rewind_metadata = {"number": rewind.number, "key": rewind.key, "to": version}
+        with commit.stamped(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
+            open_window.spark.sql(f"RESTORE TABLE delta.`{_path(name)}` TO VERSION AS OF {version}")
         print(f"sluice: {name} is put back to version {version}", flush=True)
 
 
-def _begin_generations(own: Worker, asked: Rewind, tables: list[Table]) -> None:
-    """Of the flows that write a table that was put back, and of those that read one."""
-    for flow in list(rewind_state.owed(asked, tables)):
-        reset = Reset(flow.flow, False, asked.who, f"rewind {asked.number}")
-        number, _ = checkpoint.renew(own.spark, flow, reset)
+def _begin_generations(worker: Worker, rewind: Rewind, tables: list[Table]) -> None:
+    """Begins new generations of the flows that write or read a restored table."""
+    for flow in list(rewind_state.owed(rewind, tables)):
+        reset = Reset(flow.flow, False, rewind.who, f"rewind {rewind.number}")
+        number, _ = checkpoint.renew(worker.spark, flow, reset)
         checkpoint.release(flow.flow)
-        resets.done(own.engine, reset, number, ())
+        resets.done(worker.engine, reset, number, ())
 
 
-def _require_right(asked: Rewind, tables: list[Table]) -> None:
-    """That what was put back holds the very files of its version."""
+def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
+    """Raises FlowFailed if a restored table does not hold exactly the files of its version."""
     for table in tables:
-        for name, version in rewind_state.versions(asked.cut[table.name], table).items():
+        for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
             log = Log(_path(name))
-            then, now = ({one.path for one in log.state_at(at).live} for at in (version, log.newest))
-            if then != now and rewind_state.was_put_back(name, asked):
+            expected_files, files = (
+                {file.path for file in log.state_at(at_version).live} for at_version in (version, log.newest)
+            )
+            if expected_files != files and rewind_state.was_put_back(name, rewind):
                 raise FlowFailed(
                     f"{name}: it does not hold what it held at version {version}, so somebody has written to it: look "
                     f"at `python -m include.ledger inspect {table.name}`, and run the rewind again"
@@ -193,18 +197,18 @@ def _path(name: str) -> Path:
     return settings().table_path(name)
 
 
-def _refresh(own: Worker, asked: Rewind) -> None:
-    """A view that cannot be refreshed is stale, and keeps nobody else from going on."""
-    if not asked.views:
+def _refresh(worker: Worker, rewind: Rewind) -> None:
+    """Refreshes the views. A view that cannot be refreshed becomes stale; the rewind goes on."""
+    if not rewind.views:
         return
     try:
-        views = [own.tables.table(name) for name in asked.views]
-        refresh.do(own, refresh.Run.begin(f"rewind {asked.number} {asked.key}", views))
+        views = [worker.tables.table(name) for name in rewind.views]
+        refresh.do(worker, refresh.Run.begin(f"rewind {rewind.number} {rewind.key}", views))
     except (FlowFailed, LeaseHeld, Unreachable) as error:
-        why = f"{asked.table} was put back to {asked.moment}, and this view was not refreshed behind that: {error}"
-        with database.transaction(own.engine) as connection:
-            for name in asked.views:
-                stale_tables.mark(connection, name, Slice(), why)
+        reason = f"{rewind.table} was put back to {rewind.moment}, and this view was not refreshed behind that: {error}"
+        with database.transaction(worker.engine) as connection:
+            for name in rewind.views:
+                stale_tables.mark(connection, name, Slice(), reason)
 
 
 def _difference(tables: list[Table]) -> Unbalanced | None:

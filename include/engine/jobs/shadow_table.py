@@ -1,8 +1,8 @@
-"""A full refresh from the source itself, for rows that no stored table could be asked for again.
+"""Full refresh of a table from its source, for rows that no stored table holds.
 
-The table's twin, filled beside it by the ordinary stream code under a checkpoint of its own that begins with the
-source. In the table's window the twin reads on to the end; then the table takes over its rows and columns in one
-commit, and each flow goes on in a new generation where the twin stands. Until that commit the old table serves.
+The ordinary stream code fills a shadow table next to the old one. Its checkpoint begins at the start of the source. In
+the table's window the shadow table reads to the end. Then one commit puts its rows and columns into the table. Each
+flow goes on in a new generation from the shadow table's position. Until that commit readers see the old rows.
 """
 
 import shutil
@@ -19,109 +19,117 @@ from include.engine.checkpoints import definition
 from include.engine.jobs.window import Worker
 from include.engine.tables import create_table
 from include.errors import Broken, UsageError
-from include.readers import checkpoint as ledger
-from include.readers import offset_log, position, resume_position
+from include.readers import checkpoint, offset_log, position, resume_position
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
-# What comes to the source meanwhile is read before the window as well, until that takes no longer than this.
+# Before the window, rows that arrive during a round are read by another, until a round is shorter than this.
 SHORT_SECONDS = 30
-MOST_TURNS = 5
+MOST_ROUNDS = 5
 
 
 def of(table: Table) -> Table:
+    """Returns the shadow table of `table`."""
     return replace(table, name=f"twin.{table.name.replace('.', '_')}")
 
 
 def lease(table: Table) -> str:
-    """Of the job that makes all of the table again: two would fill one twin."""
+    """Names the lease of a full refresh: two jobs would fill the same shadow table."""
     return f"full refresh {table.name}"
 
 
 def places(table: Table) -> list[Path]:
-    """All that there is of it, the checkpoints first, so that no kill leaves anything that looks whole."""
-    twin = of(table)
-    checkpoints = [settings().checkpoints(flow.flow) for flow in twin.flows]
-    return [*checkpoints, *map(settings().table_path, (twin.name, twin.quarantine))]
+    """Returns all directories of the shadow table. The checkpoints come first: a kill while they are deleted leaves no
+    shadow table that looks complete.
+    """
+    shadow = of(table)
+    checkpoints = [settings().checkpoints(flow.flow) for flow in shadow.flows]
+    return [*checkpoints, *map(settings().table_path, (shadow.name, shadow.quarantine))]
 
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
-    """Whether its rows cannot be made of what its flows have read, or do not fit into what is stored."""
+    """Whether the rows cannot be computed from stored tables, or do not fit into the stored columns."""
     return not all(isinstance(flow.source, Delta) and can_go_on(spark, flow) for flow in table.flows)
 
 
 def can_go_on(spark: SparkSession, flow: Table) -> bool:
-    """Whether its file declares what Spark can continue from."""
+    """Whether Spark can continue from the flow's checkpoint with its present declaration."""
     return not (_is_stored_otherwise(spark, flow) or _is_another_flow(flow))
 
 
 def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
-    """Whether `storage.create` could not bring what is stored to what is declared."""
+    """Whether `create_table.create` cannot bring the stored columns and partitions to the declaration."""
     stored = spark.read.format("delta").load(str(settings().table_path(table.name))).schema
-    declared = {field.name: field.dataType for field in StructType.fromDDL(table.schema)}
-    partitioned = DeltaTable(str(settings().table_path(table.name))).metadata().partition_columns
-    return partitioned != list(table.partition_by) or any(declared.get(one.name) != one.dataType for one in stored)
+    declared_types = {field.name: field.dataType for field in StructType.fromDDL(table.schema)}
+    partition_columns = DeltaTable(str(settings().table_path(table.name))).metadata().partition_columns
+    return partition_columns != list(table.partition_by) or any(
+        declared_types.get(field.name) != field.dataType for field in stored
+    )
 
 
 def _is_another_flow(flow: Table) -> bool:
-    """Whether Spark could not go on from its checkpoint."""
+    """Whether the checkpoint's `owner.json` names another source or write mode than the declaration."""
     home = settings().checkpoints(flow.flow)
-    newest = ledger.newest_generation(home)
-    # A damaged one does not say; the rows are those of the table's own commits.
+    newest = checkpoint.newest_generation(home)
+    # A damaged `owner.json` names neither; the flow then resumes from the table's own commits.
     with suppress(Broken):
-        was, now = offset_log.owner(home / str(newest)), resume_position.identity(flow)
-        return any(was.get(key) != value for key, value in now.items())
+        owner, identity = offset_log.owner(home / str(newest)), resume_position.identity(flow)
+        return any(owner.get(key) != value for key, value in identity.items())
     return False
 
 
-def fill(own: Worker, table: Table) -> None:
-    """Before the window: read all that the source holds. What an earlier try has read by today's definition stays.
+def fill(worker: Worker, table: Table) -> None:
+    """Reads all that the source holds into the shadow table, before the window. Keeps rows of an earlier try with the
+    same definition.
 
-    Raises UsageError where a reader could not follow.
+    Raises UsageError if a reader of the table's change feed could not follow.
     """
-    twin = of(table)
-    if not isinstance(table.source, Files) and _is_stored_otherwise(own.spark, table):
-        _require_no_feed(own, table)
-    if not all(_is_of_today(flow) for flow in twin.flows):
-        drop(own.spark, table)
+    shadow = of(table)
+    if not isinstance(table.source, Files) and _is_stored_otherwise(worker.spark, table):
+        _require_no_feed_readers(worker, table)
+    if not all(_is_current(flow) for flow in shadow.flows):
+        drop(worker.spark, table)
     if settings().is_stored(table.quarantine):
-        create_table.create_quarantine(own.spark, twin, own.spark.sql)
-    for _ in range(MOST_TURNS):
-        began = time.monotonic()
-        read_on(own, table)
-        if time.monotonic() - began < SHORT_SECONDS:
+        create_table.create_quarantine(worker.spark, shadow, worker.spark.sql)
+    for _ in range(MOST_ROUNDS):
+        began_at = time.monotonic()
+        read_on(worker, table)
+        if time.monotonic() - began_at < SHORT_SECONDS:
             return
 
 
-def _require_no_feed(own: Worker, table: Table) -> None:
-    for flow in own.tables.flows.values():
+def _require_no_feed_readers(worker: Worker, table: Table) -> None:
+    for flow in worker.tables.flows.values():
         source = flow.source
-        reads = isinstance(source, Delta) and source.changes and source.table == table.name
-        if reads and position.of(flow.flow):
+        reads_feed = isinstance(source, Delta) and source.changes and source.table == table.name
+        if reads_feed and position.of(flow.flow):
             raise UsageError(
                 f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
                 f"which end there: give the new one a name of its own"
             )
 
 
-def read_on(own: Worker, table: Table) -> None:
+def read_on(worker: Worker, table: Table) -> None:
+    """Lets each flow of the shadow table read its source to the end."""
     for flow in of(table).flows:
-        own.keeper.take([flow.flow])
-        own.host.run_once([flow])
+        worker.keeper.take([flow.flow])
+        worker.host.run_once([flow])
 
 
-def _is_of_today(flow: Table) -> bool:
+def _is_current(flow: Table) -> bool:
+    """Whether today's definition, and no other, has written the checkpoint."""
     home = settings().checkpoints(flow.flow)
-    newest = ledger.newest_generation(home)
+    newest = checkpoint.newest_generation(home)
     if newest is None:
         return False
-    return {one["sha256"] for one in offset_log.owner(home / str(newest))["definitions"]} == {
+    return {entry["sha256"] for entry in offset_log.owner(home / str(newest))["definitions"]} == {
         definition.fingerprint(flow)
     }
 
 
 def drop(spark: SparkSession, table: Table) -> None:
-    for place in places(table):
-        shutil.rmtree(place, ignore_errors=True)
-    # It remembers the table of a path.
+    """Deletes the shadow table and its checkpoints."""
+    for path in places(table):
+        shutil.rmtree(path, ignore_errors=True)
+    # DeltaLog caches tables by path.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

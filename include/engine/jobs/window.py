@@ -1,4 +1,6 @@
-"""One window of one table: opened when its flows have stepped aside, and closed when the work is done."""
+"""Runs one maintenance window of one table: opens it when the table's flows wait at their gates, and closes it after
+the work.
+"""
 
 import os
 import threading
@@ -36,48 +38,50 @@ LOOK_SECONDS = 0.2
 
 
 def rehearse(table: Table, tables: Catalog) -> None:
-    """Say what a window would do now, and which files it would delete; nothing is touched."""
-    for found in table_state.look(database.connect(settings().control_url), table, tables):
-        print("\n".join(found.lines()))
-        for file in found.would_delete(time.time()):
-            print(f"{found.name}: would delete {file.path} ({file.bytes:,} bytes)")
+    """Prints what a window would do now and which files it would delete; changes nothing."""
+    for survey in table_state.look(database.connect(settings().control_url), table, tables):
+        print("\n".join(survey.lines()))
+        for file in survey.would_delete(time.time()):
+            print(f"{survey.name}: would delete {file.path} ({file.bytes:,} bytes)")
 
 
 def run(table: Table, tables: Catalog, number: int | None = None) -> None:
-    """Do what is worth doing, in a window. number: of a planned one in the calendar.
+    """Does the maintenance that is worth doing, in a window. number: of the planned window in the calendar, if any.
 
-    Raises LeaseHeld where the table has another window, Unreachable, and FlowFailed where a step fails.
+    Raises LeaseHeld if the table has another window, Unreachable, and FlowFailed if a step fails.
     """
     engine = database.connect(settings().control_url)
     surveys = table_state.look(engine, table, tables)
-    print("\n".join(line for found in surveys for line in found.lines()), flush=True)
+    print("\n".join(line for survey in surveys for line in survey.lines()), flush=True)
     if number is None:
         is_worth_it = table_state.is_worth_it(engine, table, surveys)
         number = windows.plan(engine, table.name, "by hand", table_state.why(surveys), is_worth_it)
         if not is_worth_it:
             return
-    run_in(engine, table, tables, number, [found.name for found in surveys], Window.maintain)
+    run_in(engine, table, tables, number, [survey.name for survey in surveys], Window.maintain)
 
 
 def run_in(
     engine: Engine, table: Table, tables: Catalog, number: int, reads: list[str], work: Callable[["Window"], None]
 ) -> None:
-    """Do the work in a window of the calendar, with a Spark session and leases of its own.
+    """Does `work` in a window of the calendar, with its own Spark session and leases.
 
-    reads: stored tables to warm up with. Raises as `run`.
+    reads: stored tables that warm up the session. Raises as `run`.
     """
-    with worker(engine, tables, f"maintain {table.name}", reads) as own:
+    with worker(engine, tables, f"maintain {table.name}", reads) as job_worker:
         try:
-            own.keeper.take(leases(table))
+            job_worker.keeper.take(leases(table))
         except SluiceError as error:
             windows.end(engine, number, "skipped", str(error))
             raise
-        own.window(table, number).run(own.halt, work)
+        job_worker.window(table, number).run(job_worker.halt, work)
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that may open windows: its session, and who keeps its leases and runs flows for it."""
+    """A process that may open windows. keeper: renews its leases. host: runs flows for it. halt: ends the process at
+    once.
+    """
 
     engine: Engine
     keeper: LeaseRenewer
@@ -87,13 +91,13 @@ class Worker:
     halt: Callable[[str], None]
 
     def window(self, table: Table, number: int) -> "Window":
-        """One of the calendar; the leases of the table are held."""
+        """Returns a window of the calendar. The caller holds the table's leases."""
         return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
 
     @contextmanager
-    def acquired_leases(self, names: list[str], patience_seconds: float) -> Iterator[None]:
-        """These leases, once those who have them are done. Raises LeaseHeld where that takes too long."""
-        deadline = time.monotonic() + patience_seconds
+    def acquired_leases(self, names: list[str], timeout_seconds: float) -> Iterator[None]:
+        """Holds these leases, which it waits for. Raises LeaseHeld if that takes longer than `timeout_seconds`."""
+        deadline = time.monotonic() + timeout_seconds
         while True:
             try:
                 self.keeper.take(names)
@@ -105,43 +109,48 @@ class Worker:
         try:
             yield
         finally:
-            # A flow that was run has given its own back.
+            # The host has returned the lease of a flow that it has run.
             with suppress(Unreachable):
                 self.keeper.give_back([name for name in names if self.keeper.holds(name)])
 
 
 @contextmanager
 def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iterator[Worker]:
-    """reads: stored tables to warm up with. At the end nothing of it can write any more, and its leases go back."""
+    """Yields a worker for a process of its own. reads: stored tables that warm up the session.
+
+    On exit the worker can no longer write, and its leases go back.
+    """
     jvm = driver.jvm_pid()
-    _make_way(jvm)
-    # First, as it takes longest, and nobody is to wait for it.
+    _lower_priority(jvm)
+    # The session starts before any lease is taken, because it takes longest and nobody may wait for it.
     spark = open_session(f"sluice {name}", tables)
     _warm_up(spark, reads)
 
-    def halt(why: str) -> None:
-        driver.halt(jvm, why)
+    def halt(reason: str) -> None:
+        driver.halt(jvm, reason)
 
-    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, halt)
-    host = Host(spark, engine, keeper, name)
-    keeper.start()
+    renewer = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, halt)
+    host = Host(spark, engine, renewer, name)
+    renewer.start()
     try:
         try:
-            yield Worker(engine, keeper, host, spark, tables, halt)
+            yield Worker(engine, renewer, host, spark, tables, halt)
         finally:
             driver.stop(host.stop, jvm)
     finally:
-        keeper.stop()
+        renewer.stop()
 
 
 def leases(table: Table) -> list[str]:
-    """What the job of a window holds: the window's, and the flow's own where it runs in windows."""
+    """Names the leases that the job of a window holds: the window's, and the flow's if it merges in windows."""
     return [lease.of_window(table.name), *([table.flow] if table.merges_in_windows else [])]
 
 
 @dataclass(frozen=True)
 class Window:
-    """number: in the calendar. keeper: holds `leases(table)`. host: runs the table's flow, where that is merged."""
+    """One window. number: its number in the calendar. keeper: holds `leases(table)`. host: runs the table's flow for a
+    merge.
+    """
 
     engine: Engine
     keeper: LeaseRenewer
@@ -152,17 +161,17 @@ class Window:
     number: int
 
     def run(self, halt: Callable[[str], None], work: Callable[["Window"], None] | None = None) -> None:
-        """Open it, do the work, or what maintenance is worth doing, and close it.
+        """Opens the window, does `work` (by default maintenance), and closes it.
 
-        halt: ends this process where that takes too long. Raises FlowFailed and Unreachable.
+        halt: ends this process when the window lasts too long. Raises FlowFailed and Unreachable.
         """
         work = work or Window.maintain
         place, _ = policy.place_of_compaction(self.table, settings().store)
         with self._open(halt, alone=work is not Window.maintain or place is not Place.ONLINE):
-            surveys = self._look()
+            surveys = self._survey()
             windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
             work(self)
-            windows.close(self.engine, self.number, self._look()[0].shape)
+            windows.close(self.engine, self.number, self._survey()[0].shape)
 
     @contextmanager
     def _open(self, halt: Callable[[str], None], alone: bool) -> Iterator[None]:
@@ -170,69 +179,69 @@ class Window:
         longest_seconds = self.table.maintain.longest_minutes * 60
         windows.ask(self.engine, self.number, self.table.name, self.keeper.epoch(name))
         deadline = time.monotonic() + longest_seconds
-        entry = LockRequest(name, self.table.name, alone)
-        overdue = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
-        overdue.daemon = True
+        lock_request = LockRequest(name, self.table.name, alone)
+        timeout_timer = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
+        timeout_timer.daemon = True
         try:
-            if not self.keeper.enter(entry, lambda: time.monotonic() < deadline):
+            if not self.keeper.enter(lock_request, lambda: time.monotonic() < deadline):
                 raise FlowFailed(
                     f"{self.table.name}: its window did not open within {longest_seconds / 60:g} minutes, because a "
                     f"batch was in hand all the time: see its driver's log, or raise longest_minutes"
                 )
-            overdue.start()
-            # Not before the wait, in which one may begin.
+            timeout_timer.start()
+            # Checked after the wait, because a rewind may begin while this job waits.
             rewinds.require_none(self.engine, self.table.name, self.keeper.holds)
             yield
         except Exception as error:
-            named = failure.of_exception(self.table.name, error)
+            window_error = failure.of_exception(self.table.name, error)
             with suppress(SluiceError):
-                windows.end(self.engine, self.number, "failed", str(named))
-            raise named from error
+                windows.end(self.engine, self.number, "failed", str(window_error))
+            raise window_error from error
         finally:
-            overdue.cancel()
+            timeout_timer.cancel()
             self.keeper.leave(name)
 
     def maintain(self) -> None:
-        """What is worth doing now; the table has changed since that was planned."""
-        surveys = self._look()
+        """Does the maintenance that is worth doing now; the table may have changed since the window was planned."""
+        surveys = self._survey()
         if not surveys or surveys[0].plan.step(MERGE).is_worth_it:
             self.begin(MERGE, self.table.name)
             self.host.run_once([self.table])
         for kind in (OPTIMIZE, VACUUM, CLEAN_LOG):
-            # What one step leaves behind is the next one's work.
-            for found in self._look():
-                self._do(kind, found)
+            # Each step changes what the next one has to do.
+            for survey in self._survey():
+                self._run_step(kind, survey)
 
-    def _look(self) -> list[Survey]:
+    def _survey(self) -> list[Survey]:
         return table_state.look(self.engine, self.table, self.tables)
 
-    def _do(self, kind: str, found: Survey) -> None:
-        step = found.plan.step(kind)
+    def _run_step(self, kind: str, survey: Survey) -> None:
+        step = survey.plan.step(kind)
         if not step.is_worth_it:
             return
-        stamp = self.begin(kind, found.name)
+        metadata = self.begin(kind, survey.name)
         if kind == OPTIMIZE:
-            maintain.compact(self.spark, found.name, step, stamp)
+            maintain.compact(self.spark, survey.name, step, metadata)
         elif kind == VACUUM:
-            maintain.vacuum(self.spark, found.name, found.retention_seconds, stamp)
+            maintain.vacuum(self.spark, survey.name, survey.retention_seconds, metadata)
         else:
-            vacuum_guard.clean_log(found.log, found.log_needed_from)
+            vacuum_guard.clean_log(survey.log, survey.log_needed_from)
 
     def begin(self, kind: str, name: str) -> dict[str, object]:
-        """Say in the calendar that this step begins; returns the stamp of its commits."""
+        """Records in the calendar that a step begins; returns the `userMetadata` of the step's commits."""
         windows.begin_step(self.engine, self.number, f"{kind} {name}")
         print(f"sluice: window {self.number}: {kind} {name}", flush=True)
         return {"window": self.number, "step": kind}
 
 
 def _warm_up(spark: SparkSession, reads: list[str]) -> None:
-    """Load what the first command of a session takes seconds to load, while the flows still write."""
+    """Loads the classes of a session's first command, which takes seconds, while the flows still write."""
     for name in reads:
         spark.read.format("delta").load(str(settings().table_path(name))).limit(1).collect()
 
 
-def _make_way(jvm: int) -> None:
-    """Streams on the same processors come first."""
+def _lower_priority(jvm: int) -> None:
+    """Lowers the priority of this process below that of streams on the same machine."""
     with suppress(OSError):
         for thread in Path(f"/proc/{jvm}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), NICE)

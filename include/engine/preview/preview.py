@@ -1,6 +1,6 @@
-"""What today's code makes of rows of a table's source, and the rules they break: as its flow would, without a trace.
+"""Previews what today's code computes from rows of a table's source, and which rules they break, as its flow would.
 
-Nothing is written, so no lease is taken: neither a flow nor the control database knows of it.
+It writes nothing, so it takes no lease, and flows and the control database do not notice it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from include.engine.batch.transform import SOURCE
 from include.engine.files import batch_of_files, file_headers, schema_evolution
 from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample, sample_file
-from include.engine.preview.outcome import Outcome, kept
+from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.errors import UsageError
 from include.readers.landing_folder import Landed
@@ -33,7 +33,9 @@ from include.validation.declaration import suggest
 
 @dataclass(frozen=True)
 class Asked:
-    """rows: how many to read of a source, and to show. file: whose rows stand for those of a source; flow: of which."""
+    """A request. rows: how many to read of a source, and to show. file: its rows replace those of the source. flow: the
+    only flow to preview.
+    """
 
     spark: SparkSession
     tables: Catalog
@@ -44,9 +46,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Preview:
-    """Of one flow, or of a view. source: which rows were read, in words; read: how many.
+    """The preview of one flow or view. source: a phrase that names the rows read. read: their number.
 
-    files: those that would go to the quarantine, and why. notes: what the flow would look at and this has not.
+    files: those that would be quarantined, and why. notes: what the flow would take into account and this does not.
     """
 
     flow: str
@@ -57,149 +59,159 @@ class Preview:
     notes: tuple[str, ...] = ()
 
 
-def previews(asked: Asked, name: str) -> list[Preview]:
-    """Of each flow of a table, or of the one that is asked for. Raises UsageError, Unreachable, and FlowFailed."""
-    table = asked.tables.steps.get(name) or asked.tables.table(name)
+def previews(request: Asked, name: str) -> list[Preview]:
+    """Returns the previews of all flows of a table, or of the requested one.
+
+    Raises UsageError, Unreachable and FlowFailed.
+    """
+    table = request.tables.steps.get(name) or request.tables.table(name)
     names = [reader.flow for reader in table.readers]
-    if asked.flow and asked.flow not in names:
-        raise UsageError(f"--flow is '{asked.flow}', which is no flow of {name}: {suggest(asked.flow, names)}")
-    if asked.file and not asked.flow and len(names) > 1:
+    if request.flow and request.flow not in names:
+        raise UsageError(f"--flow is '{request.flow}', which is no flow of {name}: {suggest(request.flow, names)}")
+    if request.file and not request.flow and len(names) > 1:
         raise UsageError(f"{name} has several sources: say for which of them the file stands, --flow {names[0]}")
-    readers = [table] if table.is_view else [one for one in table.readers if asked.flow in (None, one.flow)]
+    readers = [table] if table.is_view else [reader for reader in table.readers if request.flow in (None, reader.flow)]
     try:
-        return [_of(asked, reader) for reader in readers]
+        return [_preview(request, reader) for reader in readers]
     except Exception as error:
         raise failure.of_exception(name, error) from error
 
 
-def _of(asked: Asked, table: Table) -> Preview:
+def _preview(request: Asked, table: Table) -> Preview:
     if table.is_view:
-        return _of_view(asked, table)
+        return _preview_view(request, table)
     if isinstance(table.source, Files):
-        return _of_files(asked, table, table.source)
+        return _preview_files(request, table, table.source)
     if isinstance(table.write, Upsert):
-        return _of_upsert(asked, table, table.write)
-    return _of_appends(asked, table)
+        return _preview_upsert(request, table, table.write)
+    return _preview_appends(request, table)
 
 
-def _of_appends(asked: Asked, table: Table) -> Preview:
-    found = _sample(asked, table)
-    with _configured(asked.spark, tuning.FOR_SMALL_BATCHES), kept(found.rows) as rows:
+def _preview_appends(request: Asked, table: Table) -> Preview:
+    inputs = _sample(request, table)
+    with _with_settings(request.spark, tuning.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
         newest = None
         if table.watermark and settings().is_stored(table.name):
-            newest = engine_watermark.newest(asked.spark, table)
-        made = table_rows.apply_transform(table_rows.apply_steps(rows, table), table)
-        ends = outcome.of(made, table, engine_watermark.rules_of(table, newest), asked.rows)
-        return Preview(table.flow, found.what, rows.count(), ends, notes=(*_repeats(table), *_lateness(table, newest)))
-
-
-def _of_upsert(asked: Asked, table: Table, write: Upsert) -> Preview:
-    source, by = table.source, write.recompute
-    assert isinstance(source, Delta)
-    if asked.file:
-        found = _sample(asked, table)
-        made = table_rows.aggregated(found.rows, table, write)
-        note = f"these rows are made of the file alone, and not of what {source.table} holds"
-        return Preview(table.flow, found.what, found.rows.count(), _upserted(asked, made, table), notes=(note,))
-    version = sample.log_of(table, source).newest
-    if by is None:
-        found = _whole(asked, table, source)
-        made = table_rows.recomputed(asked.spark, table, write, version)
-        return Preview(table.flow, found.what, found.rows.count(), _upserted(asked, made, table))
-    found = _sample(asked, table)
-    with kept(found.rows) as rows:
-        buckets = table_rows.touched(prepare.starts(rows, table, by))
-        made = table_rows.recomputed(
-            asked.spark, table, write, version, data_skipping.condition(by.of, buckets, by.unit)
+            newest = engine_watermark.newest(request.spark, table)
+        result_rows = table_rows.apply_transform(table_rows.apply_steps(rows, table), table)
+        result = outcome.of(result_rows, table, engine_watermark.rules_of(table, newest), request.rows)
+        return Preview(
+            table.flow, inputs.what, rows.count(), result, notes=(*_repeats(table), *_lateness(table, newest))
         )
-        note = f"they touch {len(buckets):,} buckets of {by.name}, made of all that {source.table} holds for these"
-        return Preview(table.flow, found.what, rows.count(), _upserted(asked, made, table), notes=(note,))
 
 
-def _of_view(asked: Asked, view: Table) -> Preview:
-    found = {}
+def _preview_upsert(request: Asked, table: Table, write: Upsert) -> Preview:
+    source, bucket = table.source, write.recompute
+    assert isinstance(source, Delta)
+    if request.file:
+        inputs = _sample(request, table)
+        result_rows = table_rows.aggregated(inputs.rows, table, write)
+        note = f"these rows are made of the file alone, and not of what {source.table} holds"
+        return Preview(
+            table.flow, inputs.what, inputs.rows.count(), _evaluate(request, result_rows, table), notes=(note,)
+        )
+    version = sample.log_of(table, source).newest
+    if bucket is None:
+        inputs = _whole_source(request, table, source)
+        result_rows = table_rows.recomputed(request.spark, table, write, version)
+        return Preview(table.flow, inputs.what, inputs.rows.count(), _evaluate(request, result_rows, table))
+    inputs = _sample(request, table)
+    with persisted(inputs.rows) as rows:
+        buckets = table_rows.touched(prepare.starts(rows, table, bucket))
+        result_rows = table_rows.recomputed(
+            request.spark, table, write, version, data_skipping.condition(bucket.of, buckets, bucket.unit)
+        )
+        note = f"they touch {len(buckets):,} buckets of {bucket.name}, made of all that {source.table} holds for these"
+        return Preview(table.flow, inputs.what, rows.count(), _evaluate(request, result_rows, table), notes=(note,))
+
+
+def _preview_view(request: Asked, view: Table) -> Preview:
+    samples = {}
     for reader in view.readers:
         assert isinstance(reader.source, Delta)
-        stands_for_it = asked.file and asked.flow in (None, reader.flow)
-        rows = _sample(asked, reader) if stands_for_it else _whole(asked, reader, reader.source)
-        found[reader.branch or SOURCE] = rows
-    made = refresh.computed({name: one.rows for name, one in found.items()}, view)
-    read_ = sum(one.rows.count() for one in found.values())
-    what = " and ".join(one.what for one in found.values())
-    return Preview(view.name, what, read_, outcome.of(made, view, view.expect, asked.rows))
+        is_replaced_by_file = request.file and request.flow in (None, reader.flow)
+        reader_sample = (
+            _sample(request, reader) if is_replaced_by_file else _whole_source(request, reader, reader.source)
+        )
+        samples[reader.branch or SOURCE] = reader_sample
+    result_rows = refresh.computed({name: inputs.rows for name, inputs in samples.items()}, view)
+    rows_read = sum(inputs.rows.count() for inputs in samples.values())
+    what = " and ".join(inputs.what for inputs in samples.values())
+    return Preview(view.name, what, rows_read, outcome.of(result_rows, view, view.expect, request.rows))
 
 
-def _of_files(asked: Asked, table: Table, source: Files) -> Preview:
-    if asked.file:
-        path = asked.file.absolute()
-        # As if it lay in the folder, whatever its name.
+def _preview_files(request: Asked, table: Table, source: Files) -> Preview:
+    if request.file:
+        path = request.file.absolute()
+        # Treats the file as one of the folder, whatever its name.
         table = replace(table, source=replace(source, path=str(path.parent), pattern="*"))
-        chosen, what = [Landed(str(path), 0, 0)], f"the file {asked.file}"
+        files, what = [Landed(str(path), 0, 0)], f"the file {request.file}"
     else:
-        read.require_connector(asked.spark, settings().folder(source.path))
-        chosen = sample.landed(table)
-        what = f"the newest {len(chosen):,} files of {settings().folder(source.path)}"
-    with _configured(asked.spark, batch_of_files.PARQUET):
-        heads = file_headers.heads(table, [file.path for file in chosen])
-        rows, broken = _readable(asked.spark, table, [head for head in heads if not head.problem])
-        broken |= {head.path: head.problem for head in heads if head.problem}
-        with kept(rows):
-            ends = outcome.of(rows, table, (), asked.rows)
-        return Preview(table.flow, what, ends.made, ends, broken, _new_columns(asked.spark, table, rows))
+        read.require_connector(request.spark, settings().folder(source.path))
+        files = sample.landed(table)
+        what = f"the newest {len(files):,} files of {settings().folder(source.path)}"
+    with _with_settings(request.spark, batch_of_files.PARQUET):
+        heads = file_headers.heads(table, [file.path for file in files])
+        rows, bad_files = _read_files(request.spark, table, [head for head in heads if not head.problem])
+        bad_files |= {head.path: head.problem for head in heads if head.problem}
+        with persisted(rows):
+            result = outcome.of(rows, table, (), request.rows)
+        return Preview(table.flow, what, result.made, result, bad_files, _new_column_notes(request.spark, table, rows))
 
 
-def _sample(asked: Asked, reader: Table) -> Sample:
-    """Some rows of its source, or those of the file."""
-    if not asked.file:
-        return sample.newest(asked.spark, reader, asked.rows)
+def _sample(request: Asked, reader: Table) -> Sample:
+    """Returns some rows of the reader's source, or those of the file."""
+    if not request.file:
+        return sample.newest(request.spark, reader, request.rows)
     source = reader.source
     assert not isinstance(source, Mapping), "a reader has one source"
-    # What is recomputed is computed from rows.
+    # A recomputed table reads rows, not changes.
     is_feed = isinstance(source, Delta) and source.changes and isinstance(reader.write, Append)
-    schema = read.columns(asked.spark, source, asked.tables, is_feed)
-    is_of_files = isinstance(source, Delta) and isinstance(asked.tables.tables[source.table].source, Files)
-    return sample_file.read(asked.spark, asked.file, schema, may_have_more=is_of_files)
+    schema = read.columns(request.spark, source, request.tables, is_feed)
+    is_of_files = isinstance(source, Delta) and isinstance(request.tables.tables[source.table].source, Files)
+    return sample_file.read(request.spark, request.file, schema, may_have_more=is_of_files)
 
 
-def _whole(asked: Asked, reader: Table, source: Delta) -> Sample:
+def _whole_source(request: Asked, reader: Table, source: Delta) -> Sample:
     version = sample.log_of(reader, source).newest
-    rows = read.newest(asked.spark, source.table)
+    rows = read.newest(request.spark, source.table)
     assert rows is not None
     return Sample(rows, f"all rows of {source.table}, version {version}")
 
 
-def _upserted(asked: Asked, made: DataFrame, table: Table) -> Outcome:
-    """No rule stands on an aggregate."""
-    return outcome.of(made, table, (), asked.rows)
+def _evaluate(request: Asked, rows: DataFrame, table: Table) -> Outcome:
+    """Returns the outcome of rows without rules, which aggregates do not have."""
+    return outcome.of(rows, table, (), request.rows)
 
 
-def _readable(spark: SparkSession, table: Table, heads: list[file_headers.Head]) -> tuple[DataFrame, dict[str, str]]:
-    """The records of the files that can be read, and why others cannot."""
+def _read_files(spark: SparkSession, table: Table, heads: list[file_headers.Head]) -> tuple[DataFrame, dict[str, str]]:
+    """Returns the records of the readable files, and why the others cannot be read."""
     try:
-        rows = batch_of_files.read(spark, table, heads, schema_evolution.foresee)
+        rows = batch_of_files.read(spark, table, heads, schema_evolution.plan_columns)
         rows.write.format("noop").mode("overwrite").save()
         return rows, {}
     except (PySparkException, Py4JJavaError):
-        blamed = {
-            one.path: one.reason for one in batch_of_files.blamed(spark, table, heads, {}, schema_evolution.foresee)
+        bad_files = {
+            file.path: file.reason
+            for file in batch_of_files.unreadable_files(spark, table, heads, {}, schema_evolution.plan_columns)
         }
-        if not blamed:
+        if not bad_files:
             raise
         return batch_of_files.read(
-            spark, table, [one for one in heads if one.path not in blamed], schema_evolution.foresee
-        ), blamed
+            spark, table, [file for file in heads if file.path not in bad_files], schema_evolution.plan_columns
+        ), bad_files
 
 
 @contextmanager
-def _configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key) for key in conf}
+def _with_settings(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    previous = {key: spark.conf.get(key) for key in conf}
     try:
         for key, value in conf.items():
             spark.conf.set(key, value)
         yield
     finally:
-        for key, was in before.items():
-            spark.conf.set(key, was)
+        for key, value in previous.items():
+            spark.conf.set(key, value)
 
 
 def _repeats(table: Table) -> Iterator[str]:
@@ -217,7 +229,7 @@ def _lateness(table: Table, newest: int | None) -> Iterator[str]:
         yield f"late is what is {by}, the newest {table.watermark.of} that {table.name} holds now"
 
 
-def _new_columns(spark: SparkSession, table: Table, rows: DataFrame) -> tuple[str, ...]:
+def _new_column_notes(spark: SparkSession, table: Table, rows: DataFrame) -> tuple[str, ...]:
     known = schema_evolution.schema_of(spark, table).fieldNames()
     new = [name for name in rows.columns if name not in known]
     return (f"the flow would add the columns {', '.join(new)}",) if new else ()

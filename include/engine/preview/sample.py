@@ -1,4 +1,4 @@
-"""Some real rows of a flow's source, the newest ones, chosen so that little is read and nothing is written."""
+"""Samples the newest rows of a flow's source; reads little and writes nothing."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -18,31 +18,31 @@ from include.validation.delta_sources import FEED
 
 MOST_TABLE_FILES = 200
 MOST_VERSIONS = 100
-# Whole files are read, as their flow reads them.
+# Files are read completely, as the flow reads them.
 MOST_LANDED_FILES = 5
 MOST_LANDED_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
 class Sample:
-    """rows: of a source. what: which these are, in words."""
+    """Some rows of a source, with its columns. what: a phrase that names them."""
 
     rows: DataFrame
     what: str
 
 
 def newest(spark: SparkSession, flow: Table, count: int) -> Sample:
-    """Raises Unreachable where the source does not answer, or is not there yet."""
+    """Returns about `count` of the source's newest rows. Raises Unreachable if the source does not respond or exist."""
     if isinstance(flow.source, Kafka):
-        return _of_topics(spark, flow.source, count)
+        return _sample_topics(spark, flow.source, count)
     assert isinstance(flow.source, Delta)
     if flow.source.changes:
-        return _of_changes(spark, flow, flow.source, count)
-    return _of_table(spark, flow, flow.source, count)
+        return _sample_changes(spark, flow, flow.source, count)
+    return _sample_table(spark, flow, flow.source, count)
 
 
 def log_of(flow: Table, source: Delta) -> Log:
-    """The log of a stored source. Raises Unreachable where it is not stored yet."""
+    """Returns the Delta log of a source. Raises Unreachable if it is not stored yet."""
     if not settings().is_stored(source.table):
         raise Unreachable(
             f"{flow.flow} reads {source.table}, which is not stored yet: start the flow {source.table} first, or give "
@@ -52,73 +52,77 @@ def log_of(flow: Table, source: Delta) -> Log:
 
 
 def landed(table: Table) -> list[Landed]:
-    """The newest files of its folder. Raises Unreachable where the folder is not there."""
+    """Returns the newest files of the table's folder. Raises Unreachable if the folder does not exist."""
     assert isinstance(table.source, Files)
-    found: list[Landed] = []
+    newest_files: list[Landed] = []
     for file in sorted(landing_folder.landed(table.source).values(), key=lambda file: file.modified_ms, reverse=True):
-        if found and (sum(one.bytes for one in found) + file.bytes > MOST_LANDED_BYTES):
+        if newest_files and (sum(chosen.bytes for chosen in newest_files) + file.bytes > MOST_LANDED_BYTES):
             break
-        found.append(file)
-    return found[:MOST_LANDED_FILES]
+        newest_files.append(file)
+    return newest_files[:MOST_LANDED_FILES]
 
 
-def _of_topics(spark: SparkSession, source: Kafka, count: int) -> Sample:
+def _sample_topics(spark: SparkSession, source: Kafka, count: int) -> Sample:
     topics = kafka_broker.Topics(settings().kafka)
-    spans = {
-        (topic, partition): span for topic in topics.names(source) for partition, span in topics.offsets(topic).items()
+    ranges = {
+        (topic, partition): range_
+        for topic in topics.names(source)
+        for partition, range_ in topics.offsets(topic).items()
     }
-    shares = _shares({key: end - begin for key, (begin, end) in spans.items()}, count)
-    begins: dict[str, dict[int, int]] = {}
+    shares = _shares({key: end - begin for key, (begin, end) in ranges.items()}, count)
+    begin_offsets: dict[str, dict[int, int]] = {}
     for (topic, partition), share in shares.items():
-        begins.setdefault(topic, {})[partition] = spans[topic, partition][1] - share
-    if not begins:
+        begin_offsets.setdefault(topic, {})[partition] = ranges[topic, partition][1] - share
+    if not begin_offsets:
         return Sample(spark.createDataFrame([], source.schema), f"{source}, which holds no records yet")
-    rows = read.kafka_from(spark, source, begins).limit(count)
+    rows = read.kafka_from(spark, source, begin_offsets).limit(count)
     return Sample(rows, f"the newest records of each partition of {source}")
 
 
-def _shares(held: dict[tuple[str, int], int], count: int) -> dict[tuple[str, int], int]:
-    """How many records of each partition to read: equally many, and what one does not hold is read from others."""
-    found: dict[tuple[str, int], int] = {}
-    fewest_first = sorted((size, key) for key, size in held.items() if size)
-    for place, (size, key) in enumerate(fewest_first):
-        left = count - sum(found.values())
-        if share := min(size, ceil(left / (len(fewest_first) - place))):
-            found[key] = share
-    return found
+def _shares(sizes: dict[tuple[str, int], int], count: int) -> dict[tuple[str, int], int]:
+    """Returns how many records of each partition to read: equally many, and more of others if a partition holds
+    fewer.
+    """
+    shares: dict[tuple[str, int], int] = {}
+    fewest_first = sorted((size, key) for key, size in sizes.items() if size)
+    for index, (size, key) in enumerate(fewest_first):
+        missing = count - sum(shares.values())
+        if share := min(size, ceil(missing / (len(fewest_first) - index))):
+            shares[key] = share
+    return shares
 
 
-def _of_table(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
+def _sample_table(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
     rows = _newest_rows(spark, log, source.table, count)
     return Sample(rows, f"rows of the newest files of {source.table}, version {log.newest}")
 
 
 def _newest_rows(spark: SparkSession, log: Log, table: str, count: int) -> DataFrame:
-    found: list[LiveFile] = []
+    newest_files: list[LiveFile] = []
     for file in sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True):
-        if sum(one.rows or 0 for one in found) >= count or len(found) == MOST_TABLE_FILES:
+        if sum(chosen.rows or 0 for chosen in newest_files) >= count or len(newest_files) == MOST_TABLE_FILES:
             break
-        found.append(file)
-    if not found:
+        newest_files.append(file)
+    if not newest_files:
         return spark.read.format("delta").load(str(log.table)).limit(0)
-    return read.delta_files(spark, table, [file.path for file in found]).limit(count)
+    return read.delta_files(spark, table, [file.path for file in newest_files]).limit(count)
 
 
-def _of_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
+def _sample_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
     starting_version.require_feed(flow.flow, source)
     first = _first_change(log, count)
     if first is None:
         rows = _newest_rows(spark, log, source.table, count)
-        # As a stream that begins gets what its source holds.
-        begin = {
+        # A stream of the change feed that begins now reads the source's rows like this.
+        change_columns = {
             "_change_type": F.lit("insert"),
             "_commit_version": F.lit(log.newest).cast("bigint"),
             "_commit_timestamp": F.timestamp_seconds(F.lit(log.commit(log.newest).timestamp)),
         }
         what = f"rows of the newest files of {source.table}, version {log.newest}, as inserts: it keeps no change yet"
-        return Sample(rows.withColumns(begin), what)
+        return Sample(rows.withColumns(change_columns), what)
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", first).option("endingVersion", log.newest).load(str(log.table))
     rows = changes.orderBy(F.desc("_commit_version")).limit(count)
@@ -126,14 +130,18 @@ def _of_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> 
 
 
 def _first_change(log: Log, count: int) -> int | None:
-    """The version from which on the source keeps at least so many changes, or all that it keeps; None for none."""
+    """Returns the version from which the feed keeps at least `count` changes, or all that it keeps; None if it has
+    none.
+    """
     feed, first, rows = Feed(log, changes=True), None, 0
     for version in log.versions[: -MOST_VERSIONS - 1 : -1]:
-        configured = [action["metaData"] for action in log.actions(version, b'"metaData"') if "metaData" in action]
+        metadata_actions = [
+            action["metaData"] for action in log.actions(version, b'"metaData"') if "metaData" in action
+        ]
         if feed.brings(version):
-            # Unknown where a file does not say.
+            # The count is None if some file has no statistics.
             first, rows = version, feed.since(version).rows or 0
-        if rows >= count or (configured and not _keeps_changes(log, version - 1)):
+        if rows >= count or (metadata_actions and not _keeps_changes(log, version - 1)):
             break
     return first
 

@@ -1,6 +1,6 @@
-"""A file whose rows stand for those of a source: JSON lines, CSV or Parquet, or the messages of a topic, one a line.
+"""Reads a file whose rows replace those of a source: JSON lines, CSV, Parquet, or the messages of a topic, one a line.
 
-A column that the file has not is NULL; one that says where a row came from tells its place in the file.
+Columns that the file lacks are NULL; columns about a row's origin contain its position in the file.
 """
 
 import csv
@@ -21,28 +21,31 @@ from include.validation.declaration import suggest
 
 JSON_LINES = (".json", ".jsonl", ".ndjson")
 PAYLOAD = "value"
-NUMBER, WRONG = "_number", "_wrong"
+NUMBER, ERRORS = "_number", "_wrong"
 NESTED = (T.ArrayType, T.MapType, T.StructType)
 
 
 def read(spark: SparkSession, file: Path, schema: T.StructType, may_have_more: bool) -> Sample:
-    """schema: of the source. may_have_more: other columns are texts of it too. Raises UsageError for a wrong file."""
+    """Returns the rows of the file with the columns of a source. may_have_more: allows other columns, as text.
+
+    Raises UsageError for a wrong file.
+    """
     try:
         rows = _rows(spark, file, schema, may_have_more)
     except OSError as error:
         raise UsageError(f"--from-file is {file}, which cannot be read ({error}): name another file") from error
-    return Sample(_filled(rows, file, schema).drop(NUMBER), f"the rows of {file}")
+    return Sample(_add_missing(rows, file, schema).drop(NUMBER), f"the rows of {file}")
 
 
 def _rows(spark: SparkSession, file: Path, schema: T.StructType, may_have_more: bool) -> DataFrame:
-    """The columns that the file has, and the number of each row."""
+    """Returns the columns of the file and `_number`, the number of each row."""
     if file.suffix == ".parquet":
         return _parquet(spark, file, schema, may_have_more)
     content = file.read_bytes()
     if file.suffix == ".csv":
         names, records = _csv(file, content)
         _require_known(file, names, schema, may_have_more)
-        return _typed(_frame(spark, names, records), file, schema)
+        return _cast_columns(_text_columns(spark, names, records), file, schema)
     lines = [line for line in content.splitlines() if line.strip()]
     keys = _keys(lines)
     if _is_payload(schema) and (keys is None or not {PAYLOAD} <= set(keys) <= set(schema.fieldNames())):
@@ -53,31 +56,33 @@ def _rows(spark: SparkSession, file: Path, schema: T.StructType, may_have_more: 
     if keys is None:
         raise UsageError(f"--from-file is {file}, of which a line is no JSON object: write one object a line")
     _require_known(file, keys, schema, may_have_more)
-    return _typed(_objects(spark, lines, keys), file, schema)
+    return _cast_columns(_object_columns(spark, lines, keys), file, schema)
 
 
 def _parquet(spark: SparkSession, file: Path, schema: T.StructType, may_have_more: bool) -> DataFrame:
     try:
-        # Spark would log a page of text about a wrong one.
+        # Spark logs a page of text about a wrong file.
         parquet.read_schema(file)
         rows = spark.read.parquet(f"file://{file.absolute()}")
         _require_known(file, rows.columns, schema, may_have_more)
-        kinds = {field.name: field.dataType for field in (*rows.schema, *schema)}
-        columns = [F.col(f"`{name}`").cast(kinds[name]).alias(name) for name in rows.columns]
+        types = {field.name: field.dataType for field in (*rows.schema, *schema)}
+        columns = [F.col(f"`{name}`").cast(types[name]).alias(name) for name in rows.columns]
         return rows.select(F.monotonically_increasing_id().alias(NUMBER), *columns)
     except (ArrowInvalid, PySparkException) as error:
-        why = next(iter(str(error).strip().splitlines()), "")
-        raise UsageError(f"--from-file is {file}, which is no Parquet of the source's rows ({why}): mend it") from error
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise UsageError(
+            f"--from-file is {file}, which is no Parquet of the source's rows ({reason}): mend it"
+        ) from error
 
 
 def _is_payload(schema: T.StructType) -> bool:
-    """Whether a source delivers messages as they came."""
+    """Whether the source delivers raw messages."""
     return PAYLOAD in schema.fieldNames() and isinstance(schema[PAYLOAD].dataType, T.BinaryType)
 
 
 def _keys(lines: list[bytes]) -> list[str] | None:
-    """Of all objects; None where a line is none."""
-    found: dict[str, None] = {}
+    """Returns the keys of all objects; None if a line is no object."""
+    keys: dict[str, None] = {}
     for line in lines:
         try:
             value = json.loads(line)
@@ -85,12 +90,12 @@ def _keys(lines: list[bytes]) -> list[str] | None:
             return None
         if not isinstance(value, dict):
             return None
-        found.update(dict.fromkeys(value))
-    return list(found)
+        keys.update(dict.fromkeys(value))
+    return list(keys)
 
 
 def _csv(file: Path, content: bytes) -> tuple[list[str], list[list[str | None]]]:
-    """An empty cell is NULL."""
+    """Returns the header and the records; empty cells are None."""
     try:
         records = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
@@ -105,14 +110,14 @@ def _csv(file: Path, content: bytes) -> tuple[list[str], list[list[str | None]]]
     return names, [[cell or None for cell in record] for record in others]
 
 
-def _frame(spark: SparkSession, names: list[str], records: list[list[str | None]]) -> DataFrame:
-    """The records as columns of text."""
+def _text_columns(spark: SparkSession, names: list[str], records: list[list[str | None]]) -> DataFrame:
+    """Returns the records as columns of text."""
     fields = [T.StructField(NUMBER, T.LongType()), *[T.StructField(name, T.StringType()) for name in names]]
     return spark.createDataFrame([(number, *record) for number, record in enumerate(records)], T.StructType(fields))
 
 
-def _objects(spark: SparkSession, lines: list[bytes], keys: list[str]) -> DataFrame:
-    """The objects as columns of text; what is nested, as JSON."""
+def _object_columns(spark: SparkSession, lines: list[bytes], keys: list[str]) -> DataFrame:
+    """Returns the objects as columns of text; nested values are JSON."""
     texts = [(number, line.decode(errors="replace")) for number, line in enumerate(lines)]
     rows = spark.createDataFrame(texts, f"{NUMBER} BIGINT, _line STRING")
     fields = T.StructType([T.StructField(key, T.StringType()) for key in keys])
@@ -120,44 +125,44 @@ def _objects(spark: SparkSession, lines: list[bytes], keys: list[str]) -> DataFr
     return rows.select(NUMBER, *[F.col(f"_object.`{key}`").alias(key) for key in keys])
 
 
-def _typed(rows: DataFrame, file: Path, schema: T.StructType) -> DataFrame:
-    """Columns of text as the source has them. Raises UsageError where a text is none of its type."""
-    made: dict[str, Column] = {}
+def _cast_columns(rows: DataFrame, file: Path, schema: T.StructType) -> DataFrame:
+    """Casts columns of text to the types of the source. Raises UsageError if a text has no such value."""
+    columns: dict[str, Column] = {}
     errors = []
     for name in (name for name in rows.columns if name in schema.fieldNames()):
-        raw, kind = F.col(f"`{name}`"), schema[name].dataType
-        if isinstance(kind, NESTED):
-            made[name] = F.from_json(raw, kind)
-        elif isinstance(kind, T.BinaryType):
-            made[name] = raw.cast("binary")
+        raw, type_ = F.col(f"`{name}`"), schema[name].dataType
+        if isinstance(type_, NESTED):
+            columns[name] = F.from_json(raw, type_)
+        elif isinstance(type_, T.BinaryType):
+            columns[name] = raw.cast("binary")
         else:
-            made[name] = parse.cast(raw, kind.simpleString())
-        errors.append(parse.cast_error(name, raw, made[name], kind.simpleString()))
-    typed = rows.withColumns({**made, WRONG: parse.found(errors)})
-    if wrong := typed.filter(F.size(WRONG) > 0).first():
-        error, number = wrong[WRONG][0], wrong[NUMBER] + 1
+            columns[name] = parse.cast(raw, type_.simpleString())
+        errors.append(parse.cast_error(name, raw, columns[name], type_.simpleString()))
+    cast_rows = rows.withColumns({**columns, ERRORS: parse.error_list(errors)})
+    if bad_row := cast_rows.filter(F.size(ERRORS) > 0).first():
+        error, number = bad_row[ERRORS][0], bad_row[NUMBER] + 1
         raise UsageError(
             f"--from-file is {file}, whose row {number} has a wrong '{error['field']}': {error['message']}: mend it"
         )
-    return typed.drop(WRONG)
+    return cast_rows.drop(ERRORS)
 
 
-def _filled(rows: DataFrame, file: Path, schema: T.StructType) -> DataFrame:
-    """All columns of the source, and those that only the file has."""
+def _add_missing(rows: DataFrame, file: Path, schema: T.StructType) -> DataFrame:
+    """Adds the source's missing columns."""
     names, number = set(schema.fieldNames()), F.col(NUMBER)
     moment = F.timestamp_seconds(F.lit(file.stat().st_mtime))
-    place: dict[str, Column] = {}
+    origin: dict[str, Column] = {}
     if {"topic", "partition", "offset"} <= names:
-        place |= {"topic": F.lit(file.name), "partition": F.lit(0), "offset": number}
+        origin |= {"topic": F.lit(file.name), "partition": F.lit(0), "offset": number}
     if _is_payload(schema):
-        place |= {"timestamp": moment, "timestampType": F.lit(0)}
-        place |= {"schema_id": schema_registry.schema_id(F.col(PAYLOAD))} if PAYLOAD in rows.columns else {}
+        origin |= {"timestamp": moment, "timestampType": F.lit(0)}
+        origin |= {"schema_id": schema_registry.schema_id(F.col(PAYLOAD))} if PAYLOAD in rows.columns else {}
     if {"_filename", "_index"} <= names:
-        place |= {"_filename": F.lit(file.name), "_index": number}
+        origin |= {"_filename": F.lit(file.name), "_index": number}
     if "_change_type" in names:
-        place |= {"_change_type": F.lit("insert"), "_commit_version": F.lit(0), "_commit_timestamp": moment}
+        origin |= {"_change_type": F.lit("insert"), "_commit_version": F.lit(0), "_commit_timestamp": moment}
     missing = [field for field in schema if field.name not in rows.columns]
-    return rows.withColumns({one.name: place.get(one.name, F.lit(None)).cast(one.dataType) for one in missing})
+    return rows.withColumns({field.name: origin.get(field.name, F.lit(None)).cast(field.dataType) for field in missing})
 
 
 def _require_known(file: Path, names: list[str], schema: T.StructType, may_have_more: bool) -> None:

@@ -1,6 +1,6 @@
-"""Loads the classes that a driver needs in its first minutes: three hops of a stream over tables of its own.
+"""Loads the classes that a driver needs in its first minutes, by running three flows over small tables.
 
-For `include.local.class_data`, by spark-submit, in a home that is thrown away.
+`include.local.class_data` starts it by spark-submit, in a temporary home directory.
 """
 
 from pyspark.sql import DataFrame
@@ -13,7 +13,7 @@ from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
 
 JSON = '{"device": "a", "time": "2026-03-01T12:00:01Z", "bpm": 60}'
-# Named by no class that Spark loads without a broker.
+# Classes that Spark loads only when it connects to a broker.
 KAFKA = (
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "org.apache.spark.sql.kafka010.KafkaMicroBatchStream",
@@ -66,9 +66,9 @@ def main() -> None:
     raw = str(settings().table_path("bronze.raw"))
     for name in KAFKA:
         spark._jvm.org.apache.spark.util.Utils.classForName(name, True, False)
-    for place in range(2):
-        frame = spark.createDataFrame([(JSON, place), ("{}", place)], "text STRING, place BIGINT")
-        frame.coalesce(1).write.format("delta").mode("append").save(raw)
+    for number in range(2):
+        rows = spark.createDataFrame([(JSON, number), ("{}", number)], "text STRING, place BIGINT")
+        rows.coalesce(1).write.format("delta").mode("append").save(raw)
     scattered = str(settings().table_path("bronze.scattered"))
     spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
     spark.sql(f"OPTIMIZE delta.`{scattered}`")

@@ -1,4 +1,4 @@
-"""A Spark driver that hosts flows: takes its leases, runs its flows, and never outlives its right to write."""
+"""A Spark driver that hosts flows. It takes leases before it starts, and ends before it loses the right to write."""
 
 import os
 import signal
@@ -27,41 +27,45 @@ from include.spec import Table
 BY_HAND = "by hand"
 
 
-def run(flows: list[Table], driver: str | None = None, once: bool = False, besides: MakeSideJobs | None = None) -> None:
-    """Host `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
+def run(
+    flows: list[Table], driver: str | None = None, once: bool = False, make_side_jobs: MakeSideJobs | None = None
+) -> None:
+    """Hosts `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
 
-    driver: the supervised driver this is; its flows come and go on their own. None where somebody started it by hand,
-    for all of `flows` or none. besides: makes what a supervised one does beside its flows. Raises LeaseHeld before
-    anything is touched, Unreachable, and by hand FlowFailed for the first flow whose query fails.
+    driver: name of the supervised driver, whose flows start and stop one by one. None means started by hand, which
+    takes the leases of all `flows` or of none. make_side_jobs: makes the side jobs of a supervised driver.
+
+    Raises LeaseHeld before it touches anything, Unreachable, and if started by hand FlowFailed for the first flow that
+    fails.
     """
     engine = database.connect(settings().control_url)
     names = [table.flow for table in flows]
     jvm = jvm_pid()
     name = driver or BY_HAND
-    keeper = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
-    keeper.take([lease.of_driver(driver)] if driver else names)
-    keeper.start()
+    renewer = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
+    renewer.take([lease.of_driver(driver)] if driver else names)
+    renewer.start()
     try:
         if not once:
             orders.begin(engine, names, by_hand=driver is None)
         spark = open_session(f"sluice {name}", catalog.load())
-        # What Delta asks of its log is small, too; each query's session begins with this and is tuned by its batches.
+        # Delta's queries of its log are small. Each query's session starts with this setting; its batches tune it.
         tuning.tune(spark, expected_rows=0)
-        host = Host(spark, engine, keeper, name)
-        beside = besides(spark, engine, name) if besides and driver else None
+        host = Host(spark, engine, renewer, name)
+        side_jobs = make_side_jobs(spark, engine, name) if make_side_jobs and driver else None
         try:
-            host.run_once(flows) if once else host.run(flows, is_supervised=driver is not None, beside=beside)
+            host.run_once(flows) if once else host.run(flows, is_supervised=driver is not None, side_jobs=side_jobs)
         finally:
-            # Before the leases go back: nothing of this driver may write after that.
-            if beside:
-                stop(beside.end, jvm)
+            # Queries and jobs end before the leases go back, so that this driver writes nothing without a lease.
+            if side_jobs:
+                stop(side_jobs.end, jvm)
             stop(host.stop, jvm)
     finally:
-        keeper.stop()
+        renewer.stop()
 
 
 def stop(end: Callable[[], None], jvm: int) -> None:
-    """Return when nothing that `end` ends can write any more, or end this driver."""
+    """Returns when nothing that `end` ends can write any more, or halts this driver."""
     process = Process.of(jvm)
     try:
         end()
@@ -71,20 +75,20 @@ def stop(end: Callable[[], None], jvm: int) -> None:
 
 
 def jvm_pid() -> int:
-    """The JVM this Python drives: spark-submit's own, or one that is started here."""
+    """Returns the process id of the JVM that this Python drives: spark-submit's own, or one that is started here."""
     SparkContext._ensure_initialized()
     return int(SparkContext._jvm.java.lang.ProcessHandle.current().pid())
 
 
 def halt(jvm: int, reason: str) -> Never:
-    """End the JVM, then this process. Ending Python alone would leave the JVM committing."""
+    """Kills the JVM, then this process. If only Python ended, the JVM would go on committing."""
     print(f"sluice: this driver ends at once, because it may no longer write: {reason}", file=sys.stderr, flush=True)
-    # `halt` gives spark-submit an exit code that says so; where the JVM does not answer, SIGKILL does it.
-    polite = threading.Thread(
+    # `Runtime.halt` gives spark-submit the exit code. If the JVM does not respond, SIGKILL ends it.
+    halt_thread = threading.Thread(
         target=lambda: SparkContext._jvm.java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True
     )
-    polite.start()
-    polite.join(HALT_SECONDS)
+    halt_thread.start()
+    halt_thread.join(HALT_SECONDS)
     try:
         os.kill(jvm, signal.SIGKILL)
     finally:

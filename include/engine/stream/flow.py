@@ -1,4 +1,4 @@
-"""One flow in one process: its query, what it was told, and the signs of life it gives."""
+"""One flow in one process: its query, the order it runs under, and its heartbeat."""
 
 import sys
 import threading
@@ -26,27 +26,27 @@ from include.engine.tables import maintain
 from include.errors import SluiceError, Unreachable
 from include.maintenance import policy, table_state
 from include.maintenance.policy import Place
-from include.readers import checkpoint as ledger
-from include.readers import kafka_broker
+from include.readers import checkpoint, kafka_broker
 from include.readers.topics import added, require_unreplaced
 from include.settings import settings
 from include.spec import Kafka, Table
 
-# A query that has been silent for so long is asked for the tasks it has ended; that costs more than a glance.
+# After this long without progress, the completed tasks of a query count as progress. Asking for them costs more.
 SILENT_SECONDS = 20
 NEWEST_JOBS = 3
-# As many as Spark keeps reports of (`spark.sql.streaming.numRecentProgressUpdates`).
+# As many reports as Spark keeps (`spark.sql.streaming.numRecentProgressUpdates`).
 KEPT_BATCHES = 500
-# As long as an idle query takes to stop on a busy machine.
+# How long an idle query takes to stop on a busy machine.
 STOP_SECONDS = 2
 
 
 @dataclass
 class Flow:
-    """order: what was wanted when it started. must_end: it stops at the gate before its next batch.
+    """A running flow. order: what was wanted when it started. must_end: stops at the gate before the next batch.
 
-    error: what its batch function raised. kept: the newest of its reports that is written down,
-    as of `kept_at`. rows_read: by batch, what Spark does not count because it did not read it; of the newest batches.
+    error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
+    `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
+    read them.
     """
 
     spark: SparkSession
@@ -58,42 +58,42 @@ class Flow:
     is_stopped_at_gate: bool = False
     error: Exception | None = None
     batch: int | None = None
-    kept: str | None = None
-    kept_at: float = 0.0
+    journaled_timestamp: str | None = None
+    journaled_at: float = 0.0
     rows_read: dict[int, int] = field(default_factory=dict)
     _thread: Any = None
-    _looks: int = 0
+    _gate_polls: int = 0
     _tasks: tuple[Any, ...] = ()
-    _shown: Any = None
-    _shown_at: float = field(default_factory=time.monotonic)
-    _stopping: threading.Thread | None = None
-    _is_named: bool = False
+    _last_progress: Any = None
+    _last_progress_at: float = field(default_factory=time.monotonic)
+    _stop_thread: threading.Thread | None = None
+    _is_hang_printed: bool = False
 
     @property
     def is_alive(self) -> bool:
-        """Whether its query may still write. Spark's `isActive` says no as soon as somebody has asked for the end."""
+        """Whether its query may still write. Spark's `isActive` is false as soon as the query was asked to stop."""
         if self._thread is None:
             self._thread = self.query._jsq.streamingQuery().queryExecutionThread()
         return bool(self._thread.isAlive())
 
     @property
     def silent_seconds(self) -> float:
-        """Since it last showed a sign of life that was new."""
-        return time.monotonic() - self._shown_at
+        """Seconds since it last showed progress."""
+        return time.monotonic() - self._last_progress_at
 
     def has_progressed(self) -> bool:
-        """Whether it shows a sign of life that is new."""
+        """Whether it has progressed since the last call."""
         if self.silent_seconds > SILENT_SECONDS:
-            self._tasks = self._tasks_ended()
-        shown = (self.batch, self._looks, self.kept, self._tasks)
-        if shown == self._shown:
+            self._tasks = self._completed_tasks()
+        progress = (self.batch, self._gate_polls, self.journaled_timestamp, self._tasks)
+        if progress == self._last_progress:
             return False
-        self._shown, self._shown_at = shown, time.monotonic()
+        self._last_progress, self._last_progress_at = progress, time.monotonic()
         return True
 
-    def waits(self) -> bool:
-        """Asked at each look at the gate: whether it goes on waiting, which is a sign of life."""
-        self._looks += 1
+    def poll_gate(self) -> bool:
+        """Called at each poll of the gate. Returns whether to go on waiting; a poll counts as progress."""
+        self._gate_polls += 1
         return not self.must_end
 
     def note_read(self, batch: int, rows: int) -> None:
@@ -101,34 +101,34 @@ class Flow:
         self.rows_read.pop(batch - KEPT_BATCHES, None)
 
     def end(self) -> None:
-        """End it before its next batch: at the gate, or here where it is idle. A batch in hand is finished first,
-        unless it has not moved for a while.
+        """Ends the query before its next batch: at the gate, or now if it is idle. Finishes a running batch first,
+        unless that has made no progress for `SILENT_SECONDS`.
         """
         self.must_end = True
         if not self.query.status["isTriggerActive"] or self.silent_seconds > SILENT_SECONDS:
             self.is_stopped_at_gate = True
-            if self._stopping is None or not self._stopping.is_alive():
-                # In a thread: a query that hangs answers after half a minute, and its driver has others to look after.
-                self._stopping = threading.Thread(target=self._stop, daemon=True)
-                self._stopping.start()
-                self._stopping.join(STOP_SECONDS)
+            if self._stop_thread is None or not self._stop_thread.is_alive():
+                # In a thread, because a hanging query answers after half a minute, and the driver has other flows.
+                self._stop_thread = threading.Thread(target=self._stop, daemon=True)
+                self._stop_thread.start()
+                self._stop_thread.join(STOP_SECONDS)
 
     def _stop(self) -> None:
         try:
             self.query.stop()
         except (Py4JError, PySparkException, OSError) as error:
-            if not self._is_named:
-                # Spark tells what the query's thread is at.
+            if not self._is_hang_printed:
+                # Spark's error shows the stack of the query's thread.
                 print(
                     f"sluice: {self.table.flow}: its query was asked to stop and hangs, so it keeps its lease and "
                     f"nobody else may write: restart its driver where that lasts\n{error}",
                     file=sys.stderr,
                     flush=True,
                 )
-            self._is_named = True
+            self._is_hang_printed = True
 
-    def _tasks_ended(self) -> tuple[Any, ...]:
-        """How far its newest jobs have come."""
+    def _completed_tasks(self) -> tuple[Any, ...]:
+        """Returns the number of completed tasks in each stage of its newest jobs."""
         tracker = self.spark.sparkContext.statusTracker()
         jobs = sorted(tracker.getJobIdsForGroup(str(self.query.runId)))[-NEWEST_JOBS:]
         stages = [stage for job in jobs if (info := tracker.getJobInfo(job)) for stage in info.stageIds]
@@ -136,75 +136,75 @@ class Flow:
 
 
 def start(
-    spark: SparkSession, table: Table, claimed: Checkpoint, keeper: LeaseRenewer, order: Order, pacer: Pacer, once: bool
+    spark: SparkSession, table: Table, claim: Checkpoint, renewer: LeaseRenewer, order: Order, pacer: Pacer, once: bool
 ) -> Flow:
-    """Start the query. The caller holds the flow's lease."""
-    life = FlowContext(table, claimed, keeper.epoch(table.flow))
-    entry = LockRequest(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
-    flow = Flow(spark, table, order, claimed.generation)
+    """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
+    context = FlowContext(table, claim, renewer.epoch(table.flow))
+    lock_request = LockRequest(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
+    flow = Flow(spark, table, order, claim.generation)
     topics = kafka_broker.Topics(settings().kafka)
 
-    def write(rows: DataFrame, number: int) -> None:
-        flow.batch = number
+    def write(rows: DataFrame, batch_id: int) -> None:
+        flow.batch = batch_id
         try:
-            if not keeper.enter(entry, flow.waits, flow.order):
+            if not renewer.enter(lock_request, flow.poll_gate, flow.order):
                 flow.is_stopped_at_gate = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
             pacer.begin(table.flow)
-            _check_topics(life, number, topics)
-            batch.write(rows, number, life)
-            flow.note_read(number, life.rows_before)
+            _check_topics(context, batch_id, topics)
+            batch.write(rows, batch_id, context)
+            flow.note_read(batch_id, context.rows_before)
             pacer.commit(table.flow)
-            # In the query's own session: others of this driver may compact theirs at the same time.
-            _compact(rows.sparkSession, table, number)
+            # In the query's own session: other flows of this driver may compact their tables at the same time.
+            _compact(rows.sparkSession, table, batch_id)
         except Exception as error:
-            # Spark would wrap it in a page of text.
+            # Spark wraps the error in a page of text.
             flow.error = error
             raise
         finally:
-            keeper.leave(table.flow)
+            renewer.leave(table.flow)
 
-    # Jobs of one flow share a pool, so that flows get the cores in turn.
+    # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    rows = _rows(spark, life)
+    rows = _rows(spark, context)
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
-    writer = writer.option("checkpointLocation", str(claimed.path))
+    writer = writer.option("checkpointLocation", str(claim.path))
     flow.query = pacer.start(writer, table, once)
     return flow
 
 
-def _rows(spark: SparkSession, life: FlowContext) -> DataFrame:
-    """The rows of its source, prepared where that can be done once for all batches."""
-    life.fast_path = path.of(spark, life.table)
-    rows = read.stream(spark, life.table, begins=life.checkpoint.committed < 0)
-    prepared = prepare.prepared(rows, life.table) if life.fast_path else None
-    life.is_prepared = prepared is not None
-    return rows if prepared is None else prepared
+def _rows(spark: SparkSession, context: FlowContext) -> DataFrame:
+    """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch."""
+    context.fast_path = path.of(spark, context.table)
+    rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
+    prepared_rows = prepare.prepared(rows, context.table) if context.fast_path else None
+    context.is_prepared = prepared_rows is not None
+    return rows if prepared_rows is None else prepared_rows
 
 
-def _compact(spark: SparkSession, table: Table, number: int) -> None:
-    """Now and then, where the policy says that the flow does it; it has the table to itself."""
+def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
+    """Compacts the table every `every_batches` batches, if the policy lets the flow do it."""
     place, _ = policy.place_of_compaction(table, settings().store)
-    if place is not Place.INLINE or (number + 1) % table.maintain.every_batches:
+    if place is not Place.INLINE or (batch_id + 1) % table.maintain.every_batches:
         return
     try:
         engine = database.connect(settings().control_url)
-        found = table_state.look(engine, table, catalog.load())[0].compaction
-        if found.is_worth_it:
-            print(f"sluice: {table.name}: {found.why}", flush=True)
-            maintain.compact(spark, table.name, found, {"inline": table.name, "batch": number})
+        compaction = table_state.look(engine, table, catalog.load())[0].compaction
+        if compaction.is_worth_it:
+            print(f"sluice: {table.name}: {compaction.why}", flush=True)
+            maintain.compact(spark, table.name, compaction, {"inline": table.name, "batch": batch_id})
     except (SluiceError, PySparkException) as error:
-        # The batch has happened, and is no worse for it.
-        print(f"sluice: {table.name} was not compacted after batch {number}: {error}", file=sys.stderr, flush=True)
+        # The batch is committed already.
+        print(f"sluice: {table.name} was not compacted after batch {batch_id}: {error}", file=sys.stderr, flush=True)
 
 
-def _check_topics(life: FlowContext, number: int, topics: kafka_broker.Topics) -> None:
-    """Name a topic that was replaced since the last batch; remember those that are new."""
-    if not isinstance(life.table.source, Kafka):
+def _check_topics(context: FlowContext, batch_id: int, topics: kafka_broker.Topics) -> None:
+    """Raises Broken if a topic was recreated since the last batch; records new topics in the checkpoint."""
+    if not isinstance(context.table.source, Kafka):
         return
     with suppress(Unreachable):
-        spanned = ledger.end_offset(life.checkpoint.path, number) or {}
-        now = {"topics": topics.ids(spanned)}
-        require_unreplaced(life.table, life.checkpoint.source, now)
-        if new := added(life.checkpoint.source, now):
-            life.checkpoint = add_topics(life.checkpoint, life.table, new)
+        end_offset = checkpoint.end_offset(context.checkpoint.path, batch_id) or {}
+        ids = {"topics": topics.ids(end_offset)}
+        require_unreplaced(context.table, context.checkpoint.source, ids)
+        if new_topics := added(context.checkpoint.source, ids):
+            context.checkpoint = add_topics(context.checkpoint, context.table, new_topics)

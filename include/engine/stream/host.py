@@ -1,4 +1,4 @@
-"""The flows of one driver: started, watched and ended side by side, each on its own."""
+"""Starts, watches and ends the flows of one driver, each independently."""
 
 import sys
 import threading
@@ -32,89 +32,88 @@ from include.readers import resume_position
 from include.spec import Table
 
 POLL_SECONDS = 1
-# While it does something beside them, which waits for flows to end.
+# While a side job runs, which may wait for flows to end.
 BUSY_POLL_SECONDS = 0.2
 SIGN_SECONDS = 5
 ALTER_SECONDS = 20
 
 
 class Host:
-    """Runs flows in one Spark session, under leases that `keeper` holds."""
+    """Runs flows in one Spark session, under leases that `renewer` holds."""
 
-    def __init__(self, spark: SparkSession, engine: Engine, keeper: LeaseRenewer, driver: str) -> None:
+    def __init__(self, spark: SparkSession, engine: Engine, renewer: LeaseRenewer, driver: str) -> None:
         self._spark = spark
         self._engine = engine
-        self._keeper = keeper
+        self._renewer = renewer
         self._driver = driver
         self._progress = Progress(driver)
         self._pacer = Pacer(spark)
         self._flows: dict[str, Flow] = {}
         self._orders = Orders({}, frozenset(), 0)
         self._table_files = catalog.versions()
-        # What the control database was not there to be told.
-        self._untold: list[Callable[[], None]] = []
+        # Writes that wait because the control database is unreachable.
+        self._pending_writes: list[Callable[[], None]] = []
 
     def run_once(self, tables: list[Table]) -> None:
-        """One flow after the other, each to the end of what its source holds now. Raises what ends the first."""
-        told = orders.read(self._engine, self._driver, [table.flow for table in tables])
+        """Runs the flows one after the other, each to the present end of its source. Raises the first error."""
+        current_orders = orders.read(self._engine, self._driver, [table.flow for table in tables])
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
-            error = self._attempt(table, told.of[table.flow], once=True)
+            error = self._start_or_give_up(table, current_orders.of[table.flow], once=True)
             while error is None and self._flows[table.flow].is_alive:
-                self._show_signs()
+                self._send_heartbeats()
                 self._progress.keep(self._flows[table.flow])
-                # What ended it is told by `_end`.
+                # `_close` returns the error.
                 with suppress(StreamingQueryException):
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
-            error = error or self._end(table.flow)
+            error = error or self._close(table.flow)
             if error:
                 raise error
 
-    def run(self, tables: list[Table], is_supervised: bool, beside: SideJobs | None = None) -> None:
-        """All flows side by side, until none is wanted, or until the driver is to make room for its successor.
+    def run(self, tables: list[Table], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
+        """Runs all flows side by side until none is wanted, or until the driver must make room for its successor.
 
-        A flow that fails leaves the others alone: it says why, and waits for the supervisor to start it again; without
-        a supervisor, what ended the first is raised.
+        A failing flow does not stop the others; a supervisor starts it again. Unsupervised, its error is raised.
         """
         names = [table.flow for table in tables]
         self._orders = orders.read(self._engine, self._driver, names)
         print(f"sluice: driver '{self._driver}' hosts {', '.join(names)}", flush=True)
-        rounds = 0
+        polls = 0
         while True:
-            leaves = is_supervised and self._keeper.epoch(lease.of_driver(self._driver)) <= self._orders.ends_epoch
+            is_ending = is_supervised and self._renewer.epoch(lease.of_driver(self._driver)) <= self._orders.ends_epoch
             for name in names:
-                error = self._tend(name, leaves)
+                error = self._reconcile(name, is_ending)
                 if error and not is_supervised:
                     raise error
-            is_busy = beside is not None and beside.turn(self._orders, leaves)
-            wanted = [name for name in names if self._orders.of[name].state != "stopped"]
-            if not (self._flows or self._untold or is_busy) and (leaves or not wanted):
+            is_busy = side_jobs is not None and side_jobs.turn(self._orders, is_ending)
+            wanted_flows = [name for name in names if self._orders.of[name].state != "stopped"]
+            if not (self._flows or self._pending_writes or is_busy) and (is_ending or not wanted_flows):
                 return
-            self._progress.turn()
-            rounds += 1
-            if rounds % SIGN_SECONDS == 0:
-                self._show_signs()
+            self._progress.rotate()
+            polls += 1
+            if polls % SIGN_SECONDS == 0:
+                self._send_heartbeats()
             threading.Event().wait(BUSY_POLL_SECONDS if is_busy else POLL_SECONDS)
-            self._tell()
+            self._flush_writes()
             if is_supervised:
                 names += self._new_flows(names)
             self._read_orders(names)
 
     def stop(self) -> None:
-        """Return when no query can write any more; Spark's own end would not wait for them."""
+        """Ends all queries and Spark. Unlike `SparkSession.stop` alone, it waits until no query can write."""
         self.end()
         self._spark.stop()
 
     def end(self) -> None:
-        """The same for a session that shares its Spark with others."""
+        """Ends all queries, but not Spark, which other sessions share."""
         self._pacer.stop()
-        for one in self._flows.values():
-            one.query.stop()
-            self._progress.end(one)
+        for running in self._flows.values():
+            running.query.stop()
+            self._progress.end(running)
         self._progress.finish()
 
     def _new_flows(self, names: list[str]) -> list[str]:
-        """The flows of this driver that its table files have besides these; looked for when a file has changed."""
+        """Returns flows that changed table files add to this driver."""
         if (files := catalog.versions()) == self._table_files:
             return []
         self._table_files = files
@@ -124,76 +123,76 @@ class Host:
             orders.begin(self._engine, new, by_hand=False)
         return new
 
-    def _tend(self, name: str, leaves: bool) -> SluiceError | None:
-        """Start, end or leave alone; returns what ended the flow, if something did."""
+    def _reconcile(self, name: str, is_ending: bool) -> SluiceError | None:
+        """Starts or ends the flow according to its order; returns the error that ended it, if any."""
         order, running = self._orders.of[name], self._flows.get(name)
         if running is None:
-            # What happened to it last must be known before it may be tried again.
-            may_start = not (leaves or self._untold) and name not in self._orders.failed
-            return self._try(name, order) if may_start and order.state != "stopped" else None
+            # Its last result must be stored before it may start again.
+            may_start = not (is_ending or self._pending_writes) and name not in self._orders.failed
+            return self._try_start(name, order) if may_start and order.state != "stopped" else None
         self._progress.keep(running)
-        if running.is_alive and (leaves or order != running.order):
+        if running.is_alive and (is_ending or order != running.order):
             running.end()
-        # One that cannot be stopped may still write: it keeps its lease, and the others go on.
-        return None if running.is_alive else self._end(name)
+        # A query that cannot be stopped may still write, so it keeps its lease; the other flows go on.
+        return None if running.is_alive else self._close(name)
 
-    def _try(self, name: str, order: Order) -> SluiceError | None:
+    def _try_start(self, name: str, order: Order) -> SluiceError | None:
         try:
-            if not self._keeper.holds(name):
-                self._keeper.take([name])
+            if not self._renewer.holds(name):
+                self._renewer.take([name])
             orders.begin(self._engine, [name], by_hand=False)
         except (LeaseHeld, Unreachable):
-            # Somebody else runs it, and the supervisor sees that.
+            # Another process runs it, and the supervisor sees that.
             return None
         except Exception as error:
-            # Whoever had it last cannot be ended, say.
+            # For example, the former holder cannot be fenced.
             return self._give_up(name, failure.of_exception(name, error), order)
-        # Its start may take minutes, and nobody looks at the others meanwhile.
-        self._show_signs()
+        # The start may take minutes, in which the other flows send no heartbeat.
+        self._send_heartbeats()
         try:
-            # The table file as it is now: a restart deploys it.
+            # Reloads the table file: a restart deploys it.
             table = catalog.reload().flow(name)
         except DeclarationError as error:
-            # It is tried again, and at once when the file is mended.
+            # The supervisor tries again, and at once when the file changes.
             return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION), order)
         except SluiceError as error:
             return self._give_up(name, error, order)
-        return self._attempt(table, order, once=order.state == "draining")
+        return self._start_or_give_up(table, order, once=order.state == "draining")
 
-    def _attempt(self, table: Table, order: Order, once: bool) -> SluiceError | None:
+    def _start_or_give_up(self, table: Table, order: Order, once: bool) -> SluiceError | None:
         try:
             self._start(table, order, once)
         except Exception as error:
-            # A full disk or a damaged log of one flow is no reason to end the others.
+            # An error of one flow, such as a damaged log, must not end the others.
             return self._give_up(table.flow, failure.of_exception(table.flow, error), order)
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
-        rewinds.require_none(self._engine, table.name, self._keeper.holds)
-        create_table.create(self._spark, table, partial(self._alter, table))
+        rewinds.require_none(self._engine, table.name, self._renewer.holds)
+        create_table.create(self._spark, table, partial(self._run_ddl, table))
         reset = resets.asked(self._engine, table.flow)
         if reset is None or resume_position.last_stamp(table):
             holds.require_unreleased(self._engine, table.flow)
-        claimed = checkpoint.claim(self._spark, table, reset)
+        claim = checkpoint.claim(self._spark, table, reset)
         if reset:
-            resets.done(self._engine, reset, claimed.generation, claimed.lost)
-        self._untold.append(partial(deployment.record, self._engine, self._driver, table, claimed))
-        self._flows[table.flow] = flow.start(self._spark, table, claimed, self._keeper, order, self._pacer, once)
+            resets.done(self._engine, reset, claim.generation, claim.lost)
+        self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
+        self._flows[table.flow] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once)
         self._keep_definition(table)
 
     def _keep_definition(self, table: Table) -> None:
-        """By this it is started again, should its file be wrong by then."""
+        """Keeps this definition as the last good one, from which the flow restarts if its file is broken by then."""
         declared = catalog.load()
         if warning := declared.warnings.get(table.name):
             print(f"sluice: {table.flow}: {warning}", file=sys.stderr, flush=True)
         with suppress(OSError):
             catalog.keep(declared, [table.name])
 
-    def _alter(self, table: Table, statement: str) -> None:
-        """Run it at the gate, with the table to itself: like a batch, it commits. Raises Unreachable."""
+    def _run_ddl(self, table: Table, statement: str) -> None:
+        """Runs DDL while it holds the table alone, as a batch does, because DDL commits. Raises Unreachable."""
         deadline = time.monotonic() + ALTER_SECONDS
         try:
-            if not self._keeper.enter(
+            if not self._renewer.enter(
                 LockRequest(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline
             ):
                 raise Unreachable(
@@ -202,49 +201,49 @@ class Host:
                 )
             self._spark.sql(statement)
         finally:
-            self._keeper.leave(table.flow)
+            self._renewer.leave(table.flow)
 
-    def _end(self, name: str) -> SluiceError | None:
-        """Close the books on a query that has ended."""
-        ended = self._flows.pop(name)
-        self._progress.end(ended)
+    def _close(self, name: str) -> SluiceError | None:
+        """Cleans up after a query that has ended; returns its error, if any."""
+        ended_flow = self._flows.pop(name)
+        self._progress.end(ended_flow)
         if not self._flows:
             self._progress.finish()
-        if ended.query.exception() is not None and not ended.is_stopped_at_gate:
-            print(ended.query.exception(), file=sys.stderr, flush=True)
-            return self._give_up(name, failure.of_query(name, ended.query, ended.error), ended.order)
-        if ended.order.state == "draining" and not ended.is_stopped_at_gate:
-            self._untold.append(lambda: orders.end_drain(self._engine, name))
+        if ended_flow.query.exception() is not None and not ended_flow.is_stopped_at_gate:
+            print(ended_flow.query.exception(), file=sys.stderr, flush=True)
+            return self._give_up(name, failure.of_query(name, ended_flow.query, ended_flow.error), ended_flow.order)
+        if ended_flow.order.state == "draining" and not ended_flow.is_stopped_at_gate:
+            self._pending_writes.append(lambda: orders.end_drain(self._engine, name))
         self._release(name)
         return None
 
     def _give_up(self, name: str, error: SluiceError, order: Order) -> SluiceError:
         print(f"sluice: {error}", file=sys.stderr, flush=True)
-        why = Failure(str(error), getattr(error, "error", type(error).__name__), error.needs_person)
-        self._untold.append(lambda: orders.fail(self._engine, [name], why, order.turn))
+        cause = Failure(str(error), getattr(error, "error", type(error).__name__), error.needs_person)
+        self._pending_writes.append(lambda: orders.fail(self._engine, [name], cause, order.turn))
         self._release(name)
         return error
 
     def _release(self, name: str) -> None:
         self._pacer.remove(name)
         checkpoint.release(name)
-        self._tell()
-        if self._keeper.holds(name):
+        self._flush_writes()
+        if self._renewer.holds(name):
             with suppress(Unreachable):
-                self._keeper.give_back([name])
+                self._renewer.give_back([name])
 
-    def _tell(self) -> None:
+    def _flush_writes(self) -> None:
         with suppress(Unreachable):
-            while self._untold:
-                self._untold[0]()
-                self._untold.pop(0)
+            while self._pending_writes:
+                self._pending_writes[0]()
+                self._pending_writes.pop(0)
 
-    def _show_signs(self) -> None:
-        if alive := [name for name, one in self._flows.items() if one.has_progressed()]:
+    def _send_heartbeats(self) -> None:
+        if alive := [name for name, running in self._flows.items() if running.has_progressed()]:
             with suppress(Unreachable):
                 orders.show_signs(self._engine, alive, self._pacer.intervals())
 
     def _read_orders(self, names: list[str]) -> None:
-        """While the database is away, what was wanted before still holds."""
+        """Reads the orders; keeps the last ones while the database is unreachable."""
         with suppress(Unreachable):
             self._orders = orders.read(self._engine, self._driver, names)

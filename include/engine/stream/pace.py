@@ -1,25 +1,25 @@
-"""How often the flows of a driver begin a batch: a rule of numbers alone.
+"""Computes how often the flows of a driver begin a batch, from numbers alone.
 
-A root is a flow that no other flow of its driver feeds; what a root commits wakes the flows below it. So the roots set
-the pace of all, and under load they begin less often: batches get fewer and larger.
+A root is a flow whose source no other flow of the driver writes. A root's commit triggers the flows below it, so the
+roots set the pace of all. Under load they begin batches less often, and batches grow.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Of its cores, what the batches of a driver may keep busy while rows come all the time.
+# Share of the cores that a driver's batches may use while rows arrive all the time.
 BUSY_SHARE = 0.6
-# A root waits no longer than this, or than this many of its rounds, whatever else its driver has to do.
+# A root waits at most this long, or this many of its rounds, under any load.
 MOST_SECONDS = 10.0
 MOST_ROUNDS = 4
-# What the newest batch counts against all before it.
+# Weight of the newest batch in the running mean.
 NEWEST_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class Root:
-    """interval_seconds: what its table declares. round_seconds: what one trigger of it costs on average, with the
-    batches that it wakes.
+    """interval_seconds: what the table declares. round_seconds: mean duration of a trigger with the batches that it
+    causes.
     """
 
     interval_seconds: float
@@ -27,10 +27,10 @@ class Root:
 
 
 def intervals(roots: Mapping[str, Root], cores: int) -> dict[str, float]:
-    """By root, the seconds from one trigger to the next: never less than it declares.
+    """Returns the seconds between two triggers of each root, at least what it declares.
 
-    The rounds of all roots may keep `BUSY_SHARE` of the cores busy. What is more is taken from those that begin most
-    often, which then share one interval; a root that declares a longer one keeps it.
+    The rounds of all roots may use `BUSY_SHARE` of the cores. If they need more, the roots that trigger most often
+    share one longer interval; a root that declares a longer one keeps it.
     """
     shared = _shared_interval(list(roots.values()), BUSY_SHARE * cores)
     return {
@@ -40,18 +40,18 @@ def intervals(roots: Mapping[str, Root], cores: int) -> dict[str, float]:
 
 
 def _shared_interval(roots: list[Root], busy_cores: float) -> float:
-    """The least interval at which so many cores bear all rounds, where no root begins more often than it declares."""
+    """Returns the smallest shared interval at which `busy_cores` suffice for the rounds of all roots."""
     ordered = sorted(roots, key=lambda root: root.interval_seconds)
     shared = 0.0
-    for place, root in enumerate(ordered):
-        kept = sum(other.round_seconds / other.interval_seconds for other in ordered[place:])
-        sharing = sum(other.round_seconds for other in ordered[:place])
-        if kept < busy_cores and sharing / (busy_cores - kept) <= root.interval_seconds:
-            return sharing / (busy_cores - kept)
-        shared = (sharing + root.round_seconds) / busy_cores
+    for index, root in enumerate(ordered):
+        load_of_slower = sum(other.round_seconds / other.interval_seconds for other in ordered[index:])
+        sharing_seconds = sum(other.round_seconds for other in ordered[:index])
+        if load_of_slower < busy_cores and sharing_seconds / (busy_cores - load_of_slower) <= root.interval_seconds:
+            return sharing_seconds / (busy_cores - load_of_slower)
+        shared = (sharing_seconds + root.round_seconds) / busy_cores
     return shared
 
 
-def smoothed(before: float | None, newest: float) -> float:
-    """A running mean. before: None where this is the first."""
-    return newest if before is None else before + NEWEST_SHARE * (newest - before)
+def smoothed(mean: float | None, newest: float) -> float:
+    """Returns the running mean after `newest`. mean: the mean before; None if there is none."""
+    return newest if mean is None else mean + NEWEST_SHARE * (newest - mean)

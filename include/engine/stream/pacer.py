@@ -1,6 +1,6 @@
-"""Begins the batches of a driver's flows: of a root when its interval is over, of others when their source commits.
+"""Starts the batches of a driver's flows: a root's at its interval, the others' when their source commits.
 
-Where Spark's triggers cannot be begun at will, each query goes on at the interval that its table declares.
+If Spark's triggers cannot be controlled, each query keeps the interval that its table declares.
 """
 
 import math
@@ -13,141 +13,145 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from include.engine.stream import pace, trigger_clock
-from include.engine.stream.trigger_times import Beat
+from include.engine.stream.trigger_times import FlowTrigger
 from include.spec import Delta, Table
 
 PROBLEM_SECONDS = 1
-# The most that Spark is told to wait between two triggers, whatever the table declares: its first wait may have begun
-# before the pacer takes over, and nothing ends that one.
+# Longest interval given to Spark, whatever the table declares. The first wait may begin before the pacer takes the
+# clock, and nothing ends that wait early.
 MOST_FIRST_SECONDS = 1.0
 
 
 class Pacer:
-    """Of one driver. Its thread tells the queries when; the queries' own threads tell it of their batches."""
+    """Triggers the flows of one driver. Its thread fires the triggers; the queries' threads report their batches."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._beats: dict[str, Beat] = {}
+        self._triggers: dict[str, FlowTrigger] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._problem: str | None = None
-        self._is_able: bool | None = None
+        self._can_set_clocks: bool | None = None
 
     def start(self, writer: DataStreamWriter, table: Table, once: bool) -> StreamingQuery:
-        """Start a flow's query. once: it reads its source to the end, without a pause."""
+        """Starts a flow's query. once: it reads its source to the end without a pause (`availableNow`)."""
         with self._changed:
-            beat = self._beats[table.flow] = Beat(table, table.interval_seconds)
-            self._link()
+            trigger = self._triggers[table.flow] = FlowTrigger(table, table.interval_seconds)
+            self._connect()
         if once:
             return writer.trigger(availableNow=True).start()
-        if not self._has_clocks():
+        if not self._supports_clocks():
             return writer.trigger(processingTime=f"{table.interval_seconds} seconds").start()
         query = writer.trigger(processingTime=f"{_first_seconds(table)} seconds").start()
         with self._changed:
-            beat.query = query
+            trigger.query = query
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pacer", daemon=True)
                 self._thread.start()
             self._changed.notify()
         return query
 
-    def _has_clocks(self) -> bool:
-        if self._is_able is None:
+    def _supports_clocks(self) -> bool:
+        if self._can_set_clocks is None:
             missing = trigger_clock.unexpected(self._spark)
-            self._is_able = missing is None
+            self._can_set_clocks = missing is None
             if missing:
-                self._say(missing)
-        return self._is_able
+                self._print_problem(missing)
+        return self._can_set_clocks
 
     def remove(self, flow: str) -> None:
-        """A flow whose query has ended."""
+        """Forgets a flow whose query has ended."""
         with self._changed:
-            self._beats.pop(flow, None)
-            self._link()
+            self._triggers.pop(flow, None)
+            self._connect()
 
     def begin(self, flow: str) -> None:
-        """Its batch has passed the gate."""
+        """Notes that the flow's batch has passed the gate."""
         with self._changed:
-            self._beats[flow].begin()
+            self._triggers[flow].begin()
 
     def commit(self, flow: str) -> None:
-        """Its batch is committed, which wakes the flows of this driver that read its table."""
+        """Notes that the flow's batch is committed, which triggers the driver's flows that read its table."""
         with self._changed:
-            self._beats[flow].commit()
-            self._adapt()
+            self._triggers[flow].commit()
+            self._set_intervals()
             self._changed.notify()
 
     def intervals(self) -> dict[str, float]:
-        """By flow, the seconds from one batch to the next while rows come; as declared, where others set the pace."""
+        """Returns each flow's seconds between batches while rows arrive; the declared ones for flows that follow
+        others.
+        """
         with self._changed:
             return {
-                flow: beat.table.interval_seconds if beat.writers else beat.interval_seconds
-                for flow, beat in self._beats.items()
+                flow: trigger.table.interval_seconds if trigger.writers else trigger.interval_seconds
+                for flow, trigger in self._triggers.items()
             }
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Stops the pacer's thread; it fires no trigger after that."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify()
         if self._thread:
             self._thread.join()
 
-    def _link(self) -> None:
-        beats = self._beats.values()
-        readers: dict[str, tuple[Beat, ...]] = {}
-        for beat in beats:
-            if isinstance(source := beat.table.source, Delta):
-                readers[source.table] = (*readers.get(source.table, ()), beat)
-        for beat in beats:
-            beat.readers = readers.get(beat.table.name, ())
-        for beat in beats:
-            beat.writers = tuple(other for other in beats if beat in other.readers)
-        self._adapt()
+    def _connect(self) -> None:
+        triggers = self._triggers.values()
+        readers: dict[str, tuple[FlowTrigger, ...]] = {}
+        for trigger in triggers:
+            if isinstance(source := trigger.table.source, Delta):
+                readers[source.table] = (*readers.get(source.table, ()), trigger)
+        for trigger in triggers:
+            trigger.readers = readers.get(trigger.table.name, ())
+        for trigger in triggers:
+            trigger.writers = tuple(other for other in triggers if trigger in other.readers)
+        self._set_intervals()
 
-    def _adapt(self) -> None:
-        beats = self._beats.values()
-        found = pace.intervals({beat.table.flow: beat.root for beat in beats if not beat.writers}, os.cpu_count() or 1)
-        for beat in beats:
-            beat.adapt(found)
+    def _set_intervals(self) -> None:
+        triggers = self._triggers.values()
+        root_intervals = pace.intervals(
+            {trigger.table.flow: trigger.root for trigger in triggers if not trigger.writers}, os.cpu_count() or 1
+        )
+        for trigger in triggers:
+            trigger.set_interval(root_intervals)
 
     def _run(self) -> None:
         while self._wait():
-            for beat in self._due():
+            for trigger in self._due():
                 try:
-                    self._tell(beat)
+                    self._fire(trigger)
                 except Exception as error:
-                    # Of whatever kind: without this thread, all flows would stand still.
-                    self._say(error)
+                    # Any kind of error: without this thread no flow would begin another batch.
+                    self._print_problem(error)
                     threading.Event().wait(PROBLEM_SECONDS)
 
     def _wait(self) -> bool:
-        """Until a flow is to be looked at; returns whether to go on."""
+        """Waits until a flow is to be checked; returns False once the pacer is stopped."""
         with self._changed:
             while not self._is_stopped:
-                at = min((beat.due_at() for beat in self._beats.values()), default=math.inf)
-                seconds = at - time.monotonic()
+                due_at = min((trigger.due_at() for trigger in self._triggers.values()), default=math.inf)
+                seconds = due_at - time.monotonic()
                 if seconds <= 0:
                     break
                 self._changed.wait(None if math.isinf(seconds) else seconds)
             return not self._is_stopped
 
-    def _due(self) -> list[Beat]:
+    def _due(self) -> list[FlowTrigger]:
         with self._changed:
             now = time.monotonic()
-            looked_at = [beat for beat in self._beats.values() if beat.due_at() <= now]
-            return [beat for beat in looked_at if beat.is_due()]
+            candidates = [trigger for trigger in self._triggers.values() if trigger.due_at() <= now]
+            return [trigger for trigger in candidates if trigger.is_due()]
 
-    def _tell(self, beat: Beat) -> None:
-        if beat.clock:
-            beat.tell()
+    def _fire(self, trigger: FlowTrigger) -> None:
+        if trigger.clock:
+            trigger.fire()
             return
-        assert beat.query
-        beat.clock = trigger_clock.take(self._spark, beat.query, _first_seconds(beat.table))
+        assert trigger.query
+        trigger.clock = trigger_clock.take(self._spark, trigger.query, _first_seconds(trigger.table))
 
-    def _say(self, problem: object) -> None:
-        """Once, not for each flow and each time."""
+    def _print_problem(self, problem: object) -> None:
+        """Prints a problem once, not for every flow and trigger."""
         if str(problem) != self._problem:
             self._problem = str(problem)
             print(f"sluice: flows do not begin when their sources commit: {problem}", file=sys.stderr, flush=True)

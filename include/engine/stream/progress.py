@@ -1,8 +1,8 @@
-"""Keeps what Spark reports of each micro-batch, in the driver's journal.
+"""Keeps Spark's progress report of each micro-batch in the driver's journal.
 
-The reports are asked for every few seconds, and not told by a listener: a listener's idle event says nothing but that
-the query is idle, and what its queue or callback loses is lost, while Spark remembers the newest reports of a query,
-also after that has ended.
+It asks for the reports every few seconds instead of using a `StreamingQueryListener`. A listener's idle event says only
+that the query is idle, and reports lost in its queue or callback are lost. Spark keeps the newest reports of a query,
+even after the query has ended.
 """
 
 import json
@@ -15,12 +15,12 @@ from include.engine.stream.flow import Flow
 from include.monitoring.progress_journal import Journal
 
 ERROR_CHARACTERS = 2_000
-# Each look is several calls into the JVM, for each flow, also where nothing happens.
+# Asking takes several calls into the JVM for each flow, even if nothing is new.
 KEEP_SECONDS = 5
 
 
 class Progress:
-    """Of the flows of one driver. What goes wrong here is no flow's concern: it is said once, and tried again."""
+    """Journals the progress of one driver's flows. An error never fails a flow: it is printed once, and tried again."""
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
@@ -28,40 +28,40 @@ class Progress:
         self._is_failing = False
 
     def keep(self, flow: Flow) -> None:
-        """Write down what is new since the last time, where that is long enough ago."""
-        if time.monotonic() < flow.kept_at + KEEP_SECONDS:
+        """Journals the new reports of the flow, if the last call is at least `KEEP_SECONDS` ago."""
+        if time.monotonic() < flow.journaled_at + KEEP_SECONDS:
             return
-        flow.kept_at = time.monotonic()
+        flow.journaled_at = time.monotonic()
         self._attempt(lambda: self._keep(flow))
 
     def end(self, flow: Flow) -> None:
-        """Write down the last reports of a query that has ended, and how it ended."""
+        """Journals the last reports of a query that has ended, and its error."""
         self._attempt(lambda: self._keep(flow))
         self._attempt(lambda: self._write([self._ending(flow)]))
 
-    def turn(self) -> None:
-        """Let go of what can be gathered."""
+    def rotate(self) -> None:
+        """Closes the journal's segment if it is due, so that it can be gathered."""
         self._attempt(self._journal.turn)
 
     def finish(self) -> None:
-        """Let go of all."""
+        """Closes the journal's last segment."""
         self._attempt(self._journal.finish)
 
     def _keep(self, flow: Flow) -> None:
         query = flow.query._jsq
         newest = query.lastProgress()
-        if newest is None or newest.timestamp() == flow.kept:
+        if newest is None or newest.timestamp() == flow.journaled_timestamp:
             return
         reports = query.recentProgress()
-        new: list[str] = []
-        # Each look at one is a call into the JVM, so from the newest on back to the one that is known.
-        for place in range(len(reports) - 1, -1, -1):
-            if reports[place].timestamp() == flow.kept:
+        lines: list[str] = []
+        # Each access is a call into the JVM, so this goes from the newest back to the last one journaled.
+        for index in range(len(reports) - 1, -1, -1):
+            if reports[index].timestamp() == flow.journaled_timestamp:
                 break
-            rows = flow.rows_read.get(reports[place].batchId())
-            new.append(self._line(flow, report=reports[place].json(), rows=rows))
-        self._write(new[::-1])
-        flow.kept = newest.timestamp()
+            rows = flow.rows_read.get(reports[index].batchId())
+            lines.append(self._line(flow, report=reports[index].json(), rows=rows))
+        self._write(lines[::-1])
+        flow.journaled_timestamp = newest.timestamp()
 
     def _ending(self, flow: Flow) -> str:
         query = flow.query
@@ -70,15 +70,15 @@ class Progress:
             "id": str(query.id),
             "runId": str(query.runId),
             "timestamp": datetime.now(UTC).isoformat(),
-            # Else it ended between two batches, or Spark itself could not make one.
+            # None if the query ended between two batches, or Spark could not make one.
             "batchId": flow.batch if flow.error else None,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS],
         }
         return self._line(flow, ending=ending)
 
-    def _line(self, flow: Flow, **told: object) -> str:
+    def _line(self, flow: Flow, **values: object) -> str:
         generation = flow.generation
-        return json.dumps({"driver": self._driver, "flow": flow.table.flow, "generation": generation, **told})
+        return json.dumps({"driver": self._driver, "flow": flow.table.flow, "generation": generation, **values})
 
     def _write(self, lines: list[str]) -> None:
         self._journal.write(lines)
@@ -88,7 +88,7 @@ class Progress:
         try:
             work()
         except Exception as error:
-            # Of whatever kind: a flow must not end because nobody could write down how it does.
+            # Any kind of error: a flow must not fail because its progress cannot be journaled.
             if not self._is_failing:
                 print(f"sluice: query progress is not written down for now: {error}", file=sys.stderr, flush=True)
             self._is_failing = True

@@ -1,4 +1,4 @@
-"""What a driver may be asked to do beside its flows."""
+"""The interface of jobs that a driver runs next to its flows."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,14 +10,16 @@ from include.control.orders import Orders
 
 
 class SideJobs(Protocol):
-    """What a driver is asked to do beside its flows."""
+    """Jobs that a driver runs next to its flows."""
 
-    def turn(self, orders: Orders, leaves: bool) -> bool:
-        """Once a second: begin what is asked, or end it where the driver leaves; returns whether it is at work."""
+    def turn(self, orders: Orders, is_ending: bool) -> bool:
+        """Called every second: starts a requested job, or ends the current one if the driver ends. Returns whether one
+        runs.
+        """
 
     def end(self) -> None:
-        """Return when it can write nothing more, or end the driver."""
+        """Ends the current job; returns when it can no longer write, or halts the driver."""
 
 
-# Makes it, of the driver's session, its control database and its name.
+# Makes the side jobs from the driver's session, control database and name.
 MakeSideJobs = Callable[[SparkSession, Engine, str], SideJobs]

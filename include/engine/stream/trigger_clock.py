@@ -1,7 +1,7 @@
-"""Ends a query's wait between two triggers at any moment: Spark itself knows intervals only.
+"""Ends a query's wait between two triggers at any moment; Spark itself only has fixed intervals.
 
-The executor of a query's triggers waits on a clock of its own. A clock that stands still takes its place, and is
-advanced when the next trigger is to begin. This module alone names what it needs of Spark's internals.
+Spark's `ProcessingTimeExecutor` waits on a clock. This module replaces the clock by one that stands still, and advances
+it when the next trigger is due. No other module uses these internals of Spark.
 """
 
 from py4j.java_gateway import JavaObject
@@ -15,39 +15,42 @@ MANUAL_CLOCK = "org.apache.spark.util.ManualClock"
 
 
 class TriggerClock:
-    """Of one query, whose trigger was given to Spark with this interval."""
+    """The clock of one query, which runs with `ProcessingTime(interval_seconds)`."""
 
     def __init__(self, clock: JavaObject, interval_seconds: float) -> None:
         self._clock = clock
         self._interval_ms = max(1, int(interval_seconds * 1000))
 
     def fire(self) -> None:
-        """Begin the next trigger at once, or right after the one that runs. Asked twice meanwhile, it begins once."""
+        """Starts the next trigger at once, or right after the current one. Two calls during one trigger start
+        one more.
+        """
         self._clock.advance(self._interval_ms)
 
 
 def unexpected(spark: SparkSession) -> str | None:
-    """What of Spark's internals is not as this module expects it; None where all is."""
+    """Returns a sentence about what differs in Spark's internals; None if nothing does."""
     if not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(MANUAL_CLOCK):
         return f"this Spark has no {MANUAL_CLOCK}"
     try:
-        found = _class(spark, EXECUTOR).getDeclaredField(FIELD).getType().getName()
+        clock_class = _class(spark, EXECUTOR).getDeclaredField(FIELD).getType().getName()
     except Py4JError:
         return f"this Spark has no field '{FIELD}' in {EXECUTOR}"
-    return None if found == CLOCK else f"the field '{FIELD}' of {EXECUTOR} is of {found}"
+    return None if clock_class == CLOCK else f"the field '{FIELD}' of {EXECUTOR} is of {clock_class}"
 
 
 def take(spark: SparkSession, query: StreamingQuery, interval_seconds: float) -> TriggerClock | None:
-    """Put the query's triggers, which come at this interval by now, under a clock; None before they have begun.
+    """Replaces the clock of the query's triggers, whose interval is given in seconds. Returns None if they have not
+    begun.
 
-    The executor may already wait by its own clock: at most one interval, so that should be a short one.
+    The executor may be waiting on its own clock already, for one interval at most, so the interval should be short.
     """
     executor = query._jsq.streamingQuery().triggerExecutor()
     if executor is None:
         return None
     field = _class(spark, EXECUTOR).getDeclaredField(FIELD)
     field.setAccessible(True)
-    # It stands at a moment before the end of whatever wait begins from now on, at most one interval before.
+    # The new clock shows the present, so every later wait ends within one interval of it.
     clock = spark._jvm.org.apache.spark.util.ManualClock(spark._jvm.java.lang.System.currentTimeMillis())
     field.set(executor, clock)
     return TriggerClock(clock, interval_seconds)

@@ -1,4 +1,4 @@
-"""When the next trigger of a flow is due."""
+"""Decides when the next trigger of a flow is due."""
 
 import math
 import time
@@ -11,116 +11,119 @@ from include.engine.stream.trigger_clock import TriggerClock
 from include.settings import settings
 from include.spec import Delta, Table
 
-# The pauses of a topic or folder grow to this while nothing comes, twice as long each time: a look costs Spark 10 ms.
+# Pauses of a topic or folder without new records double up to this. Looking for new ones costs Spark 10 ms.
 IDLE_SECONDS = 4.0
-# A table whose log has not changed is asked all the same, so that the query shows that it lives.
+# An unchanged table is triggered at least this often, so that the query shows progress.
 UNCHANGED_SECONDS = 10.0
-# What a batch left unread, because it reached its limits, waits for the next commit so much longer than usual.
+# After a batch that reached its limits, a flow waits this many intervals for a commit before it reads the rest.
 REST_INTERVALS = 1.5
-# Until a query that starts can be asked for its clock.
+# How often a starting query is checked for its clock.
 TAKE_SECONDS = 0.2
-# What dates files ticks seldom, so the date of a log that changed just now may stay the same after another change.
+# The file system's clock is coarse: a log that changed just now may change again with the same time.
 FILE_CLOCK_SECONDS = 0.1
 
 
 @dataclass(eq=False)
-class Beat:
-    """When a flow was told to begin, and what came of it. Moments are those of the monotonic clock.
+class FlowTrigger:
+    """The trigger of one flow. Moments are those of the monotonic clock.
 
-    interval_seconds: in force now. batch_seconds: what its batches last, smoothed. busy_share: of its triggers, how
-    many found something to read. is_woken: its source has a commit since it was told. has_read: a batch has begun
-    since then. idle_seconds: its pause, as long as nothing comes. log_date: as `_log_date`, when it was told.
-    readers, writers: the flows of its driver that read its table, and that write what it reads.
+    interval_seconds: in force now. batch_seconds: running mean of batch durations. busy_share: share of triggers that
+    found rows. has_new_commit: the source has a commit since the last trigger. has_begun_batch: the last trigger has
+    begun a batch. idle_seconds: pause while no rows arrive. log_mtime_ns: of the source's log at the last trigger.
+    readers, writers: the driver's flows that read its table, and that write its source.
     """
 
     table: Table
     interval_seconds: float
     query: StreamingQuery | None = None
     clock: TriggerClock | None = None
-    readers: tuple["Beat", ...] = ()
-    writers: tuple["Beat", ...] = ()
+    readers: tuple["FlowTrigger", ...] = ()
+    writers: tuple["FlowTrigger", ...] = ()
     batch_seconds: float | None = None
     busy_share: float = 1.0
-    is_busy: bool = False
-    is_woken: bool = False
-    has_read: bool = True
+    is_running_batch: bool = False
+    has_new_commit: bool = False
+    has_begun_batch: bool = True
     began_at: float = 0.0
-    looked_at: float = 0.0
-    told_at: float = field(default_factory=time.monotonic)
+    checked_at: float = 0.0
+    fired_at: float = field(default_factory=time.monotonic)
     idle_seconds: float = 0.0
-    log_date: int | None = None
+    log_mtime_ns: int | None = None
 
     @property
     def root(self) -> pace.Root:
-        return pace.Root(self.table.interval_seconds, self.busy_share * self._round_seconds())
+        return pace.Root(self.table.interval_seconds, self.busy_share * self._round_seconds_with_readers())
 
-    def _round_seconds(self) -> float:
-        """Of its batch, and of those that it causes."""
-        return (self.batch_seconds or 0.0) + sum(reader._round_seconds() for reader in self.readers)
+    def _round_seconds_with_readers(self) -> float:
+        """Mean duration of its batch and of those that it causes."""
+        return (self.batch_seconds or 0.0) + sum(reader._round_seconds_with_readers() for reader in self.readers)
 
-    def adapt(self, of_roots: dict[str, float]) -> float:
-        """Set its interval by those of the roots; returns it."""
-        own = self.table.interval_seconds
+    def set_interval(self, root_intervals: dict[str, float]) -> float:
+        """Sets its interval from those of the roots, in seconds, and returns it."""
+        declared_seconds = self.table.interval_seconds
         if self.clock is None:
-            self.interval_seconds = own
+            self.interval_seconds = declared_seconds
         elif self.writers:
-            self.interval_seconds = max(own, min(writer.adapt(of_roots) for writer in self.writers))
+            self.interval_seconds = max(
+                declared_seconds, min(writer.set_interval(root_intervals) for writer in self.writers)
+            )
         else:
-            self.interval_seconds = of_roots[self.table.flow]
+            self.interval_seconds = root_intervals[self.table.flow]
         return self.interval_seconds
 
     def begin(self) -> None:
-        self.began_at, self.is_busy, self.has_read, self.idle_seconds = time.monotonic(), True, True, 0.0
+        self.began_at, self.is_running_batch = time.monotonic(), True
+        self.has_begun_batch, self.idle_seconds = True, 0.0
 
     def commit(self) -> None:
-        self.is_busy = False
+        self.is_running_batch = False
         self.batch_seconds = pace.smoothed(self.batch_seconds, time.monotonic() - self.began_at)
         for reader in self.readers:
-            reader.is_woken = True
+            reader.has_new_commit = True
 
     def due_at(self) -> float:
-        """When to look at it."""
-        if self.query is None or self.is_busy:
+        """Returns the moment at which to check it."""
+        if self.query is None or self.is_running_batch:
             return math.inf
         if self.clock is None:
-            return self.looked_at + TAKE_SECONDS
-        own = self.table.interval_seconds
-        if self.is_woken:
-            # Its own interval counts where it is the longer one: else the pauses of both would add up.
-            return self.began_at + (own if own > self._wakes_every() else 0.0)
-        if self.writers or (isinstance(self.table.source, Delta) and not self.has_read):
-            # It looks for what others than its driver commit.
-            return max(self.looked_at, self.began_at) + own
-        return self.told_at + max(self.interval_seconds, 0.0 if self.has_read else self.idle_seconds)
+            return self.checked_at + TAKE_SECONDS
+        declared_seconds = self.table.interval_seconds
+        if self.has_new_commit:
+            # A longer interval of its own applies. A shorter one does not: both pauses would add up.
+            return self.began_at + (declared_seconds if declared_seconds > self._source_interval() else 0.0)
+        if self.writers or (isinstance(self.table.source, Delta) and not self.has_begun_batch):
+            # Another driver or job may commit to its source.
+            return max(self.checked_at, self.began_at) + declared_seconds
+        return self.fired_at + max(self.interval_seconds, 0.0 if self.has_begun_batch else self.idle_seconds)
 
     def is_due(self) -> bool:
-        """Whether its next trigger is to begin, at this look."""
-        self.looked_at = now = time.monotonic()
-        if self.is_woken or not isinstance(self.table.source, Delta):
+        """Returns whether its next trigger is due. Notes the time of the check."""
+        self.checked_at = now = time.monotonic()
+        if self.has_new_commit or not isinstance(self.table.source, Delta):
             return True
-        if self.has_read and now > self.began_at + REST_INTERVALS * self._wakes_every():
+        if self.has_begun_batch and now > self.began_at + REST_INTERVALS * self._source_interval():
             return True
-        date = self._log_date()
-        return date is None or date != self.log_date or now > self.told_at + UNCHANGED_SECONDS
+        mtime_ns = self._log_mtime_ns()
+        return mtime_ns is None or mtime_ns != self.log_mtime_ns or now > self.fired_at + UNCHANGED_SECONDS
 
-    def tell(self) -> None:
-        """Begin its next trigger."""
+    def fire(self) -> None:
+        """Starts its next trigger."""
         assert self.clock
-        self.log_date = self._log_date()
-        self.busy_share = pace.smoothed(self.busy_share, float(self.has_read))
+        self.log_mtime_ns = self._log_mtime_ns()
+        self.busy_share = pace.smoothed(self.busy_share, float(self.has_begun_batch))
         self.idle_seconds = min(IDLE_SECONDS, max(2 * self.idle_seconds, self.interval_seconds))
-        self.told_at, self.is_woken, self.has_read = time.monotonic(), False, False
+        self.fired_at, self.has_new_commit, self.has_begun_batch = time.monotonic(), False, False
         self.clock.fire()
 
-    def _wakes_every(self) -> float:
+    def _source_interval(self) -> float:
         return min((writer.interval_seconds for writer in self.writers), default=0.0)
 
-    def _log_date(self) -> int | None:
-        """When the log that it reads had its last change, in nanoseconds; None where that cannot be told."""
+    def _log_mtime_ns(self) -> int | None:
+        """Returns when the source's log last changed, in nanoseconds since 1970; None if that is uncertain."""
         if not isinstance(self.table.source, Delta):
             return None
         try:
-            date = (settings().table_path(self.table.source.table) / "_delta_log").stat().st_mtime_ns
+            mtime_ns = (settings().table_path(self.table.source.table) / "_delta_log").stat().st_mtime_ns
         except OSError:
             return None
-        return date if time.time() - date / 1e9 > FILE_CLOCK_SECONDS else None
+        return mtime_ns if time.time() - mtime_ns / 1e9 > FILE_CLOCK_SECONDS else None

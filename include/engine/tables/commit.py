@@ -1,4 +1,4 @@
-"""The one function that writes a batch, idempotently and stamped."""
+"""Commits a batch to a Delta table: idempotently, and with metadata."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
-# By somebody whom no lock binds, an OPTIMIZE by hand, say. Not a conflict of transaction ids, which is the fence.
+# Conflicts with writers that take no locks, such as an OPTIMIZE by hand. Not with `txnVersion`, which is the fence.
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -36,12 +36,11 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class CommitMetadata:
-    """What every commit of a batch says of itself in Delta's `userMetadata`, as JSON.
+    """The metadata of every commit of a batch, as JSON in Delta's `userMetadata`.
 
-    source: which topic or table that is. source_from and source_to: the batch's place in it, as in the checkpoint.
-    rows: of a batch that was judged, how many of its rows went where, as `include.engine.batch.quality.RowCounts`.
-    newest: of a table with a watermark, the column's greatest time up to this batch, microseconds since 1970.
-    fast_path: whether `include.engine.fast_path` wrote it.
+    source: the topics or table. source_from and source_to: the batch's offsets, as in the checkpoint. rows: the batch's
+    `include.engine.batch.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
+    column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
     """
 
     flow: str
@@ -57,7 +56,9 @@ class CommitMetadata:
 
     @property
     def txn_app_id(self) -> str:
-        """Delta refuses a second write of the same (txnAppId, batch), so a reset checkpoint needs another id."""
+        """The flow's `txnAppId`. A reset checkpoint needs another: Delta skips a second write of the same (txnAppId,
+        batch).
+        """
         return txn_app_id(self.flow, self.generation)
 
 
@@ -65,13 +66,13 @@ def txn_app_id(flow: str, generation: int) -> str:
     return f"{flow}/{generation}"
 
 
-def commit(rows: DataFrame, table: Table, stamp: CommitMetadata, pruning: str = "true") -> None:
-    """Write the batch's rows into the table by its write mode, once, however often it is called.
+def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str = "true") -> None:
+    """Writes the batch's rows, with the table's columns, by its write mode. Repeating it changes nothing.
 
-    pruning: a SQL condition that every stored row with a key of this batch meets, so that other files stay unread.
+    pruning: a SQL condition that every stored row with a key of this batch meets, so that Delta skips other files.
     """
     spark = rows.sparkSession
-    with stamped(spark, asdict(stamp), once(stamp.txn_app_id, stamp.batch)):
+    with stamped(spark, asdict(metadata), once(metadata.txn_app_id, metadata.batch)):
         for tries_left in reversed(range(TRIES)):
             try:
                 if isinstance(table.write, Append):
@@ -82,7 +83,7 @@ def commit(rows: DataFrame, table: Table, stamp: CommitMetadata, pruning: str = 
             except CONFLICTS as conflict:
                 if not tries_left:
                     raise
-                print(f"sluice: {table.flow}: batch {stamp.batch} is written again: {conflict}", file=sys.stderr)
+                print(f"sluice: {table.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
 
 
 def append(rows: DataFrame, table: Table) -> None:
@@ -90,22 +91,22 @@ def append(rows: DataFrame, table: Table) -> None:
 
 
 def once(app_id: str, version: int) -> dict[str, str]:
-    """The settings under which a write happens once. A MERGE takes them from nowhere else."""
+    """Returns the session settings that make a write idempotent. MERGE has no writer options for them."""
     return {TXN_APP_ID: app_id, TXN_VERSION: str(version)}
 
 
 @contextmanager
-def stamped(spark: SparkSession, stamp: dict[str, Any], conf: Mapping[str, int | str]) -> Iterator[None]:
-    """Commits of this session say this of themselves, under these settings. Each query has a session of its own."""
-    values = {USER_METADATA: json.dumps(stamp), **{key: str(value) for key, value in conf.items()}}
-    before = {key: spark.conf.get(key, None) for key in values}
+def stamped(spark: SparkSession, metadata: dict[str, Any], conf: Mapping[str, int | str]) -> Iterator[None]:
+    """Sets `userMetadata` and `conf` for commits of this session. Each query has its own session."""
+    values = {USER_METADATA: json.dumps(metadata), **{key: str(value) for key, value in conf.items()}}
+    previous = {key: spark.conf.get(key, None) for key in values}
     for key, value in values.items():
         spark.conf.set(key, value)
     try:
         yield
     finally:
-        for key, was in before.items():
-            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
+        for key, value in previous.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, ...], pruning: str) -> None:
@@ -120,44 +121,46 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
         .whenNotMatchedInsertAll()
     )
     if isinstance(table.source, Delta) and table.source.changes:
-        # A key goes when the last row of its source did. Its bucket was touched, so it was computed whole.
+        # A key ends with the last row of its source. Its bucket was touched, and therefore recomputed in full.
         merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
     merge.execute()
 
 
 def quarantine(
-    rows: DataFrame, table: Table, stamp: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
+    rows: DataFrame, table: Table, metadata: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
 ) -> None:
-    """Put this batch's broken rows into the quarantine.
+    """Writes this batch's broken rows into the quarantine.
 
-    may_be_replay: an earlier try may have left rows there, which these replace: all that is later than `last_commit`,
-    the generation and batch of the flow's newest commit. Looking for them costs more than the write, so it is done
-    only then.
+    may_be_replay: an earlier try may have left rows there, which these replace: all rows after `last_commit`, the
+    generation and batch of the flow's newest commit. Looking for them costs more than the write.
     """
-    writer = of_batch(rows, asdict(stamp)).write.format("delta").option("userMetadata", json.dumps(asdict(stamp)))
+    writer = of_batch(rows, asdict(metadata)).write.format("delta").option("userMetadata", json.dumps(asdict(metadata)))
     if may_be_replay:
-        number, batch = last_commit or (0, 0)
-        later = f"_flow = '{stamp.flow}' AND (_generation > {number} OR _generation = {number} AND _batch > {batch})"
+        generation, batch = last_commit or (0, 0)
+        later = (
+            f"_flow = '{metadata.flow}' AND "
+            f"(_generation > {generation} OR _generation = {generation} AND _batch > {batch})"
+        )
         writer = writer.mode("overwrite").option("replaceWhere", later)
     else:
         writer = writer.mode("append")
     writer.save(str(settings().table_path(table.quarantine)))
 
 
-def of_batch(rows: DataFrame, stamp: dict[str, Any]) -> DataFrame:
-    """Broken rows as the quarantine keeps them of a batch. stamp: as `CommitMetadata`."""
-    columns = {name: F.lit(value) for name, value in quarantine_columns(stamp).items()}
+def of_batch(rows: DataFrame, metadata: dict[str, Any]) -> DataFrame:
+    """Returns `rows` plus the quarantine's columns about the batch. metadata: the fields of `CommitMetadata`."""
+    columns = {name: F.lit(value) for name, value in quarantine_columns(metadata).items()}
     for name in ("_batch", "_replay"):
         columns[name] = columns[name].cast("bigint")
     return rows.withColumns(columns)
 
 
-def quarantine_columns(stamp: dict[str, Any]) -> dict[str, Any]:
-    """What the quarantine keeps of the batch beside each broken row."""
+def quarantine_columns(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Returns the quarantine's columns about the batch, with their values."""
     return {
-        "_flow": stamp["flow"],
-        "_generation": stamp["generation"],
-        "_batch": stamp["batch"],
-        "_source": json.dumps(stamp["source_to"]),
+        "_flow": metadata["flow"],
+        "_generation": metadata["generation"],
+        "_batch": metadata["batch"],
+        "_source": json.dumps(metadata["source_to"]),
         "_replay": None,
     }

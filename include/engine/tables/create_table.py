@@ -1,4 +1,4 @@
-"""Creates the Delta tables that the declarations describe."""
+"""Creates Delta tables from their declarations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,27 +15,27 @@ from include.settings import settings
 from include.spec import Append, Files, Table
 
 PROPERTIES = {
-    # Cleaning the log inside a writer could take a version that some stream has yet to read.
+    # A writer's log clean-up could delete a version that a stream has yet to read.
     "delta.enableExpiredLogCleanup": "false",
 }
 
-# Delta replays the log in Spark for each checkpoint, which costs as much as ten small batches of the fast path. Spark's
-# own writers replay it for each batch, so their tables stay with a checkpoint every tenth commit, Delta's default.
+# Delta replays the log in Spark for each checkpoint, at the cost of ten small batches of the fast path. Spark's own
+# writers replay it for each batch, so their tables keep Delta's default of ten commits.
 SELDOM_CHECKPOINTS = {"delta.checkpointInterval": "100"}
 
-# Delta wants its log to be kept for at least as long as deleted files. Sluice cleans it itself, by what is needed.
+# Delta requires the log to be kept at least as long as deleted files. Sluice cleans the log itself, in windows.
 LOG_SECONDS = 30 * 86_400
 
-# By which rows as Kafka delivers them are looked for.
+# Columns by which Kafka records are looked up.
 KAFKA_PLACE = ("timestamp", "partition", "offset")
 
-# The way out where what is declared cannot follow from what is stored.
+# The remedy when a stored table cannot be changed to its declaration.
 ANEW = "make all of it anew (jobs/backfill.py --full)"
 
-# How a statement that replaces a table calls its rows.
+# The temporary view in a statement that replaces a table.
 NEW = "_new_rows"
 
-# What a quarantined row carries beside its own columns.
+# Columns of a quarantine in addition to those of its table.
 QUARANTINE_SCHEMA = """
     _rules ARRAY<STRING> COMMENT 'the expectations it broke',
     _flow STRING COMMENT 'the flow that read it',
@@ -45,7 +45,7 @@ QUARANTINE_SCHEMA = """
     _replay BIGINT COMMENT 'the replay that is about to put the row into the table'
 """
 
-# What it carries where it is a file that could not be read.
+# Columns of the quarantine of a table of files: one row for each unreadable file.
 FILE_SCHEMA = """
     _filename STRING COMMENT 'the file, below the folder of the source',
     length BIGINT COMMENT 'its bytes, NULL where it was gone',
@@ -55,7 +55,9 @@ FILE_SCHEMA = """
 
 
 def retention(seconds: float) -> dict[str, str]:
-    """The properties by which VACUUM keeps what was deleted in the last `seconds`; it obeys nothing else."""
+    """Returns the properties by which VACUUM keeps files deleted in the last `seconds`. VACUUM ignores anything
+    else.
+    """
     return {
         "delta.deletedFileRetentionDuration": f"interval {math.ceil(seconds)} seconds",
         "delta.logRetentionDuration": f"interval {max(math.ceil(seconds), LOG_SECONDS)} seconds",
@@ -63,43 +65,43 @@ def retention(seconds: float) -> dict[str, str]:
 
 
 def _properties(table: Table) -> dict[str, str]:
-    """Those of the table and of its quarantine."""
+    """Returns the properties of the table and of its quarantine."""
     return PROPERTIES | retention(table.maintain.retention_seconds) | (SELDOM_CHECKPOINTS if path.suits(table) else {})
 
 
 def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | None = None) -> None:
-    """Create the table, and its quarantine where it needs one; existing ones get the columns they lack.
+    """Creates the table and its quarantine if it needs one; adds missing columns to existing ones.
 
-    alter: what runs a statement that changes a stored table; by default the session, which is right for whoever has
-    the table to himself. Raises Broken where what is stored cannot become what is declared.
+    alter: runs the DDL for a stored table. By default the session runs it, which suits callers that hold the table
+    alone. Raises Broken if the stored table cannot be changed to its declaration.
     """
     alter = alter or (lambda statement: spark.sql(statement))
     properties = _properties(table)
     if isinstance(table.write, Append):
-        # Bronze keeps what arrived; of other tables a backfill replaces rows.
+        # Rows of bronze never change; backfills replace rows of other tables.
         properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
     schema = StructType.fromDDL(table.schema)
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
-        # So that the payload is not searched for its smallest and greatest value.
+        # Keeps statistics of the payload, which are useless, from being computed.
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = isinstance(table.source, Files)
-    said = {**properties, **table_properties.properties(table)}
+    declared_properties = {**properties, **table_properties.properties(table)}
     if settings().is_stored(table.name):
         if not table_properties.is_followed(table, schema, properties, may_have_more=is_of_files):
             _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
             table_properties.follow(spark, table, properties, alter)
     else:
-        _create(spark, table.name, schema, table.comment, said, table.cluster_by, table.partition_by)
-    # One that is there stays in use: a batch that is tried again may have left rows in it by other rules than today's.
+        _create(spark, table.name, schema, table.comment, declared_properties, table.cluster_by, table.partition_by)
+    # An existing quarantine stays in use: an earlier try of a batch may have left rows in it under other rules.
     if table.has_quarantine or settings().is_stored(table.quarantine):
         create_quarantine(spark, table, alter)
 
 
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
-    """The same for its quarantine alone."""
+    """Creates the quarantine alone, or adds missing columns to it."""
     is_of_files = isinstance(table.source, Files)
-    kept = StructType.fromDDL(FILE_SCHEMA if is_of_files else table.schema)
-    schema = StructType(kept.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields)
+    table_columns = StructType.fromDDL(FILE_SCHEMA if is_of_files else table.schema)
+    schema = StructType(table_columns.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields)
     if settings().is_stored(table.quarantine):
         if not table_properties.has_columns(settings().table_path(table.quarantine), schema):
             _evolve(spark, table.quarantine, schema, alter)
@@ -109,16 +111,16 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
 
 
 def replace(rows: DataFrame, table: Table) -> None:
-    """Make these rows all that the table holds, with schema, layout and properties as declared, in one commit.
+    """Replaces all rows of the table by these, with declared schema, layout and properties, in one commit.
 
-    Not by `create` and an overwrite: between the two, a reader would see it empty.
+    Between `create` and an overwrite, a reader would see an empty table.
     """
     schema = StructType.fromDDL(table.schema)
     properties = _properties(table) | table_properties.properties(table)
     pairs = ", ".join(
         f"{table_properties.literal(key)} = {table_properties.literal(value)}" for key, value in properties.items()
     )
-    # The writer of a DataFrame cannot cluster a Delta table.
+    # DataFrameWriter cannot cluster a Delta table.
     layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
     columns = ", ".join(f"`{name}`" for name in table.cluster_by or table.partition_by)
     rows.to(schema).createOrReplaceTempView(NEW)
@@ -140,9 +142,9 @@ def _evolve(
     alter: Callable[[str], object],
     may_have_more: bool = False,
 ) -> None:
-    """Add the columns that are declared and not stored; rows written before have NULL there. Raises Broken.
+    """Adds declared columns that are not stored; older rows hold NULL there. Raises Broken.
 
-    may_have_more: columns that nobody declared, which files brought.
+    may_have_more: undeclared columns, which files have added, may stay.
     """
     register(spark, name)
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
@@ -153,16 +155,16 @@ def _evolve(
             "SCHEMA_CHANGED",
         )
     for field in schema:
-        kind = field.dataType.simpleString()
-        if stored.get(field.name, kind) != kind:
+        type_ = field.dataType.simpleString()
+        if stored.get(field.name, type_) != type_:
             raise Broken(
                 f"{name}: column '{field.name}' is stored as {stored[field.name].upper()} and declared "
-                f"{kind.upper()}: declare it as it is stored, and the new type as a column of its own, or {ANEW}",
+                f"{type_.upper()}: declare it as it is stored, and the new type as a column of its own, or {ANEW}",
                 "SCHEMA_CHANGED",
             )
-    new = StructType([field for field in schema if field.name not in stored])
-    if new:
-        alter(f"ALTER TABLE {name} ADD COLUMNS ({new.toDDL()})")
+    new_columns = StructType([field for field in schema if field.name not in stored])
+    if new_columns:
+        alter(f"ALTER TABLE {name} ADD COLUMNS ({new_columns.toDDL()})")
 
 
 def _create(
@@ -174,8 +176,8 @@ def _create(
     cluster_by: Sequence[str] = (),
     partition_by: Sequence[str] = (),
 ) -> None:
-    where = settings().table_path(name)
-    builder = DeltaTable.createIfNotExists(spark).location(str(where)).comment(comment).addColumns(schema)
+    location = settings().table_path(name)
+    builder = DeltaTable.createIfNotExists(spark).location(str(location)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)
     if cluster_by:

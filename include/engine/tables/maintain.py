@@ -1,4 +1,4 @@
-"""What is done to a stored table while nobody else writes it: compaction, VACUUM, a shorter log."""
+"""Maintenance of a stored table that nobody else writes meanwhile: OPTIMIZE and VACUUM."""
 
 import os
 from urllib.parse import unquote
@@ -14,36 +14,36 @@ from include.settings import settings
 
 SMALLER_THAN = "spark.databricks.delta.optimize.minFileSize"
 TARGET = "spark.databricks.delta.optimize.maxFileSize"
-# Of a clustered table: what a group of files that were clustered together holds when it is left alone.
+# ZCube sizes of a clustered table: at the first one OPTIMIZE leaves a group of clustered files alone.
 CLOSED_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold"
 FULL_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-# By default VACUUM is not to be found in the table's history.
+# By default VACUUM leaves no entry in the table's history.
 LOGGING = "spark.databricks.delta.vacuum.logging.enabled"
-# The default plans 10,000 tasks to list a handful of directories.
+# By default listing a few directories takes 10,000 tasks.
 LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
-def compact(spark: SparkSession, name: str, step: Step, stamp: dict[str, object]) -> None:
-    """Make few files of many, as planned, in one commit that changes no row."""
+def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, object]) -> None:
+    """Merges small files into large ones, as planned, in one commit that changes no row."""
     sizes = {SMALLER_THAN: step.numbers["smaller_than_bytes"], TARGET: step.numbers["target_bytes"]}
     if cube_bytes := step.numbers.get("cube_bytes"):
         sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
-    with commit.stamped(spark, stamp, sizes):
+    with commit.stamped(spark, metadata, sizes):
         if not step.partitions and not cube_bytes and settings().fast_path:
             try:
                 compaction.compact(spark, name, sizes[SMALLER_THAN], sizes[TARGET])
                 return
             except Refused as reason:
                 print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
-        wanted = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
+        optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:
-            wanted = wanted.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))
-        wanted.executeCompaction()
+            optimize = optimize.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))
+        optimize.executeCompaction()
 
 
 def _predicate(directory: str) -> str:
-    """A partition's directory, such as `day=2026-03-01/country=de`, as a SQL condition."""
+    """Returns a partition's directory, such as `day=2026-03-01/country=de`, as a SQL condition."""
     terms = []
     for part in directory.split("/"):
         column, _, value = part.partition("=")
@@ -52,12 +52,12 @@ def _predicate(directory: str) -> str:
     return " AND ".join(terms)
 
 
-def vacuum(spark: SparkSession, name: str, retention_seconds: float, stamp: dict[str, object]) -> None:
-    """Delete the files that no version of the last `retention_seconds` needs."""
-    path, wanted = settings().table_path(name), create_table.retention(retention_seconds)
-    with commit.stamped(spark, stamp, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
+def vacuum(spark: SparkSession, name: str, retention_seconds: float, metadata: dict[str, object]) -> None:
+    """Deletes the files that no version of the last `retention_seconds` needs."""
+    path, properties = settings().table_path(name), create_table.retention(retention_seconds)
+    with commit.stamped(spark, metadata, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
         stored = DeltaTable.forPath(spark, str(path)).detail().first()["properties"]
-        if any(stored.get(key) != value for key, value in wanted.items()):
-            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        if any(stored.get(key) != value for key, value in properties.items()):
+            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
             spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
         spark.sql(f"VACUUM delta.`{path}`")

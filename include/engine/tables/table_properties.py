@@ -1,4 +1,4 @@
-"""Brings a stored table to what its file says of it: comments, owner, properties, clustering."""
+"""Changes a stored table to its declaration: comments, owner, properties, clustering."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,66 +17,67 @@ from include.spec import Table
 from include.validation.delta_sources import FEED
 
 OWNER, SET = "sluice.owner", "sluice.properties"
-# Once its changes are kept they are kept on: a reader that was away for a while would find a hole.
+# The change feed stays on once it is on: a gap would break its readers.
 FOR_GOOD = {FEED}
-# A full refresh that died has left it switched off.
+# A full refresh that died has left it off.
 ALWAYS = {"delta.appendOnly"}
-# A table that is older than the default gets it, too, unless somebody has set another value by hand.
+# Older tables get these defaults too, unless somebody has set another value by hand.
 WHERE_MISSING = {"delta.checkpointInterval"}
-# Delta keeps the columns in its log where delta-rs does not look.
+# The table feature of clustering. delta-rs does not read the clustering columns.
 CLUSTERING = "clustering"
-# Of a log, or a feature or type in it, that delta-rs does not know.
-UNREADABLE = (DeltaError, OSError, ValueError, KeyError, PySparkException)
+# Raised for a log, feature or type that delta-rs does not support.
+UNREADABLE_LOG_ERRORS = (DeltaError, OSError, ValueError, KeyError, PySparkException)
 
 
 def properties(table: Table) -> dict[str, str]:
-    """What its file sets, and in `sluice.properties` their names, so that one it no longer sets can be told."""
-    said = dict(table.properties)
+    """Returns the declared properties. `sluice.properties` holds their names, so that removed ones are recognized."""
+    declared = dict(table.properties)
     if table.owner:
-        said[OWNER] = table.owner
-    return {**said, SET: json.dumps(sorted(said))} if said else {}
+        declared[OWNER] = table.owner
+    return {**declared, SET: json.dumps(sorted(declared))} if declared else {}
 
 
-def is_followed(table: Table, schema: StructType, own: dict[str, str], may_have_more: bool) -> bool:
-    """Whether nothing differs in a table that is stored, told from its log alone; False also where that cannot tell.
+def is_followed(table: Table, schema: StructType, defaults: dict[str, str], may_have_more: bool) -> bool:
+    """Whether the stored table matches its declaration, by its log alone; False also if the log cannot tell.
 
-    schema: as it is declared. own: the properties it has where its file says nothing. may_have_more: stored columns
-    that nobody declared. Spark's own look at a table takes seconds in a JVM that has just started.
+    schema: as declared. defaults: properties without a declaration. may_have_more: undeclared columns may be stored.
+    Reading the log takes milliseconds, whereas Spark in a new JVM takes seconds.
     """
     try:
         log = Log(str(settings().table_path(table.name)))
-        metadata, was = log.metadata(), _columns(_schema(log))
+        metadata, stored_columns = log.metadata(), _columns(_schema(log))
         is_clustered = CLUSTERING in (log.protocol().writer_features or [])
-        changes = _changes(table, own, metadata.configuration, metadata.description or "")
-    except UNREADABLE:
+        changes = _changes(table, defaults, metadata.configuration, metadata.description or "")
+    except UNREADABLE_LOG_ERRORS:
         return False
-    wanted = _columns(schema)
+    declared_columns = _columns(schema)
     return (
         not any(changes)
-        and {name: column for name, column in was.items() if name in wanted or not may_have_more} == wanted
+        and {name: column for name, column in stored_columns.items() if name in declared_columns or not may_have_more}
+        == declared_columns
         and list(metadata.partition_columns) == list(table.partition_by)
         and not (table.cluster_by or is_clustered)
     )
 
 
 def has_columns(path: Path, schema: StructType) -> bool:
-    """Whether the stored table has these columns and no others; False also where its log alone cannot tell."""
+    """Whether the stored table has exactly these columns; False also if its log cannot tell."""
     try:
         stored = _types(_schema(Log(str(path))))
-    except UNREADABLE:
+    except UNREADABLE_LOG_ERRORS:
         return False
     return stored == _types(schema)
 
 
-def follow(spark: SparkSession, table: Table, own: dict[str, str], alter: Callable[[str], object]) -> None:
-    """Alter what differs in a table that is stored. own: the properties it has where its file says nothing.
+def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: Callable[[str], object]) -> None:
+    """Alters what differs between the stored table and its declaration. defaults: properties without a declaration.
 
-    alter: runs the statements. Raises Broken where it is partitioned otherwise.
+    alter: runs the statements. Raises Broken if the table is partitioned differently.
     """
     stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
     detail = stored.detail().first()
     _check_partitioning(table, detail["partitionColumns"])
-    _set_properties(table, own, detail["properties"], detail["description"] or "", alter)
+    _set_properties(table, defaults, detail["properties"], detail["description"] or "", alter)
     _comment_columns(table, stored.toDF().schema, alter)
     if list(detail["clusteringColumns"]) != list(table.cluster_by):
         columns = ", ".join(f"`{name}`" for name in table.cluster_by)
@@ -102,44 +103,44 @@ def _types(schema: StructType) -> dict[str, str]:
 
 
 def _columns(schema: StructType) -> dict[str, tuple[str, str]]:
-    """By name, type and comment."""
+    """Returns type and comment of each column."""
     return {field.name: (field.dataType.simpleString(), field.metadata.get("comment", "")) for field in schema}
 
 
 def _changes(
-    table: Table, own: dict[str, str], stored: dict[str, str], comment: str
+    table: Table, defaults: dict[str, str], stored: dict[str, str], comment: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Those to set, by name, and the names of those to take away."""
+    """Returns the properties to set, and the names of those to unset."""
     set_before = json.loads(stored.get(SET, "[]"))
-    defaults = {*set_before, *ALWAYS, *(WHERE_MISSING - stored.keys())}
-    wanted = {key: own[key] for key in defaults if key in own} | properties(table)
-    changed = {key: value for key, value in wanted.items() if stored.get(key) != value}
+    keys = {*set_before, *ALWAYS, *(WHERE_MISSING - stored.keys())}
+    declared = {key: defaults[key] for key in keys if key in defaults} | properties(table)
+    to_set = {key: value for key, value in declared.items() if stored.get(key) != value}
     if comment != table.comment:
-        changed["comment"] = table.comment
-    return changed, sorted({*set_before, SET} & set(stored) - set(wanted) - FOR_GOOD)
+        to_set["comment"] = table.comment
+    return to_set, sorted({*set_before, SET} & set(stored) - set(declared) - FOR_GOOD)
 
 
 def _set_properties(
-    table: Table, own: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
+    table: Table, defaults: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
 ) -> None:
-    changed, gone = _changes(table, own, stored, comment)
+    changed, removed = _changes(table, defaults, stored, comment)
     if changed:
         pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in changed.items())
         alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
-    if gone:
-        names = ", ".join(literal(key) for key in gone)
+    if removed:
+        names = ", ".join(literal(key) for key in removed)
         alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 
 
 def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], object]) -> None:
-    was = {field.name: field.metadata.get("comment", "") for field in stored}
+    stored_comments = {field.name: field.metadata.get("comment", "") for field in stored}
     for field in StructType.fromDDL(table.schema):
         comment = field.metadata.get("comment", "")
-        if was.get(field.name, "") != comment:
+        if stored_comments.get(field.name, "") != comment:
             alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {literal(comment)}")
 
 
 def literal(value: str) -> str:
-    """As a SQL literal."""
+    """Quotes a string as a SQL literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

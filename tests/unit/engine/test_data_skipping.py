@@ -31,7 +31,7 @@ def test_spans_begin_and_end_at_buckets_that_were_asked_for(numbers, width, most
 
 @given(st.sets(st.integers(-1_000_000, 1_000_000), max_size=200), WIDTHS)
 def test_with_room_for_all_spans_hold_the_buckets_and_nothing_else(numbers, width):
-    found = spans((number * width for number in numbers), width, most=200)
+    found = spans((number * width for number in numbers), width, limit=200)
     covered = {start for begin, end in found for start in range(begin, end, width)}
     assert covered == {number * width for number in numbers}
 
@@ -42,7 +42,7 @@ def test_neighbours_become_one_span_whose_end_is_not_in_it():
 
 
 def test_where_there_are_too_many_the_nearest_are_joined():
-    assert spans([0, 120, 10_000_020], 60, most=2) == [(0, 180), (10_000_020, 10_000_080)]
+    assert spans([0, 120, 10_000_020], 60, limit=2) == [(0, 180), (10_000_020, 10_000_080)]
 
 
 def test_a_condition_is_about_its_column_and_has_a_term_for_rows_without_a_time():
