@@ -241,7 +241,7 @@ def test_a_flow_crosses_to_spark_and_back_with_the_size_of_its_batches(arrive, r
     # It begins with a snapshot, in which the first minute is whole.
     assert batches(gold.name) == [False, False, True]
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, *[62] * 6, 64]
-    assert [row["readings"] for row in rows_of(gold.name)] == [8]
+    assert sorted(row["readings"] for row in rows_of(gold.name)) == [1, 7]
     assert verify.verify(silver).batches == 3
 
 
@@ -257,7 +257,7 @@ def test_a_flow_whose_batches_are_large_from_the_first_on_finds_out_how_long_its
     run_once(silver)
     assert batches(silver.name) == [False, False, True, True]
     assert len(rows_of(silver.name)) == 120
-    assert verification.verify(silver).batches == 4
+    assert verify.verify(silver).batches == 4
 
 
 def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):

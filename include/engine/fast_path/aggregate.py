@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from include.engine.batch import data_skipping, table_rows
+from include.engine.batch import data_skipping, table_rows, tuning
 from include.engine.fast_path import data_file, table_at_version
 from include.engine.fast_path.features import Refused
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
@@ -26,7 +26,6 @@ from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
-MOST_BUCKET_ROWS = 50_000
 MOST_SOURCE_ROWS = 200_000
 MOST_REPLACED_BYTES = 32_000_000
 # Most rows of other buckets that share a file with those of a batch. More get a separate file, which the next batches
@@ -93,10 +92,10 @@ class Aggregator:
         columns = self._needed_columns(spark, pa.schema(source.schema()).names)
         spans = _spans(starts, bucket.unit)
         rows = table_at_version.read(
-            self._source, source, bucket.of, spans, None in starts, columns, MOST_BUCKET_ROWS + 1
+            self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1
         )
-        if len(rows) > MOST_BUCKET_ROWS:
-            raise Refused(f"its buckets hold more than {MOST_BUCKET_ROWS:,} rows")
+        if len(rows) > MOST_SOURCE_ROWS:
+            raise Refused(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
         return rows
 
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
@@ -109,6 +108,7 @@ class Aggregator:
 
     def _aggregate(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
         """Computes the aggregate of these source rows."""
+        tuning.tune(spark, len(rows))
         # As one Arrow batch: Spark takes an empty batch between others for the end, and ignores what follows.
         frame = spark.createDataFrame(rows.combine_chunks()).coalesce(1)
         return table_rows.aggregated(frame, self._table, self._write).toArrow()

@@ -25,11 +25,12 @@ from include.spec import Append, Kafka, Replace, Table, Upsert
 
 MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
-# Most records of a raw topic in a batch; they go to one file unchanged.
-MOST_LOCAL_RECORDS = 2_000_000
+# Most records of a raw topic in a batch, which go to one file unchanged: with Spark's cores in this process, and on a
+# cluster, where they read in parallel.
+MOST_LOCAL_RECORDS, MOST_REMOTE_RECORDS = 2_000_000, 10_000
 # Assumed before the first batch shows the size of the rows.
 BYTES_PER_ROW = 64_000
-# Of rows in memory against their compressed files, much rather than little.
+# The size of rows in memory, relative to their compressed files. A high estimate.
 BYTES_PER_STORED_BYTE = 30
 
 
@@ -79,7 +80,6 @@ class FastPath:
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._topics = TopicReader(settings().kafka) if takes_records else None
-        # On a cluster the executors, which Spark uses, have more cores than the driver.
         is_local = spark.sparkContext.master.startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
@@ -124,21 +124,28 @@ class FastPath:
             tuning.tune(rows.sparkSession, expected_rows=0)
             assert self._appender
             return Written(self._appender.append(self._topics.read(reads.ranges), metadata), newest)
-        if reads.rows > MOST_ROWS or reads.rows * self._bytes_per_row > MOST_BYTES:
-            raise TooLarge(f"{reads.rows} rows")
-        tuning.tune(rows.sparkSession, reads.rows)
         if self._aggregator:
+            # It reads the rows of its buckets itself, and limits their number.
             self._aggregator.write(rows.sparkSession, reads.files, metadata)
             return Written(reads.rows, newest)
         assert self._appender
-        self._require_small(read)
-        tuning.tune(rows.sparkSession, read.rows)
+        self._require_small(reads)
+        tuning.tune(rows.sparkSession, reads.rows)
         if prepare.is_raw(self._table):
             return Written(self._appender.append([self._to_arrow(rows)], metadata), newest)
         if not is_prepared:
             rows = prepare.with_violations(rows, self._table, watermark.rules_of(self._table, newest))
         written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
         return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
+
+    def _require_small(self, reads: source.Reads) -> None:
+        if reads.rows > MOST_ROWS:
+            raise TooLarge(f"{reads.rows} rows")
+        expected_bytes = reads.rows * self._bytes_per_row
+        if min(expected_bytes, BYTES_PER_STORED_BYTE * reads.bytes if reads.files else expected_bytes) > MOST_BYTES:
+            # Spark's writers do not measure rows. Without this, a flow whose first batch is large would always use them.
+            self._bytes_per_row /= 2
+            raise TooLarge(f"{reads.rows} rows of unknown size")
 
     def _to_arrow(self, rows: DataFrame) -> pa.Table:
         try:

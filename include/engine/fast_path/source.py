@@ -18,7 +18,9 @@ MOST_VERSIONS = 200
 
 @dataclass(frozen=True)
 class Reads:
-    """rows: an upper bound. files: those of a stored source that hold the rows. ranges: offset ranges of topics."""
+    """rows: an upper bound. files: those of a stored source that hold the rows. bytes: their total size on disk.
+    ranges: offset ranges of topics.
+    """
 
     rows: int
     bytes: int = 0
