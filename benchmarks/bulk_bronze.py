@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from benchmarks import readings
 from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, found, in_turn
+from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating
 from benchmarks.sluice_job import TABLES
 from include.errors import report
 from include.local.broker import create_topic
@@ -66,10 +66,10 @@ def main() -> None:
             shutil.rmtree(engine.home)
             return spent
 
-        spent = in_turn({name: partial(without_start, partial(run, name)) for name in PEERS}, arguments.rounds)
+        spent = run_alternating({name: partial(without_start, partial(run, name)) for name in PEERS}, arguments.rounds)
     title = f"Kafka to bronze, {arguments.count:,} records of {BYTES} bytes"
     cpu = {name: cpu_figure(blocks, arguments.count / 1e6) for name, blocks in spent.items()}
-    found(
+    record(
         Row(title, "CPU-s per million", cpu),
         Row(f"{title}: at rest", "MB", {name: Figure((size,)) for name, size in sizes.items()}),
     )

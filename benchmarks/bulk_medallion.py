@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from benchmarks.bulk_bronze import MUCH, fill, without_start
 from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Row, Spent, cpu_figure, found, in_turn, together
+from benchmarks.measure import OURS, Row, Spent, cpu_figure, record, run_alternating, together
 from benchmarks.sluice_job import TABLES
 from include.errors import report
 
@@ -58,9 +58,9 @@ def main() -> None:
             shutil.rmtree(engine.home)
             return together(spent)
 
-        blocks = in_turn({name: partial(without_start, partial(run, name)) for name in JOBS}, arguments.rounds)
+        blocks = run_alternating({name: partial(without_start, partial(run, name)) for name in JOBS}, arguments.rounds)
     cpu = {name: cpu_figure(spent, arguments.count / 1e6) for name, spent in blocks.items()}
-    found(Row(f"Kafka to gold, {arguments.count:,} readings", "CPU-s per million", cpu))
+    record(Row(f"Kafka to gold, {arguments.count:,} readings", "CPU-s per million", cpu))
 
 
 if __name__ == "__main__":

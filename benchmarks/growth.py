@@ -34,10 +34,10 @@ LOGS = 2 * (10 + 8)
 WORDS = "it reads what its source holds now, then stops; docs/runbooks/broken.md says what to do next " * 2
 
 
-def a_day(connection: Connection, at: float) -> None:
+def insert_day(connection: Connection, at: float) -> None:
     """Insert the records of a day: each flow has an hourly schedule, and each table has an hourly window."""
     audit = {"action": "catch up", "reason": WORDS, "result": WORDS, "at": at}
-    rows = [{**audit, "who": schedule.WHO, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
+    rows = [{**audit, "who": schedule.REQUESTER, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
     connection.execute(insert(audits), rows * 24 + [{**rows[0], "who": "ada"}] * 50)
     window = {"state": "skipped", "who": "maintain", "why": WORDS, "planned_at": at}
     planned_windows = [{**window, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
@@ -53,7 +53,7 @@ def control(days: int) -> int:
     engine, begin = database.connect(settings().control_url), time.time()
     for day in range(days):
         with database.transaction(engine) as connection:
-            a_day(connection, begin + day * DAY_SECONDS)
+            insert_day(connection, begin + day * DAY_SECONDS)
         cleanup.forget(engine, begin + (day + 1) * DAY_SECONDS)
     return size(settings().home, "control.db*")
 
@@ -62,7 +62,7 @@ def size(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.glob(pattern))
 
 
-def of_runs(template: dict[str, dict[str, Any]], first: int, runs: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def run_rows(template: dict[str, dict[str, Any]], first: int, runs: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The rows of supervisor runs, a minute apart. All are older than the retention."""
     newest = datetime.now(UTC) - timedelta(days=retention.AIRFLOW_DAYS, hours=1)
     for table, row in template.items():
@@ -87,9 +87,9 @@ def airflow(runs: int) -> int:
     metadata.reflect(engine)
     for round_number in range(3):
         with engine.begin() as connection:
-            for table, rows in of_runs(template_of(metadata, connection), round_number * runs + 1, runs):
+            for table, rows in run_rows(template_of(metadata, connection), round_number * runs + 1, runs):
                 connection.execute(insert(metadata.tables[table]), rows)
-        housekeeping.forget_airflow()
+        housekeeping.clean_airflow()
     return size(file.parent, "airflow.db*")
 
 

@@ -99,8 +99,8 @@ def prepare(engine: Engine, all_tables: list[Table]) -> None:
     for driver in {table.driver for table in all_tables}:
         flows = [table.flow for table in all_tables if table.driver == driver]
         holder = Holder.here(driver, os.getpid())
-        lease.acquire(engine, [lease.of_driver(driver), *flows], holder, HOUR_SECONDS)
-        orders.show_signs(engine, flows)
+        lease.acquire(engine, [lease.driver_lease(driver), *flows], holder, HOUR_SECONDS)
+        orders.report_progress(engine, flows)
     orders.fail(engine, [table.flow for table in all_tables[::9]], FAILURE)
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(intended_at=database.now(connection) - HOUR_SECONDS))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import readings
 from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, found, spend
+from benchmarks.measure import OURS, Figure, Row, Spent, record, spend
 from benchmarks.sluice_job import copies
 from include.errors import report
 from include.local.broker import create_topic
@@ -55,7 +55,7 @@ def main() -> None:
     shares = [100 * spent.cpu_seconds / spent.wall_seconds for spent in (single, many)]
     cpu = {OURS: Figure(((shares[1] - shares[0]) / added_flows,), is_flagged), APART: Figure((shares[0],), is_flagged)}
     memory = {OURS: Figure(((many_bytes - single_bytes) / added_flows / 1e6,)), APART: Figure((single_bytes / 1e6,))}
-    found(Row(title, "CPU, % of a core", cpu), Row(f"{title}: memory", "MB", memory))
+    record(Row(title, "CPU, % of a core", cpu), Row(f"{title}: memory", "MB", memory))
 
 
 if __name__ == "__main__":

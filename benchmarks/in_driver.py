@@ -34,7 +34,7 @@ from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, report
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import ROOT, settings
 
 NAME = "main"
@@ -56,7 +56,7 @@ def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
     lease_renewer = LeaseRenewer(
         engine, Holder.here(NAME, jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
     )
-    lease_renewer.take([lease.of_driver(NAME)])
+    lease_renewer.take([lease.driver_lease(NAME)])
     lease_renewer.start()
     orders.begin(engine, [MADE_AGAIN.name, BELOW.name], by_hand=False)
     # No table file declares these tables.
@@ -70,16 +70,16 @@ def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
 def streams_go() -> bool:
     # The table may not exist yet.
     with suppress(SluiceError):
-        return Log(settings().table_path(BELOW.name)).newest >= 5
+        return DeltaLog(settings().table_path(BELOW.name)).newest >= 5
     return False
 
 
 def in_driver(engine: Engine) -> float:
     """Seconds from the request to the commit. Returns when the readers are done, too."""
     began = time.time()
-    number = backfill_queue.ask(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
+    number = backfill_queue.request(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
     assert number
-    while not (status := backfill_queue.standing(engine, number)).is_done:
+    while not (status := backfill_queue.status(engine, number)).is_done:
         assert not status.failure, status.failure
         time.sleep(0.2)
     return committed_at(engine) - began
@@ -99,7 +99,7 @@ def committed_at(engine: Engine) -> float:
     """The commit time of the newest backfill of the table, in seconds since 1970."""
     backfill = backfills.newest(engine, MADE_AGAIN.name, 1)[0]
     path = settings().table_path(MADE_AGAIN.name)
-    assert Log(path).commit(backfill.version or 0).metadata["backfill"]["key"] == backfill.key
+    assert DeltaLog(path).commit(backfill.version or 0).metadata["backfill"]["key"] == backfill.key
     return (path / "_delta_log" / f"{backfill.version:020}.json").stat().st_mtime
 
 

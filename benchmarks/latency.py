@@ -27,7 +27,7 @@ from include.examples.producer import TOPIC
 from include.local.processes import Platform
 from include.readers import kafka_broker
 from include.readers.checkpoint import read_version
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 
 WARM_UP_SECONDS = 20
@@ -63,7 +63,7 @@ def batches(commits: Iterable[Commit], since: float) -> list[Commit]:
 
 
 def of_flow(table: str, since: float) -> list[Commit]:
-    return batches(Log(settings().table_path(table)).commits(), since)
+    return batches(DeltaLog(settings().table_path(table)).commits(), since)
 
 
 def latencies_seconds(begin: datetime, end: datetime) -> list[float]:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks import readings
 from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Row, cpu_figure, found, in_turn
+from benchmarks.measure import OURS, Row, cpu_figure, record, run_alternating
 from benchmarks.sluice_job import TABLES
 from benchmarks.small_batches import ROWS, Feed, warm_up
 from include.errors import report
@@ -59,7 +59,7 @@ def main() -> None:
     if arguments.small:
         arguments.commits, arguments.maintained, arguments.batches, arguments.rounds, arguments.warm = 300, 150, 2, 2, 2
     for layer in arguments.layer or TARGET_ROWS:
-        found(layer_row(layer, arguments))
+        record(layer_row(layer, arguments))
 
 
 def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
@@ -76,7 +76,7 @@ def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
                 lengthen(feed, sizes[name], TARGET_ROWS[layer], is_maintained=name == maintained_name)
                 warm_up(feed, arguments.warm)
             blocks = {name: partial(feed.spend, partial(feed.run, arguments.batches)) for name, feed in feeds.items()}
-            spent = in_turn(blocks, arguments.rounds)
+            spent = run_alternating(blocks, arguments.rounds)
         finally:
             for feed in feeds.values():
                 feed.engine.end()

@@ -83,18 +83,18 @@ def together(blocks: list[Spent]) -> Spent:
     return Spent(sum(spent.cpu_seconds for spent in blocks), wall_seconds, others)
 
 
-def quiet(block: Callable[[], Spent]) -> Spent:
+def run_undisturbed(block: Callable[[], Spent]) -> Spent:
     """Run the block. If other processes were busy, run it again, and return the less disturbed run."""
     first = block()
     return first if first.is_quiet else min(first, block(), key=lambda spent: spent.others)
 
 
-def in_turn(blocks: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, list[Spent]]:
+def run_alternating(blocks: Mapping[str, Callable[[], Spent]], rounds: int) -> dict[str, list[Spent]]:
     """Run each block once a round. The order alternates, because a later block finds warm caches."""
     spent: dict[str, list[Spent]] = {name: [] for name in blocks}
     for number in range(rounds):
         for name in list(blocks)[:: -1 if number % 2 else 1]:
-            spent[name].append(quiet(blocks[name]))
+            spent[name].append(run_undisturbed(blocks[name]))
     return spent
 
 
@@ -137,11 +137,11 @@ def cpu_figure(spent: list[Spent], units: float) -> Figure:
 
 
 # The results of all benchmarks of this process, for the table at the end.
-FOUND: list[Row] = []
+RECORDED_ROWS: list[Row] = []
 
 
-def found(*rows: Row) -> None:
-    FOUND.extend(rows)
+def record(*rows: Row) -> None:
+    RECORDED_ROWS.extend(rows)
     print("\n".join(table(rows)), flush=True)
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from benchmarks import readings
 from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, found, in_turn, spend
+from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating, spend
 from benchmarks.sluice_job import TABLES
 from include.errors import report
 from include.local.broker import create_topic
@@ -99,7 +99,7 @@ def layer_rows(layer: str, engines: list[Engine], kafka: str, arguments: argpars
             cold_figures[feed.engine.name] = cold(feed, arguments.cold)
             warm_up(feed, arguments.warm)
         blocks = {feed.engine.name: partial(feed.spend, partial(feed.run, arguments.batches)) for feed in feeds}
-        spent = in_turn(blocks, arguments.rounds)
+        spent = run_alternating(blocks, arguments.rounds)
     finally:
         for engine in engines:
             engine.end()
@@ -132,7 +132,7 @@ def main() -> None:
         arguments.batches, arguments.rounds, arguments.warm, arguments.cold = 2, 2, 2, 8
     for layer in arguments.layer or TABLES:
         with homes() as folder, broker(folder) as kafka:
-            found(*layer_rows(layer, engines_in(folder, kafka, arguments.root), kafka, arguments))
+            record(*layer_rows(layer, engines_in(folder, kafka, arguments.root), kafka, arguments))
 
 
 if __name__ == "__main__":

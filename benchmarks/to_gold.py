@@ -21,12 +21,12 @@ from deltalake import DeltaTable
 
 from benchmarks import readings
 from benchmarks.engine import Engine, broker, homes, place
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, found, spend
+from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, spend
 from benchmarks.sluice_job import TABLES
-from include.errors import Broken, report
+from include.errors import FlowBroken, report
 from include.local.broker import create_topic
 from include.readers import checkpoint
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 
 RATES = (20, 500, 5_000)
 STOCK = "stock, three jobs"
@@ -43,7 +43,7 @@ class Journal:
 
     def look(self) -> None:
         for number in checkpoint.numbers(self.path / "commits") - self.done.keys():
-            with suppress(FileNotFoundError, Broken):
+            with suppress(FileNotFoundError, FlowBroken):
                 at = (self.path / "commits" / str(number)).stat().st_mtime
                 self.done[number] = (at, place(checkpoint.end_offset(self.path, number)))
 
@@ -54,15 +54,15 @@ class Journal:
 
 
 @contextmanager
-def watched(journals: list[Journal]) -> Iterator[None]:
+def watch(journals: list[Journal]) -> Iterator[None]:
     stopped = threading.Event()
 
-    def watch() -> None:
+    def poll() -> None:
         while not stopped.wait(LOOK_SECONDS):
             for journal in journals:
                 journal.look()
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=poll)
     thread.start()
     try:
         yield
@@ -79,14 +79,14 @@ def first_reaching(batches: list[tuple[float, int]], end: int) -> float | None:
 
 def newest_version(path: Path, at: float) -> int:
     """The newest version of a table at a time in seconds since 1970."""
-    versions = Log(path).versions
+    versions = DeltaLog(path).versions
     files = [path / "_delta_log" / f"{version:020}.json" for version in versions]
     return max(
         (version for version, file in zip(versions, files, strict=True) if file.stat().st_mtime <= at), default=-1
     )
 
 
-def reached_gold(engine: Engine, journals: dict[str, Journal]) -> list[tuple[int, float]]:
+def gold_positions(engine: Engine, journals: dict[str, Journal]) -> list[tuple[int, float]]:
     """For each bronze batch, oldest first: its end position in the topic, and when its records reached gold."""
     reached = []
     for at, records in journals["bronze"].batches:
@@ -104,7 +104,7 @@ def latencies_seconds(engine: Engine, journals: dict[str, Journal], since: float
     """The sorted latencies of records that arrived between `since` and `until`. The topic has one partition."""
     table = DeltaTable(str(engine.table(TABLES["bronze"].name)))
     stored = table.to_pyarrow_table(columns=["offset", "timestamp"]).to_pylist()
-    reached = [(gold_at, records) for records, gold_at in reached_gold(engine, journals)]
+    reached = [(gold_at, records) for records, gold_at in gold_positions(engine, journals)]
     latencies = []
     for row in stored:
         arrived_at = row["timestamp"].timestamp()
@@ -149,7 +149,7 @@ def at_rates(engine: Engine, kafka: str, arguments: argparse.Namespace) -> dict[
     journals = {layer: Journal(engine.checkpoint(table.flow)) for layer, table in TABLES.items()}
     stream, spans = Stream(kafka, topic), {}
     try:
-        with watched(list(journals.values())):
+        with watch(list(journals.values())):
             start(engine, stream, topic)
             for rate in arguments.rate:
                 stream.send(rate, arguments.warm)
@@ -197,7 +197,7 @@ def main() -> None:
             Engine(STOCK, folder / "stock", "stock_job.py", kafka),
         ]
         measured = {engine.name: at_rates(engine, kafka, arguments) for engine in engines}
-        found(*rows(measured, arguments.rate))
+        record(*rows(measured, arguments.rate))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from include.engine.tables import maintain
 from include.errors import report
 from include.maintenance import plan as planning
 from include.maintenance.plan import OPTIMIZE, Facts
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance
 
@@ -67,7 +67,7 @@ def pauses(spark: SparkSession, count: int) -> None:
     lease_renewer = LeaseRenewer(
         engine, Holder.here("main", jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
     )
-    lease_renewer.take([lease.of_driver("main")])
+    lease_renewer.take([lease.driver_lease("main")])
     lease_renewer.start()
     orders.begin(engine, [WATCHED.name, OTHER.name], by_hand=False)
     # No table file declares these tables.
@@ -136,7 +136,7 @@ def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> 
     path = settings().table_path("bronze.scattered")
     for seed in range(files):
         write_deltalake(str(path), rows(rows_each + seed, seed), mode="append")
-    gigabytes = sum(file.bytes for file in Log(path).state.live) / 1e9
+    gigabytes = sum(file.bytes for file in DeltaLog(path).state.live) / 1e9
     variants = {measure.OURS: by_plan, "plain OPTIMIZE": by_optimize, "delta-rs": by_delta_rs}
     copy_numbers = itertools.count()
 
@@ -149,10 +149,10 @@ def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> 
 
     blocks = {name: partial(once, name) for name in variants}
     # The first round warms up.
-    measure.in_turn(blocks, 1)
-    spent = measure.in_turn(blocks, rounds)
+    measure.run_alternating(blocks, 1)
+    spent = measure.run_alternating(blocks, rounds)
     figures = {name: measure.cpu_figure(blocks_spent, gigabytes) for name, blocks_spent in spent.items()}
-    measure.found(Row(f"compaction of {files} files, {gigabytes * 1000:.0f} MB", "CPU-s per GB", figures))
+    measure.record(Row(f"compaction of {files} files, {gigabytes * 1000:.0f} MB", "CPU-s per GB", figures))
 
 
 def by_plan(spark: SparkSession, path: Path) -> None:
@@ -169,7 +169,7 @@ def by_delta_rs(_: SparkSession, path: Path) -> None:
 
 def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited_seconds: float) -> int:
     """Compact by Sluice's plan. Returns the number of rewritten bytes."""
-    live = Log(path).state.live
+    live = DeltaLog(path).state.live
     facts = Facts(live=live, dead=[], now=time.time(), seconds_since_compaction=waited_seconds)
     step = planning.plan(facts, policy).step(OPTIMIZE)
     if step.is_worth_it:
@@ -186,7 +186,7 @@ def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
             rewritten += compact_by_plan(spark, path, policy, waited_seconds=3_600)
     # A day later.
     rewritten += compact_by_plan(spark, path, policy, waited_seconds=86_400)
-    log = Log(path)
+    log = DeltaLog(path)
     ingested = sum(commit.bytes or 0 for commit in log.commits() if commit.operation == "WRITE") or sum(
         action["add"]["size"]
         for version in log.versions

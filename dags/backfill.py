@@ -61,5 +61,5 @@ def backfills(table: Table) -> None:
 
 
 for declared in catalog.load().tables.values():
-    if slices.impossible(declared) is None:
+    if slices.refusal(declared) is None:
         backfills(declared)

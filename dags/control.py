@@ -28,7 +28,7 @@ from airflow.sdk import dag, task
 from include import catalog
 from include.control.commands import DESTRUCTIVE
 from include.control.store import database
-from include.control.supervision.supervision import NAME
+from include.control.supervision.supervision import SUPERVISOR
 from include.orchestration import listing, oncall, tasks
 from include.settings import settings
 
@@ -53,8 +53,8 @@ def control():
         command = oncall.command(params, dag_run.triggering_user_name)
         if command.action not in DESTRUCTIVE:
             return "obey"
-        ti.xcom_push("consequence", oncall.consequence(command))
-        ti.xcom_push("state", oncall.state_of(command))
+        ti.xcom_push("consequence", oncall.describe_effect(command))
+        ti.xcom_push("state", oncall.approved_state(command))
         return "approve"
 
     approve = tasks.approval(
@@ -71,7 +71,7 @@ def control():
 
     # Starts a missing driver now: the next scheduled run may be a minute away.
     supervise = TriggerDagRunOperator(
-        task_id="now", trigger_dag_id=NAME, logical_date=None, fail_when_dag_is_paused=True
+        task_id="now", trigger_dag_id=SUPERVISOR, logical_date=None, fail_when_dag_is_paused=True
     )
     check_task, obey_task = check(), obey()
     check_task >> approve >> obey_task >> supervise

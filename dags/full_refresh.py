@@ -54,5 +54,5 @@ def refreshes(table: Table) -> None:
 
 
 for declared in catalog.load().tables.values():
-    if slices.impossible(declared, as_a_whole=True) is None:
+    if slices.refusal(declared, as_a_whole=True) is None:
         refreshes(declared)

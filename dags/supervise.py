@@ -11,8 +11,8 @@ from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.orchestration import listing
-from include.orchestration.publish_progress import show_all
-from include.orchestration.reconcile import reconcile_all, tasks_of
+from include.orchestration.publish_progress import publish_all
+from include.orchestration.reconcile import reconcile_all, to_task_arguments
 
 
 @dag(
@@ -31,8 +31,8 @@ def supervise():
     @task
     def reconcile() -> list[dict[str, str]]:
         sick_flows = reconcile_all()
-        show_all()
-        return tasks_of(sick_flows)
+        publish_all()
+        return to_task_arguments(sick_flows)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")
     def sick(flow: str, reason: str) -> None:

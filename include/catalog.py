@@ -81,7 +81,7 @@ class Catalog:
                 downstream.append(table)
         return downstream
 
-    def views_below(self, name: str) -> list[Table]:
+    def downstream_views(self, name: str) -> list[Table]:
         """The views downstream of it, in graph order. Raises UsageError where there is none."""
         if not (views := [table for table in self.below(name) if table.is_view]):
             raise UsageError(f"no view reads '{name}', nor what is made of it: name a view, or a table above one")
@@ -92,7 +92,7 @@ class Catalog:
         self._require_usable(name)
         return _lookup("table", name, self.tables)
 
-    def as_its_file_says(self, name: str) -> Table:
+    def current_definition(self, name: str) -> Table:
         """The table as its file declares it now, never its last good definition. Raises the errors of `table`."""
         if name in self.invalid:
             raise DeclarationError(*self.invalid[name], table=name)
@@ -138,16 +138,16 @@ def _lookup(kind: str, name: str, options: dict[str, Table]) -> Table:
 @lru_cache
 def load() -> Catalog:
     """The tables of this project and its examples. A wrong file is replaced by its last good definition, if any."""
-    files, result = versions(), examination.examine(table_files.find(declared_in()))
+    files, result = file_versions(), examination.examine(table_files.find(table_packages()))
     invalid, substitutes = dict(result.broken), dict[str, Definition]()
     while definitions := {
-        name: definition for name in result.broken if name not in substitutes and (definition := last_good.find(name))
+        name: definition for name in result.broken if name not in substitutes and (definition := last_good.load(name))
     }:
         substitutes |= definitions
-        result = examination.examine(table_files.find(declared_in()), substitutes)
+        result = examination.examine(table_files.find(table_packages()), substitutes)
         # The reasons from the file itself take precedence over those from its last good definition.
         invalid = {**result.broken, **invalid}
-    return Catalog(*delta_sources.resolved(result.tables), invalid, result.unjudged, files)
+    return Catalog(*delta_sources.inline_steps(result.tables), invalid, result.unchecked, files)
 
 
 def require(*packages: str) -> Catalog:
@@ -163,54 +163,54 @@ def require(*packages: str) -> Catalog:
 
 def examine(*packages: str) -> tuple[Catalog, Examination]:
     """The tables that are right and read only right ones, and the result of the checks for all tables."""
-    result = examination.examine(table_files.find(packages or declared_in()))
-    return Catalog(*delta_sources.resolved(result.tables)), result
+    result = examination.examine(table_files.find(packages or table_packages()))
+    return Catalog(*delta_sources.inline_steps(result.tables)), result
 
 
-def keep(catalog: Catalog, tables: Iterable[str]) -> set[str]:
+def store_definitions(catalog: Catalog, tables: Iterable[str]) -> set[str]:
     """Store the definitions of those tables whose files are right. Returns the names of new and changed ones."""
     valid_names, definitions = {name for name in tables if name not in catalog.invalid}, {}
     with TABLE_FILES:
-        for file in table_files.find(declared_in()):
+        for file in table_files.find(table_packages()):
             if file.table in valid_names:
                 # A file may change while it is read: the supervisor stores it in its next run, a minute later.
                 with suppress(OSError, SyntaxError):
-                    definitions[file.table] = last_good.of(file)
+                    definitions[file.table] = last_good.read_definition(file)
         # The text that was read must be the text that was imported.
-        is_unchanged = versions() == catalog.files
-    return {name for name in definitions if is_unchanged and last_good.keep(name, definitions[name])}
+        is_unchanged = file_versions() == catalog.files
+    return {name for name in definitions if is_unchanged and last_good.store(name, definitions[name])}
 
 
-def forget_deleted() -> None:
+def delete_obsolete_definitions() -> None:
     """Delete the definitions of tables whose files are gone: a new file of the same name is another table."""
-    last_good.forget_others({file.table for file in table_files.find(declared_in())})
+    last_good.delete_others({file.table for file in table_files.find(table_packages())})
 
 
 def reload() -> Catalog:
     """Import all table files again, and return the catalog of their current state."""
     with TABLE_FILES:
         load.cache_clear()
-        prefixes = tuple(f"{package}." for package in declared_in())
+        prefixes = tuple(f"{package}." for package in table_packages())
         for module in [name for name in list(sys.modules) if name.startswith(prefixes)]:
             del sys.modules[module]
         importlib.invalidate_caches()
         return load()
 
 
-def versions() -> frozenset[tuple[str, int]]:
+def file_versions() -> frozenset[tuple[str, int]]:
     """Path and modification time (ns) of each table file. A running process compares them to notice changes."""
-    file_versions = set()
-    for table_file in table_files.find(declared_in()):
+    versions = set()
+    for table_file in table_files.find(table_packages()):
         # A file inside the zip of a cluster worker has no path, and never changes.
         if isinstance(file := resources.files(table_file.package) / table_file.path, Path):
             with suppress(FileNotFoundError):
-                file_versions.add((table_file.place, file.stat().st_mtime_ns))
-    return frozenset(file_versions)
+                versions.add((table_file.place, file.stat().st_mtime_ns))
+    return frozenset(versions)
 
 
 def has_file(table: str) -> bool:
     """Whether a file for this table exists, right or wrong."""
-    return any(table_file.table == table for table_file in table_files.find(declared_in()))
+    return any(table_file.table == table for table_file in table_files.find(table_packages()))
 
 
 def has_examples() -> bool:
@@ -220,6 +220,6 @@ def has_examples() -> bool:
     return spec is not None and spec.origin is not None
 
 
-def declared_in() -> tuple[str, ...]:
+def table_packages() -> tuple[str, ...]:
     """The packages that hold the table files of this project."""
     return (TABLES, f"{EXAMPLES}.tables") if has_examples() else (TABLES,)

@@ -71,7 +71,7 @@ class FlowFailed(SluiceError):
         self.error = error
 
 
-class Broken(FlowFailed):
+class FlowBroken(FlowFailed):
     """A flow failed and a retry cannot help: schema, contract, lost data, or a checkpoint that does not match.
 
     error: Spark's error class, or a class that `docs/runbooks/broken.md` describes.
@@ -81,7 +81,7 @@ class Broken(FlowFailed):
     needs_person = True
 
 
-class Unbalanced(SluiceError):
+class LedgerMismatch(SluiceError):
     """The ledger finds that a table holds rows twice, or lacks rows."""
 
     exit_code = 10

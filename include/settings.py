@@ -10,10 +10,10 @@ from pathlib import Path
 from include.errors import UsageError
 
 # As shares of a lease: a driver that cannot renew ends itself this long before expiry, and checks at this interval.
-LEASE_MARGIN, LEASE_LOOK = 1 / 6, 1 / 60
+LEASE_MARGIN, LEASE_CHECK_INTERVAL = 1 / 6, 1 / 60
 # Upper bound of the time that halting the JVM takes.
 HALT_SECONDS = 1
-SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_LOOK))
+SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_CHECK_INTERVAL))
 ROOT = Path(__file__).resolve().parent.parent
 
 

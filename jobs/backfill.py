@@ -49,7 +49,7 @@ def main() -> None:
         if arguments.rule:
             raise UsageError("--rule is for --replay-quarantine: leave it out")
         table = tables.table(arguments.table)
-        range_ = slices.of(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
+        range_ = slices.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
         backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
     else:
         replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)

@@ -25,7 +25,7 @@ def main() -> None:
     tables = catalog.load()
     table = tables.table(arguments.table)
     if arguments.dry_run:
-        window.rehearse(table, tables)
+        window.dry_run(table, tables)
     else:
         window.run(table, tables, arguments.window)
 

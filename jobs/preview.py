@@ -20,7 +20,7 @@ from pathlib import Path
 from include import catalog
 from include.catalog import Catalog
 from include.engine.preview import preview_report
-from include.engine.preview.preview import Asked, previews
+from include.engine.preview.preview import PreviewRequest, previews
 from include.engine.session import open_session
 from include.errors import UsageError, report
 
@@ -38,7 +38,9 @@ def main() -> None:
     tables = catalog.load()
     # An empty catalog: the session must not create folders for tables.
     spark = open_session(f"sluice preview {arguments.table}", Catalog({}))
-    reports = previews(Asked(spark, tables, arguments.rows, arguments.from_file, arguments.flow), arguments.table)
+    reports = previews(
+        PreviewRequest(spark, tables, arguments.rows, arguments.from_file, arguments.flow), arguments.table
+    )
     if arguments.json:
         print(preview_report.as_json(arguments.table, reports))
         return

@@ -27,7 +27,7 @@ def main() -> None:
     table = tables.table(arguments.table)
     name = arguments.run or f"by hand {datetime.now(UTC).isoformat(timespec='microseconds')}"
     print(f"sluice: refresh of {table.name}, --run '{name}'", flush=True)
-    refresh.run(name, [table] if table.is_view else tables.views_below(table.name), tables)
+    refresh.run(name, [table] if table.is_view else tables.downstream_views(table.name), tables)
 
 
 if __name__ == "__main__":

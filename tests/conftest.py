@@ -105,13 +105,13 @@ def preview_rows(spark, tmp_path: Path) -> Callable[..., list]:
     columns), `breaks` (the rules it breaks) and `becomes` (kept, repeated, drop, quarantine or fail).
     """
     from include import catalog
-    from include.engine.preview.preview import Asked, previews
+    from include.engine.preview.preview import PreviewRequest, previews
 
     def preview(table: str, *samples: dict | str) -> list:
         lines = [sample if isinstance(sample, str) else json.dumps(sample) for sample in samples]
         file = tmp_path / "sample.json"
         file.write_text("\n".join(lines))
-        [found] = previews(Asked(spark, catalog.load(), len(lines), file), table)
+        [found] = previews(PreviewRequest(spark, catalog.load(), len(lines), file), table)
         return found.outcome.rows
 
     return preview

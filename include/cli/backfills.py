@@ -12,7 +12,7 @@ from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.stale_tables import Stale
 from include.control.store import database
-from include.recovery.backfills import words
+from include.recovery.backfills import stale_words
 from include.settings import settings
 
 
@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> None:
         catalog.load().table(arguments.table)
     engine = database.connect(settings().control_url)
     newest = backfills.newest(engine, arguments.table, arguments.limit)
-    stale = [mark for mark in stale_tables.every(engine) if arguments.table in (None, mark.table)]
+    stale = [mark for mark in stale_tables.list_all(engine) if arguments.table in (None, mark.table)]
     if arguments.json:
         document = {
             "backfills": [_document(backfill) for backfill in newest],
@@ -39,7 +39,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(json.dumps(document, indent=2))
         return
     lines = [line for backfill in newest for line in _lines(backfill)] or ["no backfill yet"]
-    print("\n".join([*lines, *map(words, stale)]))
+    print("\n".join([*lines, *map(stale_words, stale)]))
 
 
 def _document(entry: Backfill | Stale) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _lines(backfill: Backfill) -> Iterator[str]:
     planned_at = datetime.fromtimestamp(backfill.planned_at, UTC)
     below = "" if backfill.root == backfill.number else f", below backfill {backfill.root}"
     phase = (
-        "died" if backfill.is_left_behind and not backfill.failure else "failed" if backfill.failure else backfill.phase
+        "died" if backfill.is_abandoned and not backfill.failure else "failed" if backfill.failure else backfill.phase
     )
     yield (
         f"{backfill.number:>4}  {planned_at:%Y-%m-%d %H:%M:%S}Z  {phase:<10}{backfill.table} {backfill.range}  "
@@ -63,7 +63,7 @@ def _lines(backfill: Backfill) -> Iterator[str]:
         yield f"      {backfill.said}{version}, {seconds:,.0f} s after it was asked for"
     elif backfill.failure:
         yield f"      {backfill.failure}"
-    elif backfill.is_left_behind:
+    elif backfill.is_abandoned:
         yield (
             f"      its job died while {backfill.phase} ({backfill.said}): the same command, the task or action give "
             f"up ends it"

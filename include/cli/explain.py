@@ -8,7 +8,7 @@ from dataclasses import asdict
 from include import catalog
 from include.errors import UsageError
 from include.ledger import provenance, trace
-from include.ledger.trace import Stop
+from include.ledger.trace import TraceStep
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> None:
     print("\n".join(line for stop in stops for line in _lines(stop)))
 
 
-def _lines(stop: Stop, depth: int = 0) -> Iterator[str]:
+def _lines(stop: TraceStep, depth: int = 0) -> Iterator[str]:
     yield f"{'  ' * depth}{stop.sentence}"
     for stop_below in stop.below:
         yield from _lines(stop_below, depth + 1)

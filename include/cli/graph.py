@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from include import catalog
-from include.monitoring.graph import look
+from include.monitoring.graph import build_graph
 
 
 def add(commands: Any) -> None:
@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    graph = look(catalog.load())
+    graph = build_graph(catalog.load())
     if not arguments.json:
         print(graph.text())
         return

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from include import catalog
-from include.ledger.inspection import Inspection, at, inspect
+from include.ledger.inspection import Inspection, inspect, utc_time
 from include.readers import offset_ranges
-from include.readers.batches import BatchRecord, Other
+from include.readers.batches import BatchRecord, OtherCommit
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,26 +47,25 @@ def _lines(inspection: Inspection) -> Iterable[str]:
     yield from map(line, inspection.newest)
 
 
-def line(entry: BatchRecord | Other) -> str:
+def line(entry: BatchRecord | OtherCommit) -> str:
     """Describes a batch, or another commit, in one line."""
-    if isinstance(entry, Other):
+    if isinstance(entry, OtherCommit):
         undone = (", replaced" if entry.kind == "refresh" else ", undone") if entry.is_undone else ""
         text = f": {entry.note}" if entry.note else ""
-        return (
-            f"{entry.operation:<24} {entry.kind:<10} version {entry.version} at {at(entry.committed_at)}{undone}{text}"
-        )
+        committed = f"version {entry.version} at {utc_time(entry.committed_at)}"
+        return f"{entry.operation:<24} {entry.kind:<10} {committed}{undone}{text}"
     text = f"{entry.name:<24} {entry.state:<10}"
     if entry.planned_at:
-        text += f" planned at {at(entry.planned_at)},"
+        text += f" planned at {utc_time(entry.planned_at)},"
     if entry.version is not None:
         amounts = ", ".join(
             f"{count:,} {what}" for what in ("rows", "files", "bytes") if (count := getattr(entry, what)) is not None
         )
-        text += f" version {entry.version} at {at(entry.committed_at or 0)}: {amounts or 'rows not told'},"
+        text += f" version {entry.version} at {utc_time(entry.committed_at or 0)}: {amounts or 'rows not told'},"
     if entry.tally:
         duplicates = entry.tally["kept"] - (entry.tally["kept"] if entry.rows is None else entry.rows)
         text += (
             f" of {entry.tally['read']:,} read, {duplicates:,} duplicates, {entry.tally['quarantined']:,} quarantined, "
             f"{entry.tally['dropped']:,} dropped,"
         )
-    return f"{text} from {offset_ranges.say(entry.source, entry.source_from, entry.source_to)}"
+    return f"{text} from {offset_ranges.describe(entry.source, entry.source_from, entry.source_to)}"

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from include import catalog
-from include.monitoring.lineage_loader import tell
+from include.monitoring.lineage_loader import emit_events
 
 
 def add(commands: Any) -> None:
@@ -15,5 +15,5 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    outcomes = tell(catalog.load(), arguments.url)
+    outcomes = emit_events(catalog.load(), arguments.url)
     print("\n".join(f"{flow}: {batch}" for flow, batch in outcomes.items()) or "nothing new to tell")

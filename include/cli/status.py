@@ -12,15 +12,15 @@ from include.cli import text_columns
 from include.control.supervision import attendance
 from include.monitoring import lag as lags
 from include.monitoring.lag import Lag
-from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, look, rows, stored
+from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses, stored
 from include.settings import settings
 
 
-def text(statuses: Iterable[FlowStatus]) -> str:
+def text(flow_statuses: Iterable[FlowStatus]) -> str:
     """Formats the statuses for people: one line for each flow, and below them what is wrong."""
     lines = [("flow", "state", "behind by", "oldest unread", "promise", "trend")]
     notes = []
-    for status in statuses:
+    for status in flow_statuses:
         state = status.state or "unknown"
         wanted = "" if status.wanted in (None, "running") else f" (wanted {status.wanted})"
         age = (
@@ -87,11 +87,11 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
-    statuses = look(tables)
+    found = statuses(tables)
     for warning in filter(None, (attendance.absence(settings().control_url), *tables.warnings.values())):
         # JSON on stdout must stay parseable.
         print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
-    print(json.dumps([status.as_json() for status in statuses], indent=2) if arguments.json else text(statuses))
+    print(json.dumps([status.as_json() for status in found], indent=2) if arguments.json else text(found))
 
 
 def summary() -> str:
@@ -100,7 +100,7 @@ def summary() -> str:
     Tables with several flows, and views with several sources, have one more line for each.
     """
     tables = catalog.load()
-    behind = {flow: flow_lag.words for flow, flow_lag in lags.look(tables.readers.values()).items()}
+    behind = {flow: flow_lag.words for flow, flow_lag in lags.measure(tables.readers.values()).items()}
     lines = [("table", "rows", "behind its source by", "newest commit")]
     for table in tables.tables.values():
         flows, kind = table.readers, "source" if table.is_view else "flow"

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 from include import catalog
-from include.errors import Unbalanced
+from include.errors import LedgerMismatch
 from include.ledger.verify import Verification, lines, verify
 from include.settings import settings
 
@@ -27,7 +27,7 @@ def _run(arguments: argparse.Namespace) -> None:
             results.append(verify(table))
             if not arguments.json:
                 print("\n".join(lines(results[-1])), flush=True)
-    except Unbalanced as difference:
+    except LedgerMismatch as difference:
         if arguments.json:
             print(
                 json.dumps(

@@ -14,7 +14,7 @@ from include.control.jobs.windows import Window
 from include.control.store import database
 from include.errors import UsageError
 from include.maintenance import table_state
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 
 
@@ -42,14 +42,14 @@ def add(commands: Any) -> None:
 
 def _plan(arguments: argparse.Namespace) -> None:
     table = catalog.load().owner(arguments.table)
-    surveys = table_state.look(database.connect(settings().control_url), table, catalog.load())
+    surveys = table_state.survey(database.connect(settings().control_url), table, catalog.load())
     if arguments.json:
         print(json.dumps([_as_json(survey) for survey in surveys], indent=2))
         return
     print("\n".join(line for survey in surveys for line in survey.lines()) or f"{table.name} is not stored yet")
 
 
-def _as_json(survey: table_state.Survey) -> dict[str, object]:
+def _as_json(survey: table_state.TableSurvey) -> dict[str, object]:
     return {
         "table": survey.name,
         "steps": [asdict(step) for step in survey.plan.steps],
@@ -63,7 +63,7 @@ def _hold(arguments: argparse.Namespace) -> None:
     catalog.load().owner(arguments.table)
     if not 0 < arguments.hours < math.inf:
         raise UsageError(f"--hours is {arguments.hours:g}: set it to a number above 0")
-    log = Log(settings().table_path(arguments.table))
+    log = DeltaLog(settings().table_path(arguments.table))
     if arguments.version not in log.versions:
         raise UsageError(
             f"--version is {arguments.version}, and the log of {arguments.table} holds {log.versions[0]} to "

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, select, update
 
 from include.control.decide import Decision
-from include.control.incidents import NEWS
+from include.control.incidents import ALWAYS_TOLD
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
 
@@ -26,7 +26,7 @@ class Acknowledgement:
     def covers(self, decision: Decision) -> bool:
         """Whether the decision is about the same trouble, so that nobody has to be notified again."""
         is_same = (decision.state, decision.error) == (self.state, self.error)
-        return is_same or (decision.state not in NEWS and self.state not in NEWS)
+        return is_same or (decision.state not in ALWAYS_TOLD and self.state not in ALWAYS_TOLD)
 
     def __str__(self) -> str:
         until = datetime.fromtimestamp(self.ends_at, UTC)
@@ -50,7 +50,7 @@ def acknowledge(
     return Acknowledgement(incident.state, incident.error, requester, reason, values["ends_at"])
 
 
-def current(connection: Connection) -> dict[str, Acknowledgement]:
+def valid(connection: Connection) -> dict[str, Acknowledgement]:
     """The valid acknowledgements of open alarms, by target."""
     is_valid = incidents.c.ended_at.is_(None) & (acknowledgements.c.ends_at > database.now(connection))
     rows = connection.execute(

@@ -45,7 +45,7 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
     def before(days: float) -> float:
         return now_seconds - days * DAY_SECONDS
 
-    by_schedule = (audits.c.who == schedule.WHO) & (audits.c.at < before(retention.ROUTINE_DAYS))
+    by_schedule = (audits.c.who == schedule.REQUESTER) & (audits.c.at < before(retention.ROUTINE_DAYS))
     yield audits, _but_newest(audits, or_(audits.c.at < before(retention.AUDIT_DAYS), by_schedule))
     yield incidents, _but_newest(incidents, incidents.c.ended_at < before(retention.INCIDENT_DAYS))
     yield acknowledgements, acknowledgements.c.incident.not_in(select(incidents.c.number))

@@ -61,11 +61,11 @@ class Command:
 def execute(engine: Engine, command: Command) -> list[str]:
     """Store a command for drivers and supervisor to follow. Returns a sentence for each target. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        results = carry_out(connection, command)
+        results = execute_in(connection, command)
     return [f"{target}: {result}" for target, result in results.items()]
 
 
-def carry_out(connection: Connection, command: Command) -> dict[str, str]:
+def execute_in(connection: Connection, command: Command) -> dict[str, str]:
     """Execute a command in an open transaction. Returns the result in words by target."""
     if command.driver and command.action is Action.RESTART:
         results = {f"driver {command.driver}": _restart_driver(connection, command)}
@@ -73,11 +73,11 @@ def carry_out(connection: Connection, command: Command) -> dict[str, str]:
         orders.lock(connection, command.flows)
         results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
-        record(connection, command.who, command.action, target, command.reason, result)
+        audit(connection, command.who, command.action, target, command.reason, result)
     return results
 
 
-def record(connection: Connection, requester: str, action: str, target: str, reason: str, result: str) -> None:
+def audit(connection: Connection, requester: str, action: str, target: str, reason: str, result: str) -> None:
     """Write one line of the audit."""
     values = {"at": database.now(connection), "who": requester, "action": action, "target": target, "reason": reason}
     connection.execute(audits.insert().values(result=result, **values))
@@ -90,7 +90,7 @@ def _execute_for(connection: Connection, command: Command, flow: str) -> str:
 
 def _defer(connection: Connection, command: Command, flow: str) -> str | None:
     """Store the command in the jobs that keep the flow stopped, for when they end; None if it can be executed now."""
-    if (held := held_flows.still(connection, flow)) is None:
+    if (held := held_flows.holding_jobs(connection, flow)) is None:
         return None
     jobs, (state, _) = held
     holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
@@ -112,7 +112,7 @@ def _defer(connection: Connection, command: Command, flow: str) -> str | None:
             return f"nothing done, {holds_still}: ask again when that is done"
         case _:
             return None
-    held_flows.want(connection, flow, state, command.reason)
+    held_flows.defer_state(connection, flow, state, command.reason)
     return f"{holds_still}, and it is {state} when that is done"
 
 
@@ -124,7 +124,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
             return _stop(connection, command, flow, state)
         case Action.START:
             # Also if it is running already: it may be backing off.
-            want(connection, flow, "running", command.reason)
+            set_wanted(connection, flow, "running", command.reason)
             clear_failure(connection, flow)
             return "is started"
         case Action.CATCH_UP if state == "running":
@@ -134,7 +134,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.DRAIN if state == "stopped":
             return "nothing done, it is stopped: action catch up reads what has come since"
         case Action.DRAIN | Action.CATCH_UP:
-            want(connection, flow, "draining", command.reason)
+            set_wanted(connection, flow, "draining", command.reason)
             clear_failure(connection, flow)
             return "reads what its source holds now, then stops"
         case Action.RELEASE if state != "stopped":
@@ -144,7 +144,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.RELEASE:
             holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"
-        case Action.KEEP_OLD_ROWS if outdated_rows.forget(connection, flow):
+        case Action.KEEP_OLD_ROWS if outdated_rows.keep_rows(connection, flow):
             return "its older rows stay as they are"
         case Action.KEEP_OLD_ROWS:
             return "nothing done, all its rows are of the definition that it has now"
@@ -169,7 +169,7 @@ def _stop(connection: Connection, command: Command, flow: str, state: str) -> st
     rests = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
     if state == "stopped" and not rests:
         return "nothing done, it is stopped"
-    want(connection, flow, "stopped", command.reason)
+    set_wanted(connection, flow, "stopped", command.reason)
     return "is started by its schedule no more" if state == "stopped" else "stops after the batch in hand"
 
 
@@ -189,10 +189,10 @@ def _restart_driver(connection: Connection, command: Command) -> str:
     row = driver_rows.lock(connection, command.driver)
     orders.lock(connection, command.flows)
     repeated = _repeated_seconds_ago(connection, command.action, f"driver {command.driver}", command.flows)
-    epoch = lease.epoch(connection, lease.of_driver(command.driver))
+    epoch = lease.epoch(connection, lease.driver_lease(command.driver))
     if repeated is not None:
         return f"nothing done, that was asked for {repeated:.0f} s ago"
-    if not driver_rows.owes_end(row, epoch):
+    if not driver_rows.is_restart_due(row, epoch):
         # A repeated request must not give a hanging driver more time.
         values = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))
@@ -216,7 +216,7 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
     return "begins a new generation of its checkpoint at its next start"
 
 
-def want(connection: Connection, flow: str, state: str, reason: str) -> None:
+def set_wanted(connection: Connection, flow: str, state: str, reason: str) -> None:
     """Set the state wanted of the flow. The caller has locked the flow's row."""
     values = {"flow": flow, "state": state, "reason": reason}
     statement = database.insert(connection, desired).values(values)
@@ -225,7 +225,7 @@ def want(connection: Connection, flow: str, state: str, reason: str) -> None:
 
 def clear_failure(connection: Connection, flow: str) -> None:
     """Clear the flow's failure, so that it starts at once and the next failure opens a new incident."""
-    values = {**orders.AFRESH, "attempts": 0, "intended_at": database.now(connection)}
+    values = {**orders.CLEARED_RUN, "attempts": 0, "intended_at": database.now(connection)}
     incidents.end(connection, flow)
     connection.execute(update(runs).where(runs.c.flow == flow).values(values))
 

@@ -16,7 +16,7 @@ FIRST_DELAY_SECONDS = 30
 LONGEST_DELAY_SECONDS = 900
 # An idle query reports progress every 10 s, a busy one with every task that ends.
 STUCK_SECONDS = 120
-UNSTICK = "read its driver's log, then action restart; where that does not help, restart its driver"
+STUCK_REMEDY = "read its driver's log, then action restart; where that does not help, restart its driver"
 # A driver that has not ended after this time is killed.
 FORCE_SECONDS = 90
 
@@ -41,8 +41,8 @@ class State(StrEnum):
 
 
 # The flow runs; only its outcome is wrong.
-OF_RUNNING_FLOWS = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
-SICK = OF_RUNNING_FLOWS | {State.STUCK, State.BACKING_OFF, State.BROKEN}
+RUNNING_BUT_SICK = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
+SICK = RUNNING_BUT_SICK | {State.STUCK, State.BACKING_OFF, State.BROKEN}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _restarting(flow: ObservedFlow, requested_seconds_ago: float) -> Decision:
 def _stopped(flow: ObservedFlow) -> Decision:
     if flow.is_held and _hangs(flow):
         reason = f"asked to stop, and without a sign of progress for {_silent_seconds(flow):.0f} s"
-        return Decision(State.STUCK, reason, UNSTICK)
+        return Decision(State.STUCK, reason, STUCK_REMEDY)
     activity = "stops after its batch" if flow.is_held else "stopped"
     reason = f"{activity}: {flow.wanted_why or 'nobody wants it to run'}"
     if flow.expires:
@@ -134,7 +134,7 @@ def _decide_held(flow: ObservedFlow) -> Decision:
     if _hangs(flow):
         cause = f" ({flow.waits_for})" if flow.waits_for else ""
         reason = f"alive, and without a sign of progress for {_silent_seconds(flow):.0f} s{cause}"
-        return Decision(State.STUCK, reason, UNSTICK)
+        return Decision(State.STUCK, reason, STUCK_REMEDY)
     if flow.sign_seconds_ago is None:
         return Decision(State.STARTING, f"its query has been starting for {_silent_seconds(flow):.0f} s")
     if flow.waits_for:
@@ -163,7 +163,7 @@ def _decide_unheld(flow: ObservedFlow) -> Decision:
     silent_seconds, start = _silent_seconds(flow), flow.newest_start
     reason = f"{'started' if flow.sign_seconds_ago is None else 'last at work'} {silent_seconds:.0f} s ago"
     if _start_seconds(flow) >= SLOW_START_SECONDS:
-        return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", UNSTICK)
+        return Decision(State.STUCK, f"{reason}, and does not run although its driver lives", STUCK_REMEDY)
     if flow.sign_seconds_ago is None and not flow.is_driver_up:
         reason = f"its driver has been starting for {silent_seconds:.0f} s"
     elif start and not start.is_done:

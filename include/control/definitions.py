@@ -20,8 +20,8 @@ def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]
 
     Returns the tables with invalid files, each with the acknowledgement of its alarm. Raises Unreachable.
     """
-    catalog.forget_deleted()
-    changed = catalog.keep(tables, [*tables.tables, *tables.steps])
+    catalog.delete_obsolete_definitions()
+    changed = catalog.store_definitions(tables, [*tables.tables, *tables.steps])
     with database.transaction(engine) as connection:
         for table, reason in tables.warnings.items():
             incidents.begin(connection, incidents.of_definition(table), INVALID_DEFINITION, reason)
@@ -30,7 +30,7 @@ def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]
             if target.removeprefix(incidents.DEFINITION) not in tables.invalid:
                 incidents.end(connection, target)
         _start_again(connection, tables, changed)
-        acknowledgement_of = acknowledgements.current(connection)
+        acknowledgement_of = acknowledgements.valid(connection)
     return {table: acknowledgement_of.get(incidents.of_definition(table)) for table in tables.invalid}
 
 

@@ -17,6 +17,6 @@ def lock(connection: Connection, driver: str) -> Row[Any]:
     return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
 
 
-def owes_end(row: Any, epoch: int) -> bool:
+def is_restart_due(row: Any, epoch: int) -> bool:
     """Whether a restart was requested that neither its driver nor a launch has carried out yet."""
     return row.ends_at is not None and bool(epoch <= row.ends_epoch)

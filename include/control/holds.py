@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Engine, delete, select
 
 from include.control.store import database
 from include.control.store.schema import readers, releases
-from include.errors import Broken
+from include.errors import FlowBroken
 
 
 def register(engine: Engine, name: str, table: str, version: int, hours: float) -> None:
@@ -51,7 +51,7 @@ def require_unreleased(engine: Engine, flow: str) -> None:
     with database.reading(engine) as connection:
         row = connection.execute(select(releases).where(releases.c.flow == flow)).one_or_none()
     if row:
-        raise Broken(
+        raise FlowBroken(
             f"{flow}: {row.who} released it ({row.reason}), so its source may have deleted what it has yet to read: "
             f"move its table away, then action reset checkpoint reads all that its source holds now",
             "RELEASED",

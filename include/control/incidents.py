@@ -11,7 +11,7 @@ from include.control.store import database
 from include.control.store.schema import incidents
 
 # States that are told even if the target already has an incident of another state.
-NEWS = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
+ALWAYS_TOLD = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
 
 # The prefix of the target of an alarm about a table's file.
 DEFINITION = "definition "
@@ -39,7 +39,7 @@ def of_definition(table: str) -> str:
 def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:
     """Open an incident. An open one is kept, unless the new state is in `NEWS` and differs."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
-    if state in NEWS:
+    if state in ALWAYS_TOLD:
         is_other = is_open & (incidents.c.state != state)
         connection.execute(update(incidents).where(is_other).values(ended_at=database.now(connection)))
     row = {"target": target, "state": state, "reason": reason, "error": error, "began_at": database.now(connection)}
@@ -68,14 +68,14 @@ def settle(connection: Connection, sick: Mapping[str, tuple[str, str, str]], wel
     is_open = incidents.c.target.in_([*sick, *well]) & incidents.c.ended_at.is_(None)
     open_states = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
     for target, (state, reason, error) in sick.items():
-        if target not in open_states or (state in NEWS and state != open_states[target]):
+        if target not in open_states or (state in ALWAYS_TOLD and state != open_states[target]):
             begin(connection, target, state, reason, error)
     for target in well:
         if target in open_states:
             end(connection, target)
 
 
-def of_state(connection: Connection, state: str) -> frozenset[str]:
+def targets_in_state(connection: Connection, state: str) -> frozenset[str]:
     """The targets whose open incident has this state."""
     is_open = (incidents.c.state == state) & incidents.c.ended_at.is_(None)
     return frozenset(connection.execute(select(incidents.c.target).where(is_open)).scalars())
@@ -90,7 +90,7 @@ def untold(engine: Engine) -> list[Incident]:
     return [_to_incident(row) for row in rows]
 
 
-def tell(engine: Engine, number: int) -> None:
+def mark_told(engine: Engine, number: int) -> None:
     """Mark the incident as told. Raises Unreachable."""
     with database.transaction(engine) as connection:
         values = {"told_at": database.now(connection)}

@@ -26,10 +26,10 @@ def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float
     A lease is free if nobody holds it, if it has expired, or if its holder is known to be dead. The processes of such a
     holder are killed first, so that it cannot commit any more.
     """
-    return take(engine, make_way(engine, flows, holder), flows, holder, ttl_seconds)
+    return take(engine, fence_former_holders(engine, flows, holder), flows, holder, ttl_seconds)
 
 
-def make_way(engine: Engine, flows: list[str], successor: Holder) -> dict[str, Row[Any]]:
+def fence_former_holders(engine: Engine, flows: list[str], successor: Holder) -> dict[str, Row[Any]]:
     """The first half of `acquire`, which may take seconds: check that all leases are free, and fence former holders.
 
     Returns the stored rows of the leases. Raises LeaseHeld, Unreachable, and SluiceError if a holder survives SIGKILL.
@@ -127,12 +127,12 @@ def _set_expiry(connection: Connection, held_leases: set[Lease], expires_at: flo
     connection.execute(update(leases).where(leases.c.flow.in_(names)).values(expires_at=expires_at))
 
 
-def of_driver(name: str) -> str:
+def driver_lease(name: str) -> str:
     """The name of the lease that a supervised driver holds besides those of its flows, so that it runs once."""
     return f"driver {name}"
 
 
-def of_window(table: str) -> str:
+def window_lease(table: str) -> str:
     """The name of the lease for a window of the table."""
     return f"window {table}"
 

@@ -17,7 +17,7 @@ from include.control.orders import Order
 from include.control.process import Holder
 from include.control.store import database
 from include.errors import LeaseLost, SluiceError, Unreachable
-from include.settings import LEASE_LOOK, LEASE_MARGIN
+from include.settings import LEASE_CHECK_INTERVAL, LEASE_MARGIN
 
 # How often a waiting writer checks the gate.
 GATE_SECONDS = 0.25
@@ -52,7 +52,7 @@ class LeaseRenewer:
         if self._closed.is_set():
             raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
         # Outside the lock: to kill a former holder takes seconds, in which held leases must be renewed.
-        rows = lease.make_way(self._engine, flows, self._holder)
+        rows = lease.fence_former_holders(self._engine, flows, self._holder)
         with self._renewal_lock:
             requested_at = database.boottime()
             leases = lease.take(self._engine, rows, flows, self._holder, self._ttl_seconds)
@@ -113,7 +113,7 @@ class LeaseRenewer:
                     return True
                 blocked = blocked or (now_seconds, obstacle)
                 if obstacle.is_gone:
-                    lock.remove(self._engine, obstacle)
+                    lock.expel(self._engine, obstacle)
                 else:
                     self._closed.wait(GATE_SECONDS)
             except Unreachable:
@@ -137,7 +137,7 @@ class LeaseRenewer:
                 with database.transaction(self._engine) as connection:
                     lease.renew(connection, renewed, self._ttl_seconds)
                     for name in leaving & self._held.keys():
-                        lock.leave(connection, name)
+                        lock.release(connection, name)
                     result = work(connection)
             except LeaseLost as error:
                 self._halt(str(error))
@@ -161,7 +161,7 @@ class LeaseRenewer:
                 pause_seconds = self._ttl_seconds / 30
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._ttl_seconds * LEASE_LOOK):
+        while not self._stopped.wait(self._ttl_seconds * LEASE_CHECK_INTERVAL):
             if database.boottime() > self._deadline:
                 self._halt(f"the control database did not answer for {self._ttl_seconds * (1 - LEASE_MARGIN):.0f} s")
 
@@ -175,6 +175,6 @@ def _check_gate(
     if order != expected:
         return order, None, now_seconds
     obstacle = lock.enter(connection, request)
-    if obstacle is None and blocked and blocked[1].name == lease.of_window(request.table):
+    if obstacle is None and blocked and blocked[1].name == lease.window_lease(request.table):
         windows.record_pause(connection, request, blocked[1].epoch, blocked[0], now_seconds)
     return order, obstacle, now_seconds

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control.lease import of_window
+from include.control.lease import window_lease
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 
-SHARED, ALONE, WANTS = "shared", "alone", "wants"
+SHARED, EXCLUSIVE, WAITING = "shared", "alone", "wants"
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,26 @@ def enter(connection: Connection, request: LockRequest) -> Obstacle | None:
     database.serialize(connection, request.table)
     now_seconds = database.now(connection)
     own_lease = connection.execute(select(leases).where(leases.c.flow == request.name)).one()
-    is_waiting = own_lease.mode == WANTS and own_lease.writes == request.table
+    is_waiting = own_lease.mode == WAITING and own_lease.writes == request.table
     wanted_at = own_lease.wanted_at if is_waiting else now_seconds
     obstacle = _find_obstacle(connection, request, wanted_at, now_seconds)
     if obstacle is None:
-        values = {"writes": request.table, "mode": ALONE if request.alone else SHARED, "wanted_at": wanted_at}
+        values = {"writes": request.table, "mode": EXCLUSIVE if request.alone else SHARED, "wanted_at": wanted_at}
     elif request.alone:
-        values = {"writes": request.table, "mode": WANTS, "wanted_at": wanted_at}
+        values = {"writes": request.table, "mode": WAITING, "wanted_at": wanted_at}
     else:
         return obstacle
     connection.execute(update(leases).where(leases.c.flow == request.name).values(values))
     return obstacle
 
 
-def leave(connection: Connection, name: str) -> None:
+def release(connection: Connection, name: str) -> None:
     """Release the lock. Harmless if it is not held."""
     released = {"writes": None, "mode": None, "wanted_at": None}
     connection.execute(update(leases).where(leases.c.flow == name).values(released))
 
 
-def remove(engine: Engine, obstacle: Obstacle) -> None:
+def expel(engine: Engine, obstacle: Obstacle) -> None:
     """Fence a holder that is gone, then expire its lease. Raises Unreachable."""
     # Outside a transaction: to kill a process may take longer than others can wait for a database lock.
     obstacle.holder.fence()
@@ -95,9 +95,11 @@ def _find_obstacle(
 def _is_in_the_way(connection: Connection, other: Row[Any], request: LockRequest, wanted_at: float) -> bool:
     if other.mode == SHARED:
         return request.alone
-    if other.flow == of_window(request.table) and other.mode == ALONE:
+    if other.flow == window_lease(request.table) and other.mode == EXCLUSIVE:
         # The process that holds the window may run the table's flow inside it.
         own_holder = connection.execute(select(leases.c.holder).where(leases.c.flow == request.name)).scalar_one()
         return bool(other.holder != own_holder)
     # Among exclusive requests, the earliest one goes first.
-    return bool(other.mode == ALONE or not request.alone or (other.wanted_at, other.flow) < (wanted_at, request.name))
+    return bool(
+        other.mode == EXCLUSIVE or not request.alone or (other.wanted_at, other.flow) < (wanted_at, request.name)
+    )

@@ -13,8 +13,8 @@ from include.control.store.job_schema import requests
 from include.control.store.schema import desired, drivers, paces, runs, window_requests
 
 # The columns that a new run clears.
-AFRESH: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
-NEVER_RAN = {"turn": 0, "attempts": 0, "needs_person": False}
+CLEARED_RUN: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
+INITIAL_RUN = {"turn": 0, "attempts": 0, "needs_person": False}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:
     with database.transaction(engine) as connection:
         lock(connection, flows)
         curable = true() if by_hand else ~runs.c.needs_person
-        values = {**AFRESH, "intended_at": database.now(connection)}
+        values = {**CLEARED_RUN, "intended_at": database.now(connection)}
         connection.execute(update(runs).where(runs.c.flow.in_(flows), curable).values(values))
 
 
@@ -84,7 +84,7 @@ def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
     """The rows of these flows, locked to the end of the transaction in a fixed order, which prevents deadlocks."""
     names = sorted(flows)
     if names:
-        rows = [{"flow": name, **NEVER_RAN} for name in names]
+        rows = [{"flow": name, **INITIAL_RUN} for name in names]
         connection.execute(database.insert(connection, runs).values(rows).on_conflict_do_nothing())
     locked = select(runs).where(runs.c.flow.in_(names)).order_by(runs.c.flow).with_for_update()
     return {row.flow: row for row in connection.execute(locked)}
@@ -93,11 +93,13 @@ def lock(connection: Connection, flows: Iterable[str]) -> dict[str, Row[Any]]:
 def find(connection: Connection, flows: list[str]) -> dict[str, Any]:
     """The rows of these flows, without a lock; the initial row of a flow that has none."""
     rows = connection.execute(select(runs).where(runs.c.flow.in_(flows)))
-    never_ran = {flow: SimpleNamespace(**{**dict.fromkeys(runs.c.keys()), **NEVER_RAN, "flow": flow}) for flow in flows}
+    never_ran = {
+        flow: SimpleNamespace(**{**dict.fromkeys(runs.c.keys()), **INITIAL_RUN, "flow": flow}) for flow in flows
+    }
     return never_ran | {row.flow: row for row in rows}
 
 
-def show_signs(engine: Engine, flows: list[str], intervals: Mapping[str, float] = MappingProxyType({})) -> None:
+def report_progress(engine: Engine, flows: list[str], intervals: Mapping[str, float] = MappingProxyType({})) -> None:
     """Report progress of these flows to the supervisor. Raises Unreachable.
 
     intervals: by flow, the seconds from one batch to the next while rows arrive.

@@ -106,7 +106,7 @@ class Process:
             time.sleep(0.02)
 
 
-def scratch() -> Path:
+def create_temporary_folder() -> Path:
     """Create a folder for temporary files of this process. `is_scratch_of_dead` tells when it can be deleted."""
     folder = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
@@ -114,7 +114,7 @@ def scratch() -> Path:
     return folder
 
 
-def is_scratch_of_dead(folder: Path) -> bool:
+def is_leftover(folder: Path) -> bool:
     """Whether `scratch` of a process of this machine created the folder, and that process has ended."""
     try:
         owner = Process.from_json((folder / OWNER).read_text())

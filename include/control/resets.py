@@ -34,14 +34,14 @@ class LostRange(Protocol):
     def end(self) -> int | None: ...
 
 
-def asked(engine: Engine, flow: str) -> Reset | None:
+def pending(engine: Engine, flow: str) -> Reset | None:
     """The reset that is due at the flow's next start. Raises Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(resets).where(resets.c.flow == flow)).one_or_none()
         return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
 
 
-def done(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange]) -> None:
+def complete(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange]) -> None:
     """Delete the executed reset, and store the lost ranges permanently. Raises Unreachable."""
     with database.transaction(engine) as connection:
         ranges = [
@@ -63,7 +63,7 @@ def done(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange
         if ranges:
             connection.execute(losses.insert(), [range_ | common for range_ in ranges])
         result = f"generation {generation} begins" + (f", lost: {len(ranges)} ranges" if ranges else "")
-        commands.record(connection, reset.who, "new generation", reset.flow, reset.reason, result)
+        commands.audit(connection, reset.who, "new generation", reset.flow, reset.reason, result)
         # Another reset may have been requested meanwhile.
         is_same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
         connection.execute(resets.delete().where(is_same))

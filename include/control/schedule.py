@@ -10,7 +10,7 @@ from include.control.jobs import held_flows
 from include.control.store import database
 from include.control.store.schema import desired, ticks
 
-WHO = "schedule"
+REQUESTER = "schedule"
 
 
 def follow(
@@ -51,10 +51,10 @@ def _follow(engine: Engine, flow: str, schedule: str | None, at: float | None, i
         followed_at = connection.execute(select(ticks.c.at).where(ticks.c.flow == flow)).scalar_one_or_none()
         action = _action(schedule, state, is_due)
         # A flow that a job keeps stopped gets its command after the job.
-        if action is None or followed_at != at or held_flows.still(connection, flow):
+        if action is None or followed_at != at or held_flows.holding_jobs(connection, flow):
             return {}
         reason = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
-        result = commands.carry_out(connection, Command(action, (flow,), WHO, reason))
+        result = commands.execute_in(connection, Command(action, (flow,), REQUESTER, reason))
         _store_tick(connection, flow, database.now(connection) if schedule else None)
     return result
 

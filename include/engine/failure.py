@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
-from include.errors import Broken, FlowFailed, SluiceError
+from include.errors import FlowBroken, FlowFailed, SluiceError
 
 # SQLSTATE classes (ISO 9075-2, and Spark's README of error conditions) of errors that a retry repeats: not supported,
 # wrong cardinality, data exception, constraint, access rule or syntax, failed function.
@@ -75,9 +75,9 @@ def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceE
     return FlowFailed(sentence, names[-1] if names else type(error).__name__)
 
 
-def _broken_error(sentence: str, name: str) -> Broken:
+def _broken_error(sentence: str, name: str) -> FlowBroken:
     remedy = next((remedy for start, remedy in REMEDIES.items() if name.startswith(start)), None)
-    return Broken(f"{sentence}: {remedy}" if remedy else sentence, name)
+    return FlowBroken(f"{sentence}: {remedy}" if remedy else sentence, name)
 
 
 def _is_incurable(name: str, state: str) -> bool:

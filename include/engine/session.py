@@ -5,7 +5,7 @@ import os
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.process import scratch
+from include.control.process import create_temporary_folder
 from include.settings import settings
 
 # Avro allocates as much memory as a length field says, before it checks how many bytes follow. Without limits a bad row
@@ -66,7 +66,7 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
     # A directory of this process alone, so that what a killed process leaves can be deleted.
-    builder = builder.config("spark.local.dir", str(scratch()))
+    builder = builder.config("spark.local.dir", str(create_temporary_folder()))
     spark = builder.getOrCreate()
     for name, limit in AVRO_LIMITS.items():
         # System properties of this JVM, which Avro reads when it first decodes a record.

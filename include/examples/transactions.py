@@ -37,7 +37,7 @@ def main() -> None:
     folder = Path(settings().folder(FOLDER))
     for name, rows in files(arguments.seed, arguments.days):
         if not (folder / name).exists():
-            drop(folder, name, rows)
+            write_file(folder, name, rows)
             time.sleep(arguments.every)
     # `make up` reports processes that end.
     signal.pause()
@@ -59,7 +59,7 @@ def files(seed: int, days: int) -> Iterator[tuple[str, list[tuple[str, str, str]
     yield from [late_file for _, late_file in late]
 
 
-def drop(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> None:
+def write_file(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> None:
     """Write the file and rename it into place, so that readers see only complete files."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary_file = folder / f".{name}"

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import active_commits, batches, checkpoint, offset_log
-from include.readers.batches import BatchHistory, BatchRecord, Generation, Other
+from include.readers.batches import BatchHistory, BatchRecord, Generation, OtherCommit
 
 # Spark keeps about 100 batches. Of a longer checkpoint only the newest files are opened.
-OPENED = 200
+MOST_OPENED_BATCHES = 200
 RESTORE = "restore it from its backup, or begin a new generation where the table ends (action reset checkpoint)"
 
 
@@ -25,21 +25,23 @@ class Fault:
     sentence: str
 
 
-def of_table(history: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
+def table_faults(history: BatchHistory, entries: Iterable[BatchRecord | OtherCommit]) -> list[Fault]:
     """Returns the faults that a table's commits show. entries: all entries of the history."""
     listed = list(entries)
     name, log = history.table.name, history.log
     faults = [
         Fault("log with a gap", f"{name}: its log lacks versions {missing_versions}: restore them from a backup")
-        for missing_versions in [spans(set(range(log.versions[0], log.newest + 1)) - set(log.versions))]
+        for missing_versions in [ranges_text(set(range(log.versions[0], log.newest + 1)) - set(log.versions))]
         if missing_versions
     ]
     if log.versions[0] > 0:
         faults.append(Fault("log cleaned", f"{name}: its log begins with version {log.versions[0]}"))
-    faults += [fault for entry in listed if isinstance(entry, Other) for fault in _of_other(history, entry, listed)]
+    faults += [
+        fault for entry in listed if isinstance(entry, OtherCommit) for fault in _of_other(history, entry, listed)
+    ]
     for state, meaning in (
         (batches.MISSING, "Spark is done with them, and the table's log has no commit of theirs"),
-        (batches.DOUBLED, "the table holds a second commit of them, so their rows are in it twice"),
+        (batches.DUPLICATED, "the table holds a second commit of them, so their rows are in it twice"),
     ):
         faults += [
             Fault(state, f"{name}: batches {batch_words}: {meaning}")
@@ -48,7 +50,7 @@ def of_table(history: BatchHistory, entries: Iterable[BatchRecord | Other]) -> l
     return faults
 
 
-def of_checkpoints(history: BatchHistory, entries: Iterable[BatchRecord | Other]) -> list[Fault]:
+def checkpoint_faults(history: BatchHistory, entries: Iterable[BatchRecord | OtherCommit]) -> list[Fault]:
     """Returns the faults of all checkpoint generations, missing ones included. entries: all entries of the history."""
     faults = []
     written = [entry for entry in entries if isinstance(entry, BatchRecord) and entry.version is not None]
@@ -79,7 +81,7 @@ def of_checkpoints(history: BatchHistory, entries: Iterable[BatchRecord | Other]
     return faults
 
 
-def _of_other(history: BatchHistory, other: Other, entries: list[BatchRecord | Other]) -> Iterator[Fault]:
+def _of_other(history: BatchHistory, other: OtherCommit, entries: list[BatchRecord | OtherCommit]) -> Iterator[Fault]:
     name, what = history.table.name, f"version {other.version} ({other.operation})"
     if other.is_undone or other.kind not in ("foreign", "declaration"):
         return
@@ -108,46 +110,51 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
                 "checkpoint of another flow",
                 f"{flow}: its checkpoint {path} is that of {recorded_flow}: put its own back",
             )
-    except Broken as error:
+    except FlowBroken as error:
         yield Fault("checkpoint damaged", f"{flow}: {error}")
     if generation.planned or generation.committed:
         try:
             checkpoint.check_metadata(path / "metadata")
-        except Broken as error:
+        except FlowBroken as error:
             yield Fault("checkpoint damaged", f"{flow}: {error}")
     for kind, listed in (("offsets", generation.planned), ("commits", generation.committed)):
         # A seeded checkpoint keeps its batch 0 until Spark purges it.
         missing_batches = set(range(min(listed), max(listed))) - listed if listed else set()
         if missing_batches:
-            yield Fault("checkpoint with a gap", f"{flow}: {path / kind} lacks {spans(missing_batches)}: {RESTORE}")
+            yield Fault(
+                "checkpoint with a gap", f"{flow}: {path / kind} lacks {ranges_text(missing_batches)}: {RESTORE}"
+            )
     newest, newest_done = max(generation.planned, default=-1), generation.done
     if newest - newest_done not in (0, 1):
         sentence = (
             f"{flow}: {path} plans up to batch {newest} and is done up to {newest_done}, files are missing: {RESTORE}"
         )
         yield Fault("checkpoint with a gap", sentence)
-    for listed, read in ((generation.planned, offset_log.batch), (generation.committed, offset_log.check_commit)):
-        for batch in sorted(listed)[-OPENED:]:
+    for listed, read in (
+        (generation.planned, offset_log.planned_batch),
+        (generation.committed, offset_log.check_commit),
+    ):
+        for batch in sorted(listed)[-MOST_OPENED_BATCHES:]:
             try:
                 read(path, batch)
-            except Broken as error:
+            except FlowBroken as error:
                 yield Fault("checkpoint damaged", f"{flow}: {error}")
 
 
-def _is_in_state(entry: BatchRecord | Other, state: str) -> bool:
+def _is_in_state(entry: BatchRecord | OtherCommit, state: str) -> bool:
     return isinstance(entry, BatchRecord) and entry.state == state
 
 
-def _batch_ranges(entries: Iterable[BatchRecord | Other]) -> list[str]:
+def _batch_ranges(entries: Iterable[BatchRecord | OtherCommit]) -> list[str]:
     """Describes batches in words: one string for each flow and generation."""
     places = sorted(
         ((entry.flow, entry.generation), entry.batch) for entry in entries if isinstance(entry, BatchRecord)
     )
     groups = groupby(places, key=lambda place: place[0])
-    return [f"{flow} {number}/{spans({batch for _, batch in group})}" for (flow, number), group in groups]
+    return [f"{flow} {number}/{ranges_text({batch for _, batch in group})}" for (flow, number), group in groups]
 
 
-def spans(numbers: set[int]) -> str:
+def ranges_text(numbers: set[int]) -> str:
     """Describes numbers as ranges, such as `3 to 7, 9`."""
     ranges = []
     for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):

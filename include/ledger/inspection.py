@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.ledger import faults
 from include.ledger.faults import Fault
 from include.readers import offset_log
-from include.readers.batches import HELD, BatchHistory, BatchRecord, Other
+from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.readers.offset_log import Restart
 from include.spec import Table
 
@@ -35,7 +35,7 @@ class Inspection:
     bytes: int
     restarts: dict[str, Restart | None]
     faults: list[Fault]
-    newest: list[BatchRecord | Other]
+    newest: list[BatchRecord | OtherCommit]
 
 
 def inspect(table: Table, limit: int, flow: str | None = None) -> Inspection:
@@ -45,20 +45,21 @@ def inspect(table: Table, limit: int, flow: str | None = None) -> Inspection:
     """
     history = BatchHistory(table)
     entries = list(history.entries())
-    written = [entry for entry in entries if isinstance(entry, BatchRecord) and entry.state in HELD]
+    written = [entry for entry in entries if isinstance(entry, BatchRecord) and entry.state in STATES_WITH_ROWS]
     listed = (entry for entry in entries if flow is None or (isinstance(entry, BatchRecord) and entry.flow == flow))
     return Inspection(
         table=table.name,
         versions=(history.log.versions[0], history.log.newest),
         states=dict(Counter(entry.state for entry in entries if isinstance(entry, BatchRecord))),
-        others=dict(Counter(entry.kind for entry in entries if isinstance(entry, Other))),
+        others=dict(Counter(entry.kind for entry in entries if isinstance(entry, OtherCommit))),
         rows=sum(batch.rows or 0 for batch in written),
         files=sum(batch.files or 0 for batch in written),
         bytes=sum(batch.bytes or 0 for batch in written),
         restarts={writer.flow: _restart(history, writer.flow) for writer in table.flows if flow in (None, writer.flow)},
-        faults=[*faults.of_table(history, entries), *faults.of_checkpoints(history, entries)],
+        faults=[*faults.table_faults(history, entries), *faults.checkpoint_faults(history, entries)],
         newest=[
-            history.detailed(entry) if isinstance(entry, BatchRecord) else entry for entry in islice(listed, limit)
+            history.with_checkpoint_details(entry) if isinstance(entry, BatchRecord) else entry
+            for entry in islice(listed, limit)
         ],
     )
 
@@ -69,9 +70,9 @@ def _restart(history: BatchHistory, flow: str) -> Restart | None:
         return None
     try:
         return offset_log.restart(generations[max(generations)].path)
-    except Broken:
+    except FlowBroken:
         return None
 
 
-def at(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"

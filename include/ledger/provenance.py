@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.catalog import Catalog
-from include.errors import Broken, UsageError
-from include.ledger.batch_files import Appends, Read
+from include.errors import FlowBroken, UsageError
+from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.readers import checkpoint, landing_folder, offset_ranges
-from include.readers.batches import BatchHistory, BatchRecord, Other
-from include.readers.delta_log import Log
-from include.readers.offset_ranges import Range
+from include.readers.batches import BatchHistory, BatchRecord, OtherCommit
+from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -27,8 +27,8 @@ class Origin:
 
     table: str
     entries: list[BatchRecord]
-    reads: list[Read] = field(default_factory=list)
-    ranges: list[Range] = field(default_factory=list)
+    reads: list[SourceFile] = field(default_factory=list)
+    ranges: list[OffsetRange] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     above: "Origin | None" = None
     note: str = ""
@@ -46,11 +46,11 @@ def of_version(tables: Catalog, table: Table, version: int) -> Origin:
             f"--version is {version}, and the log of {table.name} holds {listed_versions}: name one of these"
         )
     entry = next(entry for entry in history.entries() if entry.version == version)
-    if isinstance(entry, Other) and entry.note:
+    if isinstance(entry, OtherCommit) and entry.note:
         return Origin(table.name, [], note=f"version {version} of {table.name} is a {entry.kind}: {entry.note}")
-    if isinstance(entry, Other):
+    if isinstance(entry, OtherCommit):
         raise UsageError(f"version {version} of {table.name} is a {entry.operation} ({entry.kind}) and read no source")
-    return _origin(tables, table, [history.detailed(entry)])
+    return _origin(tables, table, [history.with_checkpoint_details(entry)])
 
 
 def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
@@ -65,9 +65,9 @@ def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin
         ranges = [
             offset_range
             for entry in entries
-            for offset_range in offset_ranges.of_kafka(entry.source_from, entry.source_to)
+            for offset_range in offset_ranges.kafka_ranges(entry.source_from, entry.source_to)
         ]
-        return Origin(table.name, entries, ranges=offset_ranges.joined(ranges))
+        return Origin(table.name, entries, ranges=offset_ranges.merge_adjacent(ranges))
     return _of_delta(tables, table, entries, flow.source)
 
 
@@ -77,21 +77,21 @@ def _of_files(table: Table, entries: list[BatchRecord]) -> Origin:
         for entry in entries:
             checkpoint_path = settings().checkpoints(entry.flow) / str(entry.generation)
             names += [
-                file.path for file in landing_folder.of_batch(checkpoint_path, entry.source_from, entry.source_to)
+                file.path for file in landing_folder.files_of_batch(checkpoint_path, entry.source_from, entry.source_to)
             ]
-    except Broken as error:
+    except FlowBroken as error:
         return Origin(table.name, entries, files=names, note=str(error))
     return Origin(table.name, entries, files=names)
 
 
 def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source: Delta) -> Origin:
     source_table = tables.table(source.table)
-    log = Log(settings().table_path(source.table))
-    reads: list[Read] = []
+    log = DeltaLog(settings().table_path(source.table))
+    reads: list[SourceFile] = []
     note = ""
     try:
-        reads = [read for entry in entries for read in Appends(log, source).of(entry)]
-    except Broken as error:
+        reads = [read for entry in entries for read in AppendedFiles(log, source).of(entry)]
+    except FlowBroken as error:
         note = str(error)
     first, last = _versions(entries)
     # A snapshot's files hold rows of every version up to it.
@@ -99,7 +99,7 @@ def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source:
     versions_read = None if is_whole or note else {read.version for read in reads}
     source_history = BatchHistory(source_table)
     source_batches = [
-        source_history.detailed(batch)
+        source_history.with_checkpoint_details(batch)
         for batch in source_history.batches()
         if batch.version is not None
         and (batch.version in versions_read if versions_read is not None else first <= batch.version <= last)
@@ -115,13 +115,13 @@ def _versions(entries: list[BatchRecord]) -> tuple[int, int]:
 
 def first_version(begin: Any) -> int:
     """Returns the first version that is read after a Delta offset; 0 for an offset within the initial snapshot."""
-    return 0 if begin.get("isStartingVersion") else offset_ranges.place(begin)[0]
+    return 0 if begin.get("isStartingVersion") else offset_ranges.delta_position(begin)[0]
 
 
 def lines(origin: Origin) -> Iterator[str]:
     """Describes an origin for people. The table itself comes first."""
     for entry in origin.entries[:1] if len(origin.entries) == 1 else ():
-        what = offset_ranges.say(entry.source, entry.source_from, entry.source_to)
+        what = offset_ranges.describe(entry.source, entry.source_from, entry.source_to)
         yield f"{origin.table} version {entry.version} is batch {entry.name}: {what}"
     if len(origin.entries) > 1:
         versions = [entry.version for entry in origin.entries if entry.version is not None]

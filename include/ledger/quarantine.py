@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-from include.errors import Broken
-from include.readers.delta_log import LiveFile, Log
+from include.errors import FlowBroken
+from include.readers.delta_log import DeltaLog, LiveFile
 from include.settings import settings
 from include.spec import Table
 from include.spec.origin import ORIGIN
 
 RULES = "_rules"
 # The columns that name the batch which wrote the row.
-STAMP = ("_flow", "_generation", "_batch")
-OTHERS = (RULES, "_source", "_replay", "_errors", "_reason")
+BATCH_COLUMNS = ("_flow", "_generation", "_batch")
+QUARANTINE_COLUMNS = (RULES, "_source", "_replay", "_errors", "_reason")
 # Rules are counted over the newest rows, at most this many.
 MOST_COUNTED_ROWS = 200_000
 SHOWN_CHARACTERS = 60
@@ -64,7 +64,7 @@ class Sample:
 
 def sample(table: Table, limit: int) -> Sample:
     """Returns the newest rows. Raises Unreachable where there is no quarantine, and Broken for an unreadable file."""
-    log = Log(settings().table_path(table.quarantine))
+    log = DeltaLog(settings().table_path(table.quarantine))
     files = sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True)
     counts = [file.rows for file in files]
     total = None if None in counts else sum(count for count in counts if count is not None)
@@ -72,7 +72,7 @@ def sample(table: Table, limit: int) -> Sample:
     return Sample(_newest(log, files, limit), total, counted, broke)
 
 
-def _count_rules(log: Log, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
+def _count_rules(log: DeltaLog, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
     rows, broke = 0, Counter[str]()
     for file in files:
         if rows >= MOST_COUNTED_ROWS:
@@ -84,7 +84,7 @@ def _count_rules(log: Log, files: list[LiveFile]) -> tuple[int, dict[str, int]]:
     return rows, dict(broke.most_common())
 
 
-def _newest(log: Log, files: list[LiveFile], limit: int) -> list[Row]:
+def _newest(log: DeltaLog, files: list[LiveFile], limit: int) -> list[Row]:
     stored: list[tuple[dict[str, Any], LiveFile]] = []
     for file in files:
         if len(stored) >= limit:
@@ -96,31 +96,33 @@ def _newest(log: Log, files: list[LiveFile], limit: int) -> list[Row]:
     return sorted(newest, key=lambda row: row.at, reverse=True)
 
 
-def _read(log: Log, file: LiveFile, columns: list[str] | None = None) -> Any:
+def _read(log: DeltaLog, file: LiveFile, columns: list[str] | None = None) -> Any:
     try:
         return parquet.ParquetFile(log.table / file.path).read(columns)
     except (OSError, ValueError) as error:
-        raise Broken(f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup") from error
+        raise FlowBroken(
+            f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup"
+        ) from error
 
 
 def _batch_key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in STAMP)
+    return tuple(row[name] for name in BATCH_COLUMNS)
 
 
-def _commit_times(log: Log, batches: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
+def _commit_times(log: DeltaLog, batches: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
     """Returns when these batches were committed, in seconds since 1970, as far back as the log goes."""
     times: dict[tuple[Any, ...], float] = {}
     for commit in log.commits():
         if len(times) == len(batches):
             break
-        batch = tuple(commit.metadata.get(name.removeprefix("_")) for name in STAMP)
+        batch = tuple(commit.metadata.get(name.removeprefix("_")) for name in BATCH_COLUMNS)
         if batch in batches:
             times.setdefault(batch, commit.timestamp)
     return times
 
 
 def _row(row: dict[str, Any], at: float) -> Row:
-    columns = {name: value for name, value in row.items() if name not in (*STAMP, *OTHERS)}
+    columns = {name: value for name, value in row.items() if name not in (*BATCH_COLUMNS, *QUARANTINE_COLUMNS)}
     return Row(
         rules=list(row[RULES] or []),
         flow=row["_flow"],

@@ -11,7 +11,7 @@ from include.errors import Unreachable, UsageError
 from include.ledger import provenance
 from include.ledger.verify_offsets import columns
 from include.readers import checkpoint, landing_folder, offset_ranges, stored_rows
-from include.readers.batches import HELD, PLANNED, BatchHistory, BatchRecord
+from include.readers.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -19,7 +19,7 @@ FILE = "_filename"
 
 
 @dataclass(frozen=True)
-class Stop:
+class TraceStep:
     """What became of a record or file in one table.
 
     sentence: for people. versions: those whose batches may hold it.
@@ -32,10 +32,10 @@ class Stop:
     versions: tuple[int, ...] = ()
     rows: int | None = None
     rules: tuple[str, ...] = ()
-    below: list["Stop"] = field(default_factory=list)
+    below: list["TraceStep"] = field(default_factory=list)
 
 
-def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[Stop]:
+def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[TraceStep]:
     """Follows a Kafka record through every flow that reads its topic.
 
     Raises UsageError where no flow is declared for the topic, and Unreachable where none has read it yet.
@@ -62,7 +62,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
     return stops
 
 
-def of_file(tables: Catalog, table: Table, name: str) -> Stop:
+def of_file(tables: Catalog, table: Table, name: str) -> TraceStep:
     """Follows a landed file through its table. Raises UsageError where the table reads no files, and Broken."""
     if not isinstance(table.source, Files):
         raise UsageError(f"{table.name} is not fed by files: leave out --file, or name a table that is")
@@ -71,7 +71,8 @@ def of_file(tables: Catalog, table: Table, name: str) -> Stop:
     for batch in _batches_with_offsets(table, [table.flow]):
         checkpoint_path = settings().checkpoints(batch.flow) / str(batch.generation)
         if any(
-            file.path == path for file in landing_folder.of_batch(checkpoint_path, batch.source_from, batch.source_to)
+            file.path == path
+            for file in landing_folder.files_of_batch(checkpoint_path, batch.source_from, batch.source_to)
         ):
             matching.append(batch)
     return _trace_in_table(tables, table, matching, {FILE: name}, f"file '{name}'")
@@ -81,11 +82,11 @@ def _batches_with_offsets(table: Table, flows: list[str]) -> list[BatchRecord]:
     """Returns all batches of these flows, with their offsets."""
     history = BatchHistory(table)
     batches = (batch for batch in history.batches() if batch.flow in flows)
-    return [batch if batch.version is not None else history.detailed(batch) for batch in batches]
+    return [batch if batch.version is not None else history.with_checkpoint_details(batch) for batch in batches]
 
 
 def _contains_offset(batch: BatchRecord, topic: str, partition: int, offset: int) -> bool:
-    ranges = offset_ranges.of_kafka(batch.source_from, batch.source_to)
+    ranges = offset_ranges.kafka_ranges(batch.source_from, batch.source_to)
     return any(
         (offset_range.topic, offset_range.partition) == (topic, partition)
         and offset_range.first <= offset < offset_range.after
@@ -95,15 +96,15 @@ def _contains_offset(batch: BatchRecord, topic: str, partition: int, offset: int
 
 def _trace_in_table(
     tables: Catalog, table: Table, entries: list[BatchRecord], column_values: dict[str, Any], what: str
-) -> Stop:
+) -> TraceStep:
     """Returns what became of it in one table. entries: the batches that may have read it."""
-    written = [batch for batch in entries if batch.state in HELD]
+    written = [batch for batch in entries if batch.state in STATES_WITH_ROWS]
     versions = tuple(sorted(batch.version for batch in written if batch.version is not None))
     if not written:
         planned = next((batch for batch in entries if batch.state == PLANNED), None)
         state = f"is in batch {planned.name}, which is planned and not written" if planned else "no batch has read yet"
         lost = [f"batch {batch.name} had it: {batch.state}" for batch in entries if batch is not planned]
-        return Stop(table.name, f"{table.name}: {what} {'; '.join(lost) or state}")
+        return TraceStep(table.name, f"{table.name}: {what} {'; '.join(lost) or state}")
     rows = _count_rows(table.name, column_values)
     broken = _broken_rules(table, column_values)
     parts = [f"{table.name}: {_batch_words(written)}"]
@@ -120,12 +121,12 @@ def _trace_in_table(
         for reader in tables.tables.values()
         for step in _trace_below(tables, table, reader, versions, column_values)
     ]
-    return Stop(table.name, "; ".join(parts), versions, rows, broken, below)
+    return TraceStep(table.name, "; ".join(parts), versions, rows, broken, below)
 
 
 def _trace_below(
     tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], column_values: dict[str, Any]
-) -> Iterator[Stop]:
+) -> Iterator[TraceStep]:
     flows = [flow.flow for flow in reader.flows if isinstance(flow.source, Delta) and flow.source.table == table.name]
     if not flows or not settings().is_stored(reader.name):
         return

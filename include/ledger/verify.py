@@ -3,14 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from include.errors import Broken, Unbalanced
+from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import verify_quarantine
-from include.ledger.batch_files import Appends
-from include.ledger.verify_offsets import PLACE, Arrived, check, columns, unaccounted, why_missing
+from include.ledger.batch_files import AppendedFiles
+from include.ledger.verify_offsets import (
+    OFFSET_COLUMNS,
+    StoredOffsets,
+    check_range,
+    columns,
+    count_difference,
+    why_missing,
+)
 from include.readers import batches, offset_ranges, refreshes
-from include.readers.batches import HELD, BatchHistory, BatchRecord, Other
-from include.readers.delta_log import Log
-from include.readers.resume_position import behind_replacements
+from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
+from include.readers.delta_log import DeltaLog
+from include.readers.resume_position import skip_replacements
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table
 
@@ -39,14 +46,14 @@ def verify(table: Table) -> Verification:
     history = BatchHistory(table)
     newest_first = list(history.entries())
     entries = [entry for entry in reversed(newest_first) if isinstance(entry, BatchRecord)]
-    others = [entry for entry in newest_first if isinstance(entry, Other)]
-    verification = Verification(table.name, sum(batch.state in HELD for batch in entries))
+    others = [entry for entry in newest_first if isinstance(entry, OtherCommit)]
+    verification = Verification(table.name, sum(batch.state in STATES_WITH_ROWS for batch in entries))
     for entry in entries:
-        if entry.state in (batches.MISSING, batches.DOUBLED):
+        if entry.state in (batches.MISSING, batches.DUPLICATED):
             fault = "has no commit in the table's log" if entry.state == batches.MISSING else "was committed twice"
-            raise Unbalanced(f"{entry.name} {fault}: see inspect {table.name}")
+            raise LedgerMismatch(f"{entry.name} {fault}: see inspect {table.name}")
     for flow in dict.fromkeys(batch.flow for batch in entries):
-        flow_batches = [batch for batch in entries if batch.flow == flow and batch.state in HELD]
+        flow_batches = [batch for batch in entries if batch.flow == flow and batch.state in STATES_WITH_ROWS]
         declared = next((table_flow for table_flow in table.flows if table_flow.flow == flow), None)
         verification.notes += _check_order(history, flow_batches)
         for batch in flow_batches:
@@ -56,13 +63,13 @@ def verify(table: Table) -> Verification:
         elif isinstance(declared.source, Delta):
             verification.notes += _check_source_rows(declared, declared.source, flow_batches)
     if all(isinstance(flow.source, Kafka) for flow in table.flows):
-        _check_records(history, [batch for batch in entries if batch.state in HELD], others, verification)
+        _check_records(history, [batch for batch in entries if batch.state in STATES_WITH_ROWS], others, verification)
     elif isinstance(table.source, Files):
-        verify_quarantine.files(table)
+        verify_quarantine.check_files(table)
     if isinstance(table.write, Append):
         verification.notes += _check_total(history, entries, others)
     if table.has_quarantine and settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
-        verification.notes += verify_quarantine.rows(table, entries)
+        verification.notes += verify_quarantine.check_rows(table, entries)
     return verification
 
 
@@ -75,7 +82,7 @@ def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[
         is_files = isinstance(batch.source_to, dict) and "logOffset" in batch.source_to
         if batch.generation != following.generation and is_files:
             continue
-        gap = offset_ranges.difference(batch.source_to, following.source_from)
+        gap = offset_ranges.describe_gap(batch.source_to, following.source_from)
         if gap is None:
             continue
         if batch.generation != following.generation and _follows_replacement(batch, following):
@@ -83,15 +90,15 @@ def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[
                 f"{following.name} goes on where its source was backfilled or rewound behind what {batch.name} had read"
             )
             continue
-        if batch.generation != following.generation and (loss := verify_quarantine.accepted(following)):
+        if batch.generation != following.generation and (loss := verify_quarantine.accepted_loss_words(following)):
             yield f"{following.name} goes on behind a loss that was accepted: {loss}"
             continue
-        raise Unbalanced(f"{following.name} does not begin where {batch.name} ended: {gap}")
+        raise LedgerMismatch(f"{following.name} does not begin where {batch.name} ended: {gap}")
     if written and (generation := history.generations(written[-1].flow).get(written[-1].generation)):
         newest_batch = max((batch.batch for batch in written if batch.generation == written[-1].generation), default=-1)
         is_newest = written[-1].generation == max(history.generations(written[-1].flow))
         if is_newest and generation.done > newest_batch:
-            raise Unbalanced(
+            raise LedgerMismatch(
                 f"{written[-1].flow}: its checkpoint is done up to batch {generation.done}, and the table's last one "
                 f"is {written[-1].name}: a start would leave out what lies between"
             )
@@ -103,8 +110,8 @@ def _follows_replacement(batch: BatchRecord, following: BatchRecord) -> bool:
         return False
     source = Delta(source_identity["table"], changes=source_identity.get("changes", False))
     # A later replacement did not exist yet when the following batch was planned.
-    resumed_at = behind_replacements(batch.source_to, source, before=following.source_from["reservoirVersion"])
-    return offset_ranges.difference(resumed_at, following.source_from) is None
+    resumed_at = skip_replacements(batch.source_to, source, before=following.source_from["reservoirVersion"])
+    return offset_ranges.describe_gap(resumed_at, following.source_from) is None
 
 
 def _check_row_counts(table: Table, batch: BatchRecord) -> None:
@@ -113,11 +120,13 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> None:
         return
     written = counts["kept"] if batch.rows is None else batch.rows
     if counts["read"] != counts["kept"] + counts["quarantined"] + counts["dropped"]:
-        raise Unbalanced(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
+        raise LedgerMismatch(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
     duplicates = counts["kept"] - written
     may_repeat = isinstance(table.write, Append) and bool(table.write.unique)
     if duplicates < 0 or (duplicates and not may_repeat):
-        raise Unbalanced(f"{batch.name} kept {counts['kept']:,} rows, and version {batch.version} wrote {written:,}")
+        raise LedgerMismatch(
+            f"{batch.name} kept {counts['kept']:,} rows, and version {batch.version} wrote {written:,}"
+        )
 
 
 def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> Iterator[str]:
@@ -125,7 +134,7 @@ def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecor
 
     Raises Unbalanced for a difference that no transform explains.
     """
-    appends = Appends(Log(settings().table_path(source.table)), source)
+    appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
     # Batches whose files are unknown, counted by reason, so that each reason gives one note.
     skipped: dict[str, int] = {}
     transformed = 0
@@ -134,15 +143,15 @@ def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecor
             continue
         try:
             counts = [file.rows for file in appends.of(batch)]
-        except Broken as error:
+        except FlowBroken as error:
             skipped[str(error)] = skipped.get(str(error), 0) + 1
             continue
         stored = sum(count for count in counts if count is not None)
         if None in counts or stored == batch.tally["read"]:
             continue
         if not any(step.transform for step in (flow, *flow.steps)):
-            what = offset_ranges.say(batch.source, batch.source_from, batch.source_to)
-            raise Unbalanced(f"{batch.name} read {batch.tally['read']:,} rows, and {what} holds {stored:,}")
+            what = offset_ranges.describe(batch.source, batch.source_from, batch.source_to)
+            raise LedgerMismatch(f"{batch.name} read {batch.tally['read']:,} rows, and {what} holds {stored:,}")
         transformed += 1
     yield from (f"{flow.flow}, {count:,} batches: {why}" for why, count in skipped.items())
     if transformed:
@@ -150,32 +159,32 @@ def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecor
 
 
 def _check_records(
-    history: BatchHistory, written: list[BatchRecord], others: list[Other], verification: Verification
+    history: BatchHistory, written: list[BatchRecord], others: list[OtherCommit], verification: Verification
 ) -> None:
     """Checks that the table holds each Kafka record of the ranges that were read, once."""
     table = history.table
-    if not set(PLACE) <= columns(table.name) or any(flow.transform for flow in table.flows):
+    if not set(OFFSET_COLUMNS) <= columns(table.name) or any(flow.transform for flow in table.flows):
         verification.notes.append(f"{table.name} does not keep each record as it came: only its totals were counted")
         return
-    arrived, expected = Arrived(table.name), 0
+    arrived, expected = StoredOffsets(table.name), 0
     empty_offsets: dict[str, int] = {}
     for batch in written:
         first_offset = batch.source_from
         if first_offset is None:
-            first_offset = verify_quarantine.beginning(history, batch)
-        for offset_range in offset_ranges.of_kafka(first_offset, batch.source_to):
+            first_offset = verify_quarantine.initial_offsets(history, batch)
+        for offset_range in offset_ranges.kafka_ranges(first_offset, batch.source_to):
             stored_offsets = arrived.within(offset_range)
-            if missing := check(batch.name, offset_range, stored_offsets):
+            if missing := check_range(batch.name, offset_range, stored_offsets):
                 empty_offsets[offset_range.topic] = empty_offsets.get(offset_range.topic, 0) + missing
             expected += len(stored_offsets)
             verification.ranges += 1
     verification.notes += [why_missing(topic, count) for topic, count in empty_offsets.items()]
     if history.log.versions[0] == 0 and not any(commit.kind == "foreign" for commit in others):
-        for difference in unaccounted(table.name, arrived.count, expected):
-            raise Unbalanced(difference)
+        for difference in count_difference(table.name, arrived.count, expected):
+            raise LedgerMismatch(difference)
 
 
-def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list[Other]) -> Iterator[str]:
+def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list[OtherCommit]) -> Iterator[str]:
     """Checks that the table holds as many rows as its commits wrote. Yields notes."""
     log, name = history.log, history.table.name
     foreign = [commit for commit in others if commit.kind == "foreign" and not commit.is_undone]
@@ -186,17 +195,17 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
         yield f"{name}: its total was not compared with its batches, as {why}"
         return
     live = [file.rows for file in log.state.live]
-    written = [batch.rows for batch in entries if batch.state in HELD]
+    written = [batch.rows for batch in entries if batch.state in STATES_WITH_ROWS]
     replays = [log.commit(commit.version).rows for commit in others if commit.kind == "replay" and not commit.is_undone]
     if None in live or None in written or None in replays:
         yield f"{name}: its total was not compared with its batches, as a commit does not say its rows"
         return
     added_by_backfills = sum(
-        verify_quarantine.more_by_backfill(log, commit.version) for commit in others if not commit.is_undone
+        verify_quarantine.rows_added_by_backfill(log, commit.version) for commit in others if not commit.is_undone
     )
     total, expected = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + added_by_backfills
     if total != expected:
-        raise Unbalanced(f"{name} holds {total:,} rows, and its commits wrote {expected:,}")
+        raise LedgerMismatch(f"{name} holds {total:,} rows, and its commits wrote {expected:,}")
 
 
 def lines(verification: Verification) -> list[str]:

@@ -9,12 +9,12 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.compute as compute  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
-from include.errors import Unbalanced
+from include.errors import LedgerMismatch
 from include.readers import kafka_broker, stored_rows
-from include.readers.offset_ranges import Range
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 
-PLACE = ("topic", "partition", "offset")
+OFFSET_COLUMNS = ("topic", "partition", "offset")
 
 
 def columns(table: str) -> set[str]:
@@ -23,7 +23,7 @@ def columns(table: str) -> set[str]:
 
 
 @dataclass
-class Arrived:
+class StoredOffsets:
     """The Kafka offsets in a stored table with the columns topic, partition and offset.
 
     Reading them takes 8 bytes of memory for each row.
@@ -35,7 +35,7 @@ class Arrived:
     def _offsets(self) -> dict[tuple[str, int], Sequence[int]]:
         """The sorted offsets of each topic and partition."""
         stored = stored_rows.dataset(self.table)
-        rows = stored.to_table(columns=list(PLACE)).sort_by("offset")
+        rows = stored.to_table(columns=list(OFFSET_COLUMNS)).sort_by("offset")
         offsets: dict[tuple[str, int], Sequence[int]] = {}
         for group in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist():
             topic, partition = group["topic"], group["partition"]
@@ -51,13 +51,13 @@ class Arrived:
     def count(self) -> int:
         return sum(len(offsets) for offsets in self._offsets.values())
 
-    def within(self, range_: Range) -> Sequence[int]:
+    def within(self, range_: OffsetRange) -> Sequence[int]:
         """Returns the offsets that the table holds in this range, sorted, with repetitions."""
         offsets = self._offsets.get((range_.topic, range_.partition), ())
         return offsets[bisect_left(offsets, range_.first) : bisect_left(offsets, range_.after)]
 
 
-def check(batch_name: str, range_: Range, stored_offsets: Sequence[int]) -> int:
+def check_range(batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int]) -> int:
     """Returns how many offsets of the range hold no record, as after compaction and transactions.
 
     batch_name: for messages. stored_offsets: the result of `Arrived.within`.
@@ -68,7 +68,7 @@ def check(batch_name: str, range_: Range, stored_offsets: Sequence[int]) -> int:
         None,
     )
     if repeated is not None:
-        raise Unbalanced(
+        raise LedgerMismatch(
             f"{batch_name}: offset {repeated} of {range_.topic}/{range_.partition} is in the table more than once"
         )
     missing = (
@@ -84,7 +84,7 @@ def check(batch_name: str, range_: Range, stored_offsets: Sequence[int]) -> int:
         )
         lost = missing & {record.offset for record in in_topic[range_.partition]}
         if lost:
-            raise Unbalanced(
+            raise LedgerMismatch(
                 f"{batch_name}: {len(lost):,} of {range_.count:,} records of {range_} are missing, "
                 f"the first at offset {min(lost)}"
             )
@@ -98,7 +98,7 @@ def why_missing(topic: str, count: int) -> str:
     return f"{count:,} offsets of topic {topic} (cleanup.policy {policy}) hold no record: {reason}"
 
 
-def unaccounted(table: str, count: int, expected: int) -> Iterator[str]:
+def count_difference(table: str, count: int, expected: int) -> Iterator[str]:
     """Yields a sentence where the table holds another number of records than its batches read."""
     if count != expected:
         yield f"{table} holds {count:,} records, and its batches read {expected:,}"

@@ -6,15 +6,15 @@ from sqlalchemy import select
 
 from include.control.store import database
 from include.control.store.schema import losses
-from include.errors import Unbalanced
+from include.errors import LedgerMismatch
 from include.readers import active_commits, offset_log, stored_rows
-from include.readers.batches import BACKFILL, HELD, UNDONE, BatchHistory, BatchRecord
-from include.readers.delta_log import Log
+from include.readers.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 
 
-def rows(table: Table, entries: list[BatchRecord]) -> list[str]:
+def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     """Checks that the quarantine holds as many rows of each batch as the batch's commit counts.
 
     Returns notes. Raises Unbalanced.
@@ -23,26 +23,26 @@ def rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     batch_columns = stored.to_table(columns=["_flow", "_generation", "_batch"])
     groups = batch_columns.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     stored_counts = {(group["_flow"], group["_generation"], group["_batch"]): group["count_all"] for group in groups}
-    log = Log(settings().table_path(table.quarantine))
-    active = [commit for commit, is_active in active_commits.commits(log) if is_active]
+    log = DeltaLog(settings().table_path(table.quarantine))
+    active = [commit for commit, is_active in active_commits.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
     backfills = [commit.version for commit in active if BACKFILL in commit.metadata]
     # A backfill stores the rows of its range under the newest batch.
-    missing = sum(more_by_backfill(log, version) for version in backfills)
+    missing = sum(rows_added_by_backfill(log, version) for version in backfills)
     entries = [batch for batch in entries if batch.state != UNDONE]
     for batch in entries:
         count = stored_counts.pop((batch.flow, batch.generation, batch.batch), 0)
-        if batch.tally is None or batch.state not in HELD:
+        if batch.tally is None or batch.state not in STATES_WITH_ROWS:
             continue
         missing += batch.tally["quarantined"] - count
         if backfills:
             continue
         if count > batch.tally["quarantined"] or (count < batch.tally["quarantined"] and not replayed):
-            raise Unbalanced(
+            raise LedgerMismatch(
                 f"{batch.name} put {batch.tally['quarantined']:,} rows into {table.quarantine}, which holds {count:,}"
             )
-    if missing != replayed and log.versions[0] == 0 and all(batch.state in HELD for batch in entries):
-        raise Unbalanced(f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it")
+    if missing != replayed and log.versions[0] == 0 and all(batch.state in STATES_WITH_ROWS for batch in entries):
+        raise LedgerMismatch(f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it")
     notes = [f"{replayed:,} rows of {table.quarantine} were put back by replays"] if replayed else []
     if backfills:
         notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} backfills replaced ranges of it")
@@ -52,7 +52,7 @@ def rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     ]
 
 
-def more_by_backfill(log: Log, version: int) -> int:
+def rows_added_by_backfill(log: DeltaLog, version: int) -> int:
     """Returns how many rows a backfill added to what the batches count; 0 for any other commit.
 
     After a full refresh, the batches before it do not count any more.
@@ -64,7 +64,7 @@ def more_by_backfill(log: Log, version: int) -> int:
     return (commit.rows or 0) - (0 if "anew" in backfill else int(backfill["rows_before"]))
 
 
-def _deleted(log: Log, version: int) -> int:
+def _deleted(log: DeltaLog, version: int) -> int:
     """Returns how many rows a replay removed."""
     if "replay" not in log.commit(version).metadata:
         return 0
@@ -74,7 +74,7 @@ def _deleted(log: Log, version: int) -> int:
     )
 
 
-def files(table: Table) -> None:
+def check_files(table: Table) -> None:
     """Checks that the rows of each file are numbered from 0 on. Raises Unbalanced for a gap or a repetition."""
     stored = stored_rows.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
@@ -82,18 +82,22 @@ def files(table: Table) -> None:
     for group in row_numbers.group_by("_filename").aggregate(aggregates).to_pylist():
         count, distinct, expected = group["_index_count"], group["_index_count_distinct"], group["_index_max"] + 1
         if count != distinct:
-            raise Unbalanced(f"{table.name}: {count - distinct:,} rows of file '{group['_filename']}' are there twice")
+            raise LedgerMismatch(
+                f"{table.name}: {count - distinct:,} rows of file '{group['_filename']}' are there twice"
+            )
         if distinct != expected:
-            raise Unbalanced(f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing")
+            raise LedgerMismatch(
+                f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing"
+            )
 
 
-def beginning(history: BatchHistory, batch: BatchRecord) -> Any:
+def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:
     """Returns the Kafka offsets at which the first batch of a flow began, as `offset_log.begins`."""
     generation = history.generations(batch.flow).get(batch.generation)
-    return offset_log.begins(generation.path) if generation else None
+    return offset_log.initial_offsets(generation.path) if generation else None
 
 
-def accepted(batch: BatchRecord) -> str:
+def accepted_loss_words(batch: BatchRecord) -> str:
     """Describes the loss that was accepted when this batch's generation began; empty for none. Raises Unreachable."""
     is_of_generation = (losses.c.flow == batch.flow) & (losses.c.generation == batch.generation)
     with database.reading(database.connect(settings().control_url)) as connection:

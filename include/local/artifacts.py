@@ -47,7 +47,7 @@ class Artifact:
         return f"{self.name}-{self.version}.jar"
 
 
-def wanted() -> list[Artifact]:
+def listed_artifacts() -> list[Artifact]:
     """The artifacts of `artifacts.txt`."""
     lines = (line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
     artifacts = []
@@ -67,7 +67,9 @@ def pyspark_jars() -> Path:
 
 def missing(jars: Path, class_paths: Iterable[str] = CLASS_PATHS) -> list[str]:
     """The class paths whose directory does not hold exactly the jars of the list."""
-    expected = {path: {artifact.jar for artifact in wanted() if artifact.class_path == path} for path in class_paths}
+    expected = {
+        path: {artifact.jar for artifact in listed_artifacts() if artifact.class_path == path} for path in class_paths
+    }
     return [path for path, names in expected.items() if {jar.name for jar in (jars / path).glob("*.jar")} != names]
 
 
@@ -93,7 +95,7 @@ def _start_ivy(class_path: str, java_home: Path, work: Path, target: Path) -> su
     shutil.rmtree(target, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
     dependencies = [
-        IVY_DEPENDENCY.format(**vars(artifact)) for artifact in wanted() if artifact.class_path == class_path
+        IVY_DEPENDENCY.format(**vars(artifact)) for artifact in listed_artifacts() if artifact.class_path == class_path
     ]
     (work / "ivysettings.xml").write_text(IVY_SETTINGS.format(cache=work / "cache"))
     (work / "ivy.xml").write_text(IVY_MODULE.format(class_path=class_path, dependencies="\n".join(dependencies)))
@@ -105,7 +107,7 @@ def _start_ivy(class_path: str, java_home: Path, work: Path, target: Path) -> su
 
 
 def _verify(class_path: str, directory: Path, remedy: str) -> None:
-    for artifact in wanted():
+    for artifact in listed_artifacts():
         if artifact.class_path != class_path:
             continue
         jar = directory / artifact.jar

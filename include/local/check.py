@@ -17,7 +17,7 @@ SHORT_LIVED = {
 
 def main() -> None:
     java_home = java.home()
-    variables = environment.of_process(environment.write_spark(settings(), java_home), java_home)
+    variables = environment.process_environment(environment.write_spark(settings(), java_home), java_home)
     command = [str(install.venv() / "bin" / "python"), "-m", "include.engine.check.check", *sys.argv[1:]]
     os.execve(command[0], command, {**SHORT_LIVED, **variables})
 

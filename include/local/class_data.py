@@ -14,7 +14,7 @@ from include.local import class_path, environment, install, java
 from include.settings import ROOT, Settings, from_environment, settings
 
 
-def make(config: Settings, java_home: Path) -> None:
+def build_archive(config: Settings, java_home: Path) -> None:
     """Build the archive for these jars if it does not exist, and delete older archives. Raises SetupError."""
     archive = class_path.archive(config, java_home)
     if archive.exists():
@@ -23,7 +23,7 @@ def make(config: Settings, java_home: Path) -> None:
     new_archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as home:
         isolated = from_environment({"SLUICE_HOME": home, "SLUICE_JARS": str(config.jars), "SLUICE_EXAMPLES": "off"})
-        variables = environment.of_process(environment.write_spark(isolated, java_home), java_home)
+        variables = environment.process_environment(environment.write_spark(isolated, java_home), java_home)
         variables.pop("SLUICE_CONTROL_URL", None)
         # The choice of the compiler has no effect on the archive.
         options = (
@@ -44,7 +44,7 @@ def make(config: Settings, java_home: Path) -> None:
 def main() -> None:
     # Starting streams take precedence over this process.
     os.nice(10)
-    make(settings(), java.home())
+    build_archive(settings(), java.home())
 
 
 if __name__ == "__main__":

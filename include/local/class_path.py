@@ -7,7 +7,7 @@ from include.local import artifacts
 from include.settings import Settings
 
 
-def of_driver(config: Settings) -> str:
+def driver_class_path(config: Settings) -> str:
     """The class path in front of Spark's own, which begins with the configuration directory.
 
     Class data sharing does not use jars behind a directory, so all archived jars come first.

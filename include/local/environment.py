@@ -71,7 +71,7 @@ def write(config: Settings, java_home: Path) -> dict[str, str]:
     for directory in (config.home / "airflow", config.logs):
         directory.mkdir(parents=True, exist_ok=True)
     # The Airflow database contains sessions of users, and connections.
-    private_files.close(config.home / "airflow")
+    private_files.restrict(config.home / "airflow")
     _write_secrets(config)
     variables = write_spark(config, java_home) | _airflow(config)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -91,14 +91,14 @@ def write_spark(config: Settings, java_home: Path) -> dict[str, str]:
     options = f"{DRIVER_OPTIONS} -XX:SharedArchiveFile={class_path.archive(config, java_home)} {NO_WARNINGS}"
     if java.version(java_home / "bin" / "java") <= LAST_JAVA_WITH_QUICK_FORK:
         options = f"{options} {QUICK_FORK}"
-    values = {"jars": class_path.of_driver(config), "options": options, "temporary": config.home / "tmp"}
+    values = {"jars": class_path.driver_class_path(config), "options": options, "temporary": config.home / "tmp"}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))
     return _variables(config, java_home)
 
 
-def of_process(variables: dict[str, str], java_home: Path) -> dict[str, str]:
+def process_environment(variables: dict[str, str], java_home: Path) -> dict[str, str]:
     """The complete environment of a process that `make up` starts."""
     path = ":".join([*map(str, _path_directories(java_home)), os.environ.get("PATH", "")])
     return {**os.environ, **variables, "PATH": path}

@@ -62,7 +62,7 @@ def main() -> None:
     path = _new_path(name)
     source = arguments.source or _ask("SOURCE", SOURCES)
     tables = catalog.load()
-    draft, row = begin(tables, path.stem, source, arguments.columns, arguments.keys)
+    draft, row = draft_table(tables, path.stem, source, arguments.columns, arguments.keys)
     path.write_text(draft.text(name, arguments.comment or row))
     try:
         catalog.reload().table(name)
@@ -89,7 +89,7 @@ def _ask(setting: str, meaning: str) -> str:
     return input(f"{setting}, {meaning}: ").strip()
 
 
-def begin(tables: Catalog, name: str, source: str, columns: str = "", keys: str = "") -> tuple[Draft, str]:
+def draft_table(tables: Catalog, name: str, source: str, columns: str = "", keys: str = "") -> tuple[Draft, str]:
     """The draft of a table, and a description of its rows. Raises UsageError for an invalid option."""
     kind, colon, location = source.partition(":")
     if colon and kind == "kafka":

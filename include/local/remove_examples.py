@@ -30,7 +30,7 @@ def main() -> None:
     # Raises DeclarationError if a table of this project reads an example.
     catalog.require(catalog.TABLES)
     examples = catalog.require(f"{catalog.EXAMPLES}.tables").tables
-    for path in [*written(config, examples), *dependents(ROOT, names(examples)), EXAMPLES]:
+    for path in [*written_paths(config, examples), *dependents(ROOT, example_names(examples)), EXAMPLES]:
         if path.is_dir():
             shutil.rmtree(path)
         elif path.exists():
@@ -41,14 +41,14 @@ def main() -> None:
     print("the examples are gone; `git status` shows it, `make new-table NAME=bronze.orders` begins with your own")
 
 
-def names(tables: dict[str, Table]) -> set[str]:
+def example_names(tables: dict[str, Table]) -> set[str]:
     """Names that identify an example in a test or benchmark: its tables, quarantines and topics."""
     sources = [flow.source for table in tables.values() for flow in table.flows]
     topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
     return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
-def written(config: Settings, tables: dict[str, Table]) -> list[Path]:
+def written_paths(config: Settings, tables: dict[str, Table]) -> list[Path]:
     """The tables and checkpoints of the examples below the home directory, and their landing folders."""
     table_names = [name for table in tables.values() for name in (table.name, table.quarantine)]
     flows = [flow for table in tables.values() for flow in table.flows]
@@ -57,9 +57,9 @@ def written(config: Settings, tables: dict[str, Table]) -> list[Path]:
     return [*map(config.table_path, table_names), *(config.checkpoints(flow.flow) for flow in flows), *landing_folders]
 
 
-def dependents(root: Path, example_names: set[str]) -> list[Path]:
+def dependents(root: Path, names: set[str]) -> list[Path]:
     """The tests and benchmarks that import or name an example, directly or through other modules."""
-    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(example_names)))
+    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(names)))
     files = [file for room in ("tests", "benchmarks") for file in sorted((root / room).rglob("*.py"))]
     imported = {file: set(_imports(file.read_text())) for file in files}
     dependent_files = [

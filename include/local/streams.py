@@ -15,14 +15,14 @@ def clear_failures(engine: Engine) -> None:
         connection.execute(update(runs).values(attempts=0, intended_at=None, failure=None, needs_person=False))
 
 
-def failed(engine: Engine) -> dict[str, str]:
+def failed_flows(engine: Engine) -> dict[str, str]:
     """By flow, the sentence of its failure, for flows that wait for a retry or for a person."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(runs.c.flow, runs.c.failure).where(runs.c.failure.is_not(None)))
         return {row.flow: row.failure for row in rows}
 
 
-def missing(engine: Engine) -> list[str]:
+def missing_flows(engine: Engine) -> list[str]:
     """The flows that should run, but whose lease no living driver holds."""
     with database.reading(engine) as connection:
         active_leases = lease.alive(connection)
@@ -39,13 +39,13 @@ def launched(engine: Engine) -> dict[str, str]:
         return {row.driver: row.handle for row in rows}
 
 
-def ended(engine: Engine, earlier_handles: dict[str, str]) -> list[str]:
+def ended_drivers(engine: Engine, earlier_handles: dict[str, str]) -> list[str]:
     """The drivers that have ended although one of their flows should run.
 
     Only drivers launched after `earlier_handles`, an earlier result of `launched`, are considered.
     """
     tables = catalog.load()
-    expected = {tables.flows[name].driver for name in missing(engine)}
+    expected = {tables.flows[name].driver for name in missing_flows(engine)}
     new_handles = {
         driver: handle for driver, handle in launched(engine).items() if handle != earlier_handles.get(driver)
     }

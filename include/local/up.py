@@ -47,7 +47,7 @@ def main() -> None:
         broker_port = _kafka_port(config)
         _require_ports(config, platform, broker_port)
         java_home = java.home()
-        variables = environment.of_process(environment.write(config, java_home), java_home)
+        variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
         broker = Broker(config.home / "kafka", config.jars, java_home, broker_port, broker_port + 1)
         _start(config, platform, services, broker)
@@ -83,7 +83,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, broker: Brok
     for topic in _topics():
         create_topic(broker.address, topic, PARTITIONS)
     _print_progress(f"Kafka broker answers at {broker.address}")
-    for name, module in _feeds().items():
+    for name, module in _feed_modules().items():
         if not platform.find(name):
             platform.start(name, [str(install.venv() / "bin" / "python"), "-m", module], services.variables)
             _print_progress(f"the process '{name}' feeds the examples")
@@ -97,7 +97,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow) -
 
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
-        platform.require([BROKER, *_feeds(), *started])
+        platform.require([BROKER, *_feed_modules(), *started])
         supervision.heartbeat(engine, attendance.STARTER)
         _require_streams(engine, platform, earlier_handles)
 
@@ -109,24 +109,26 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow) -
     _print_progress(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty_tables = list(catalog.load().tables)
     deadline = time.monotonic() + GOLD_SECONDS
-    while streams.missing(engine) or (_feeds() and _is_gold_missing(empty_tables)):
+    while streams.missing_flows(engine) or (_feed_modules() and _is_gold_missing(empty_tables)):
         check()
         for table in [table for table in empty_tables if status.rows(table)]:
             empty_tables.remove(table)
             _print_progress(f"{table} holds rows")
         if time.monotonic() > deadline:
             raise SetupError(
-                f"{', '.join(streams.missing(engine) or empty_tables)} did not come to life in {GOLD_SECONDS} s: read "
-                f"the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
+                f"{', '.join(streams.missing_flows(engine) or empty_tables)} did not come to life in {GOLD_SECONDS} s: "
+                f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
             )
         time.sleep(0.5)
-    _print_progress("every flow runs, and gold holds rows" if _feeds() else "every flow runs")
+    _print_progress("every flow runs, and gold holds rows" if _feed_modules() else "every flow runs")
 
 
 def _require_streams(engine: Engine, platform: Platform, earlier_handles: dict[str, str]) -> None:
     """Raises SetupError if a flow has failed, or if a driver has ended without a message."""
-    failures = {name: f"driver '{name}' ended without a word" for name in streams.ended(engine, earlier_handles)}
-    flows, failed = catalog.load().flows, streams.failed(engine)
+    failures = {
+        name: f"driver '{name}' ended without a word" for name in streams.ended_drivers(engine, earlier_handles)
+    }
+    flows, failed = catalog.load().flows, streams.failed_flows(engine)
     failures |= {flows[flow].driver: f"{flow} failed ({reason})" for flow, reason in failed.items() if flow in flows}
     for driver, failure in failures.items():
         log = f"driver-{driver}"
@@ -146,7 +148,7 @@ def _topics() -> set[str]:
     return {name for source in sources if isinstance(source, Kafka) for name in source.names}
 
 
-def _feeds() -> dict[str, str]:
+def _feed_modules() -> dict[str, str]:
     """The modules that feed the examples, by process name."""
     return dict(import_module(catalog.EXAMPLES).FEEDS) if catalog.has_examples() else {}
 

@@ -92,7 +92,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class End:
+class PackedFile:
     """A file as the last one of a compaction. bin: the number of its bin, from 1 on.
 
     held: the bytes of that bin up to here. total: the bytes of all bins up to here.
@@ -154,13 +154,13 @@ def _select(sizes: Sequence[int], full: float, max_bytes: int, has_waited: bool)
     full: the bytes of small files that become one file of the target size.
     """
 
-    def is_whole(end: End) -> bool:
+    def is_whole(end: PackedFile) -> bool:
         return end.held >= FULL_SHARE * full
 
-    def is_tail(end: End) -> bool:
+    def is_tail(end: PackedFile) -> bool:
         return is_whole(end) or end.size <= DRAGGED_SHARE * (end.total - end.size)
 
-    def is_late(end: End) -> bool:
+    def is_late(end: PackedFile) -> bool:
         return end.bin > MANY_BINS
 
     selections = [_prefix(sizes, int(full * stretch), max_bytes, is_whole) for stretch in STRETCHES]
@@ -173,10 +173,12 @@ def _select(sizes: Sequence[int], full: float, max_bytes: int, has_waited: bool)
     return max(filter(None, selections), key=lambda selection: selection.files, default=None)
 
 
-def _prefix(sizes: Sequence[int], bin_bytes: int, max_bytes: int, may_end: Callable[[End], bool]) -> Selection | None:
+def _prefix(
+    sizes: Sequence[int], bin_bytes: int, max_bytes: int, may_end: Callable[[PackedFile], bool]
+) -> Selection | None:
     """Returns the longest prefix, of at most `max_bytes`, that Delta can select and whose end is acceptable."""
     best = None
-    for files, end in enumerate(bins(sizes, bin_bytes), start=1):
+    for files, end in enumerate(pack_into_bins(sizes, bin_bytes), start=1):
         # Delta skips a bin with one file, and its size threshold cannot separate files of equal size.
         can_end = end.held > end.size and (files == len(sizes) or sizes[files] > end.size)
         if can_end and end.total <= max_bytes and may_end(end):
@@ -184,14 +186,14 @@ def _prefix(sizes: Sequence[int], bin_bytes: int, max_bytes: int, may_end: Calla
     return best
 
 
-def bins(sizes: Sequence[int], bin_bytes: int) -> Iterator[End]:
+def pack_into_bins(sizes: Sequence[int], bin_bytes: int) -> Iterator[PackedFile]:
     """Yields, after each file, how Delta packs ascending file sizes into bins of at most `bin_bytes` bytes."""
     number, held, total = 1, 0, 0
     for size in sizes:
         if held and held + size > bin_bytes:
             number, held = number + 1, 0
         held, total = held + size, total + size
-        yield End(size, number, held, total)
+        yield PackedFile(size, number, held, total)
 
 
 def _has_waited(facts: Facts, small: Sequence[LiveFile]) -> bool:

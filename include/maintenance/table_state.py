@@ -8,15 +8,15 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import holds, orders
-from include.control.jobs.windows import Shape
+from include.control.jobs.windows import TableSize
 from include.control.store import database
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
-from include.maintenance.policy import Place
+from include.maintenance.policy import CompactionPlace
 from include.maintenance.vacuum_guard import Consumer
 from include.readers import checkpoint
-from include.readers.delta_log import Log, Tombstone
+from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -25,7 +25,7 @@ ROUND_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class Survey:
+class TableSurvey:
     """The maintenance state of a stored table. plan: for its windows. compaction: the step, wherever it runs.
 
     retention_seconds: the retention that VACUUM must use. held: the consumer that needs the oldest version.
@@ -33,13 +33,13 @@ class Survey:
     """
 
     name: str
-    log: Log
+    log: DeltaLog
     plan: MaintenancePlan
     compaction: Step
     retention_seconds: float
     held: Consumer
     log_needed_from: int
-    shape: Shape
+    shape: TableSize
     policy: str
 
     def lines(self) -> list[str]:
@@ -54,18 +54,18 @@ class Survey:
         return vacuum_guard.would_vacuum(self.log, self.retention_seconds, now_seconds)
 
 
-def look(engine: Engine, table: Table, tables: Catalog) -> list[Survey]:
+def survey(engine: Engine, table: Table, tables: Catalog) -> list[TableSurvey]:
     """Surveys the table and its quarantine, as far as they are stored. Raises Broken."""
     stored = [name for name in (table.name, table.quarantine) if settings().is_stored(name)]
     return [_look(engine, table, tables, name, time.time()) for name in stored]
 
 
-def is_worth_it(engine: Engine, table: Table, surveys: list[Survey]) -> bool:
+def is_worth_it(engine: Engine, table: Table, surveys: list[TableSurvey]) -> bool:
     """Returns whether a window has anything to do."""
     return any(survey.plan.is_worth_it for survey in surveys) or (not surveys and _merges(engine, table))
 
 
-def why(surveys: list[Survey]) -> str:
+def why(surveys: list[TableSurvey]) -> str:
     """Explains in one line, for the calendar, what is worth doing or why nothing is."""
     steps = [(survey.name, step) for survey in surveys for step in survey.plan.steps]
     worthwhile = [f"{step.kind} {name}: {step.why}" for name, step in steps if step.is_worth_it]
@@ -74,8 +74,8 @@ def why(surveys: list[Survey]) -> str:
     return "; ".join(worthwhile) or "nothing is worth it: " + "; ".join(step.why for _, step in steps)
 
 
-def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> Survey:
-    log = Log(settings().table_path(name))
+def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
+    log = DeltaLog(settings().table_path(name))
     readers = vacuum_guard.readers(tables, name)
     registered = [Consumer(*hold) for hold in holds.registered(engine, name)]
     promise = table.maintain.time_travel_hours
@@ -85,7 +85,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
     kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds)
     retention_seconds = _retention(table.maintain.retention_seconds, kept_since, now_seconds)
-    oldest_consumer = vacuum_guard.held_by(consumers)
+    oldest_consumer = vacuum_guard.oldest_consumer(consumers)
     assert oldest_consumer, "the promised time travel is one of them"
     needed_from = vacuum_guard.log_needed_from(log, consumers)
     facts = Facts(
@@ -100,8 +100,8 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     )
     plan = plan_clustered.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
     place, reason = policy.place_of_compaction(table, settings().store)
-    is_inline = place is Place.INLINE and name == table.name
-    return Survey(
+    is_inline = place is CompactionPlace.INLINE and name == table.name
+    return TableSurvey(
         name,
         log,
         plan=_without_compaction(plan, reason) if is_inline else plan,
@@ -121,13 +121,13 @@ def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:
     return MaintenancePlan(tuple(explained if step is compaction else step for step in plan.steps))
 
 
-def shape(log: Log, good_bytes: float) -> Shape:
+def shape(log: DeltaLog, good_bytes: float) -> TableSize:
     """Returns the numbers of the newest version."""
     live = log.state.live
     rows = sum(file.rows for file in live if file.rows is not None)
     is_counted = all(file.rows is not None for file in live)
     small = sum(file.bytes < good_bytes for file in live)
-    return Shape(log.newest, len(live), sum(file.bytes for file in live), small, rows if is_counted else None)
+    return TableSize(log.newest, len(live), sum(file.bytes for file in live), small, rows if is_counted else None)
 
 
 def _retention(least_seconds: float, kept_since: float | None, now_seconds: float) -> float:
@@ -149,7 +149,7 @@ def _merges(engine: Engine, table: Table) -> bool:
 def _unread_versions(table: Table) -> int:
     """Returns how many source versions the table's flow has not merged."""
     assert isinstance(table.source, Delta)
-    newest = Log(settings().table_path(table.source.table)).newest
+    newest = DeltaLog(settings().table_path(table.source.table)).newest
     checkpoints = settings().checkpoints(table.flow)
     generation = checkpoint.newest_generation(checkpoints)
     committed = None if generation is None else checkpoint.last_committed(checkpoints / str(generation))
@@ -158,6 +158,6 @@ def _unread_versions(table: Table) -> int:
     return newest - checkpoint.read_version(checkpoint.end_offset(checkpoints / str(generation), committed))
 
 
-def _seconds_since_compaction(log: Log, now_seconds: float) -> float | None:
+def _seconds_since_compaction(log: DeltaLog, now_seconds: float) -> float | None:
     compaction = next((commit for commit in log.commits() if commit.operation == "OPTIMIZE"), None)
     return None if compaction is None else now_seconds - compaction.timestamp

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from include.catalog import Catalog
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.readers import active_commits, checkpoint, starting_version
-from include.readers.delta_log import Log, Tombstone
+from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
 from include.spec import Delta
 
@@ -51,7 +51,7 @@ def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
 
 def consumers(
     writers: Collection[str],
-    log: Log,
+    log: DeltaLog,
     flows: Mapping[str, Delta],
     time_travel_hours: float,
     now_seconds: float,
@@ -69,7 +69,7 @@ def consumers(
     return [*reading, *_writing_flows(writers, log), _time_travel(log, time_travel_hours, now_seconds), *registered]
 
 
-def held_by(consumers: Iterable[Consumer]) -> Consumer | None:
+def oldest_consumer(consumers: Iterable[Consumer]) -> Consumer | None:
     """Returns the consumer that needs the oldest version. It also keeps all files that the others need."""
     return min(
         (consumer for consumer in consumers if consumer.needs_files),
@@ -78,7 +78,7 @@ def held_by(consumers: Iterable[Consumer]) -> Consumer | None:
     )
 
 
-def files_kept_since(log: Log, consumers: Iterable[Consumer], now_seconds: float) -> float | None:
+def files_kept_since(log: DeltaLog, consumers: Iterable[Consumer], now_seconds: float) -> float | None:
     """Returns the time, in seconds since 1970, from which VACUUM must keep deleted files; None for no limit.
 
     This is the earliest deletion among the files removed after the version of the oldest consumer. The commit time of
@@ -90,7 +90,7 @@ def files_kept_since(log: Log, consumers: Iterable[Consumer], now_seconds: float
     are read. If one of them is missing, everything is kept. Change feed files have no tombstones, so their modification
     times count.
     """
-    oldest = held_by(consumers)
+    oldest = oldest_consumer(consumers)
     if oldest is None:
         return None
     if oldest.version < 0 or len(log.after(oldest.version)) < log.newest - oldest.version:
@@ -108,7 +108,7 @@ def files_kept_since(log: Log, consumers: Iterable[Consumer], now_seconds: float
     return min([*times, *filter(None, change_times)], default=None)
 
 
-def dead_files(log: Log) -> list[Tombstone]:
+def dead_files(log: DeltaLog) -> list[Tombstone]:
     """Returns the data files in the table's directory that are not in the table, including those that never were.
 
     `deleted_at` is the time by which VACUUM decides: the file's removal, or else its modification.
@@ -125,17 +125,17 @@ def dead_files(log: Log) -> list[Tombstone]:
     return dead
 
 
-def would_vacuum(log: Log, retention_seconds: float, now_seconds: float) -> list[Tombstone]:
+def would_vacuum(log: DeltaLog, retention_seconds: float, now_seconds: float) -> list[Tombstone]:
     """Returns the files that VACUUM would delete with this retention. now_seconds: since 1970."""
     return [file for file in dead_files(log) if file.deleted_at < now_seconds - retention_seconds]
 
 
-def log_needed_from(log: Log, consumers: Iterable[Consumer]) -> int:
+def log_needed_from(log: DeltaLog, consumers: Iterable[Consumer]) -> int:
     """Returns the oldest version that a consumer must be able to read from the log."""
     return max(0, min((consumer.version for consumer in consumers), default=log.newest))
 
 
-def removable_log_files(log: Log, needed_from: int) -> list[Path]:
+def removable_log_files(log: DeltaLog, needed_from: int) -> list[Path]:
     """Returns the log files before the newest checkpoint that covers `needed_from`, in deletion order."""
     boundary = max((version for version in log.checkpoints if version <= needed_from), default=0)
     # Hadoop's checksum files begin with a dot. Sorting by version deletes the files of a version together.
@@ -145,7 +145,7 @@ def removable_log_files(log: Log, needed_from: int) -> list[Path]:
     return [log.directory / name for _, name in sorted(removable)]
 
 
-def clean_log(log: Log, needed_from: int) -> list[Path]:
+def clean_log(log: DeltaLog, needed_from: int) -> list[Path]:
     """Deletes the log files that nobody needs, oldest version first, so that an interruption leaves no gap."""
     removable = removable_log_files(log, needed_from)
     for file in removable:
@@ -175,7 +175,7 @@ def _reading_flow(name: str, source: Delta) -> Iterator[Consumer]:
         version = _before_first(name, source, offset) if committed is None else checkpoint.read_version(offset)
         previous_end = checkpoint.end_offset(directory, committed - 1) if committed else None
         previous_version = None if previous_end is None else checkpoint.read_version(previous_end)
-    except (Broken, Unreachable, KeyError, TypeError, ValueError):
+    except (FlowBroken, Unreachable, KeyError, TypeError, ValueError):
         yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, committed_at)
         return
     yield Consumer(name, version, committed_at)
@@ -192,9 +192,12 @@ def _before_first(name: str, source: Delta, offset: dict[str, Any]) -> int:
     return int(offset["reservoirVersion"]) - 1 if declared_start is None else declared_start - 1
 
 
-def _writing_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
+def _writing_flows(flows: Collection[str], log: DeltaLog) -> Iterator[Consumer]:
     """Yields the newest active commit of each writing flow."""
-    remaining, commits = set(flows), (commit for commit, is_active in active_commits.commits(log) if is_active)
+    remaining, commits = (
+        set(flows),
+        (commit for commit, is_active in active_commits.commits_with_activity(log) if is_active),
+    )
     while remaining and (commit := next(commits, None)):
         if (flow := commit.metadata.get("flow")) in remaining:
             remaining.remove(flow)
@@ -202,13 +205,13 @@ def _writing_flows(flows: Collection[str], log: Log) -> Iterator[Consumer]:
             yield Consumer(name, commit.version, commit.timestamp, needs_files=False)
 
 
-def _time_travel(log: Log, hours: float, now_seconds: float) -> Consumer:
+def _time_travel(log: DeltaLog, hours: float, now_seconds: float) -> Consumer:
     behind = bisect_right(log.versions, now_seconds - hours * 3_600, key=lambda version: log.commit(version).timestamp)
     version = log.versions[max(0, behind - 1)]
     return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp)
 
 
-def _changes_after(log: Log, version: int) -> Iterator[str]:
+def _changes_after(log: DeltaLog, version: int) -> Iterator[str]:
     """Yields the change feed files that later commits added."""
     for later in log.after(version):
         yield from (unquote(action["cdc"]["path"]) for action in log.actions(later, b'"cdc"') if "cdc" in action)

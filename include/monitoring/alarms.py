@@ -19,7 +19,7 @@ def by_target() -> dict[str, str]:
     try:
         with database.reading(database.connect(settings().control_url)) as connection:
             open_alarms = connection.execute(select(incidents).where(incidents.c.ended_at.is_(None))).all()
-            acknowledged = acknowledgements.current(connection)
+            acknowledged = acknowledgements.valid(connection)
     except SluiceError:
         return {}
     alarms = {}

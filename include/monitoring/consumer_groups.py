@@ -33,7 +33,7 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
     outcomes: dict[str, str | None] = {}
     for flow in tables.flows.values():
         try:
-            flow_position = position.of(flow.flow)
+            flow_position = position.position_of(flow.flow)
         except SluiceError as error:
             outcomes[flow.flow] = str(error)
             continue

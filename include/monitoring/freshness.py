@@ -41,7 +41,7 @@ class Freshness:
         return f"{self.seconds / 60:,.1f} min old, {promise}: see {self.by}"
 
 
-def look(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
+def measure(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
     """Returns the freshness of each table, in graph order."""
     lags_of: dict[str, dict[str, Lag]] = {}
     for table in tables.tables.values():

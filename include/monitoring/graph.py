@@ -67,9 +67,9 @@ class Graph:
                 yield from self._branch(below, outgoing, depth + 1)
 
 
-def look(tables: Catalog) -> Graph:
+def build_graph(tables: Catalog) -> Graph:
     """Builds the graph. It does not raise where a source does not answer: see `Lag.unknown`."""
-    flow_lags = lags.look(tables.readers.values())
+    flow_lags = lags.measure(tables.readers.values())
     edges: list[Edge] = []
     for flow in tables.readers.values():
         sources, steps = _sources(flow), [step.name for step in flow.steps]

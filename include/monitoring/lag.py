@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from deltalake.exceptions import DeltaError
 
 from include.errors import SluiceError, Unreachable
-from include.monitoring.source_snapshot import TIMEOUT_SECONDS, Sources, Topic
+from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, Topic
 from include.readers import checkpoint, kafka_retention, landing_folder, position, refreshes
 from include.readers import starting_version as beginning
-from include.readers.kafka_retention import Clock, Place
+from include.readers.kafka_retention import PartitionPosition, RetentionClock
 from include.readers.position import Position
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -39,7 +39,7 @@ class Lag:
     rows: int | None = None
     offsets: dict[str, dict[int, int]] | None = None
     seconds: float | None = None
-    expires: Clock | None = None
+    expires: RetentionClock | None = None
     is_more: bool = False
     has_begun: bool = True
     unknown: str | None = None
@@ -67,22 +67,22 @@ class Lag:
         return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}"
 
 
-def look(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
+def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
     """Measures the lag of each flow. It raises nothing: see `Lag.unknown`.
 
     timeout_seconds: the maximum wait for the broker, for all flows.
     """
     listed = list(flows)
-    return of_all(listed, Sources(listed, timeout_seconds))
+    return lags_of(listed, SourceSnapshot(listed, timeout_seconds))
 
 
-def of_all(flows: Iterable[Table], sources: Sources) -> dict[str, Lag]:
+def lags_of(flows: Iterable[Table], sources: SourceSnapshot) -> dict[str, Lag]:
     """Returns the lags of the flows that `sources` was made for."""
     # Kafka flows come last, because the broker may answer meanwhile.
-    return {flow.flow: of(flow, sources) for flow in sorted(flows, key=lambda flow: isinstance(flow.source, Kafka))}
+    return {flow.flow: lag_of(flow, sources) for flow in sorted(flows, key=lambda flow: isinstance(flow.source, Kafka))}
 
 
-def of(flow: Table, sources: Sources) -> Lag:
+def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
     """Returns the lag of one of the flows that `sources` was made for."""
     unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
     lag = Lag(flow.flow, unit)
@@ -90,7 +90,7 @@ def of(flow: Table, sources: Sources) -> Lag:
         if flow.is_view:
             assert isinstance(flow.source, Delta)
             return _of_view(lag, flow.name, flow.source, sources)
-        flow_position = position.of(flow.flow)
+        flow_position = position.position_of(flow.flow)
         lag = replace(lag, has_begun=flow_position is not None and flow_position.committed is not None)
         if isinstance(flow.source, Kafka):
             return _of_kafka(lag, flow.source, flow_position, sources)
@@ -104,7 +104,7 @@ def of(flow: Table, sources: Sources) -> Lag:
         return replace(lag, unknown=str(error))
 
 
-def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: Sources) -> Lag:
+def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     clocks = [
         clock
         for name, topic in sources.topics(source).items()
@@ -119,11 +119,11 @@ def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: 
         count=sum(clock.unread for clock in clocks),
         offsets=offsets,
         seconds=_age(oldest_at, sources),
-        expires=kafka_retention.soonest(clocks),
+        expires=kafka_retention.first_to_expire(clocks),
     )
 
 
-def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Place]:
+def _places(name: str, topic: Topic, flow_position: Position | None) -> list[PartitionPosition]:
     """Returns the flow's position in each partition.
 
     A flow without a batch starts at the first offset. Partitions that are added later are read from offset 0 on.
@@ -134,23 +134,23 @@ def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Pla
         else checkpoint.positions(flow_position.offset, name)
     )
     return [
-        Place(name, partition, span.begin if read is None else read.get(partition, 0), span.begin, span.end)
+        PartitionPosition(name, partition, span.begin if read is None else read.get(partition, 0), span.begin, span.end)
         for partition, span in topic.spans.items()
     ]
 
 
-def _of_files(lag: Lag, source: Files, flow_position: Position | None, sources: Sources) -> Lag:
+def _of_files(lag: Lag, source: Files, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     waiting = (
-        landing_folder.waiting(source, flow_position.checkpoint, flow_position.offset)
+        landing_folder.unread_files(source, flow_position.checkpoint, flow_position.offset)
         if flow_position
-        else list(landing_folder.landed(source).values())
+        else list(landing_folder.files_in_folder(source).values())
     )
     oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
     size = sum(file.bytes for file in waiting)
     return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=_age(oldest_at, sources))
 
 
-def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: Sources) -> Lag:
+def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     feed = sources.feed(source)
     newest = feed.log.newest
     if flow_position is not None and flow_position.offset is not None:
@@ -171,7 +171,7 @@ def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: 
     )
 
 
-def _of_view(lag: Lag, view: str, source: Delta, sources: Sources) -> Lag:
+def _of_view(lag: Lag, view: str, source: Delta, sources: SourceSnapshot) -> Lag:
     # The change feed includes deleted and changed rows, which matter to a view.
     feed = sources.feed(replace(source, changes=True))
     refresh = refreshes.newest(view)
@@ -188,5 +188,5 @@ def _of_view(lag: Lag, view: str, source: Delta, sources: Sources) -> Lag:
     )
 
 
-def _age(oldest_at: float | None, sources: Sources) -> float:
+def _age(oldest_at: float | None, sources: SourceSnapshot) -> float:
     return 0.0 if oldest_at is None else max(0.0, sources.now - oldest_at)

@@ -13,10 +13,10 @@ from deltalake.exceptions import DeltaError
 
 from include.errors import SluiceError
 from include.monitoring.lag import Lag
-from include.monitoring.source_snapshot import Sources
+from include.monitoring.source_snapshot import SourceSnapshot
 from include.readers import checkpoint, landing_folder, position
-from include.readers.delta_backlog import MOST_COMMITS, Volume
-from include.readers.delta_log import Log
+from include.readers.delta_backlog import MOST_COMMITS, Backlog
+from include.readers.delta_log import DeltaLog
 from include.spec import Delta, Files, Kafka, Table
 
 # Data that is unread for a shorter time has only just arrived.
@@ -61,7 +61,7 @@ class Trend:
         return amounts if seconds_left is None else f"{amounts}, up to date in {seconds_left / 60:,.0f} min"
 
 
-def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
+def of(flow: Table, lag: Lag, sources: SourceSnapshot) -> Trend:
     """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where it cannot be told."""
     if lag.is_up_to_date:
         return Trend(Direction.UP_TO_DATE)
@@ -77,10 +77,10 @@ def of(flow: Table, lag: Lag, sources: Sources) -> Trend:
         movement = _movement(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
         movement = None
-    return Trend(Direction.UNKNOWN) if movement is None else judge(*movement, sources.now - sources.since)
+    return Trend(Direction.UNKNOWN) if movement is None else classify(*movement, sources.now - sources.since)
 
 
-def judge(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:
+def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:
     """Returns the trend from the amounts that arrived, were read and are unread, in `seconds`. waiting: unread now."""
     gain = read - arrived
     if not arrived and not read:
@@ -93,7 +93,7 @@ def judge(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> T
     return Trend(verdict, unit, seconds, arrived, read, seconds_left)
 
 
-def _movement(flow: Table, lag: Lag, sources: Sources) -> tuple[str, int, int, int] | None:
+def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> tuple[str, int, int, int] | None:
     """Returns unit, arrived, read and unread; None where the flow or its source cannot be followed back that far."""
     metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
     if metadata is None:
@@ -106,7 +106,7 @@ def _movement(flow: Table, lag: Lag, sources: Sources) -> tuple[str, int, int, i
     return _of_delta(flow.source, lag, metadata["source_to"], sources)
 
 
-def _metadata_at(flow: str, log: Log, moment: float) -> dict[str, Any] | None:
+def _metadata_at(flow: str, log: DeltaLog, moment: float) -> dict[str, Any] | None:
     """Returns the userMetadata of the flow's newest commit up to that moment, in seconds since 1970."""
     earlier_versions = log.versions[: _index_after(log, moment)]
     for version in reversed(earlier_versions[-MOST_COMMITS:]):
@@ -116,12 +116,14 @@ def _metadata_at(flow: str, log: Log, moment: float) -> dict[str, Any] | None:
     return None
 
 
-def _index_after(log: Log, moment: float) -> int:
+def _index_after(log: DeltaLog, moment: float) -> int:
     """Returns the index of the first version that was committed after the moment."""
     return bisect_right(log.versions, moment, key=lambda version: log.commit(version).timestamp)
 
 
-def _of_kafka(source: Kafka, lag: Lag, earlier_offset: Any, sources: Sources) -> tuple[str, int, int, int] | None:
+def _of_kafka(
+    source: Kafka, lag: Lag, earlier_offset: Any, sources: SourceSnapshot
+) -> tuple[str, int, int, int] | None:
     arrived = read = 0
     for name, topic in sources.topics(source).items():
         earlier_positions = checkpoint.positions(earlier_offset, name)
@@ -132,25 +134,27 @@ def _of_kafka(source: Kafka, lag: Lag, earlier_offset: Any, sources: Sources) ->
 
 
 def _of_files(
-    flow: Table, source: Files, lag: Lag, metadata: dict[str, Any], sources: Sources
+    flow: Table, source: Files, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
-    flow_position = position.of(flow.flow)
+    flow_position = position.position_of(flow.flow)
     if flow_position is None or flow_position.generation != metadata["generation"]:
         return None
-    read_files = landing_folder.taken(flow_position.checkpoint, flow_position.offset)
-    waiting = landing_folder.waiting(source, flow_position.checkpoint, flow_position.offset)
+    read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
+    waiting = landing_folder.unread_files(source, flow_position.checkpoint, flow_position.offset)
     dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
     arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
     read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
     return lag.unit, arrived, read, len(waiting)
 
 
-def _of_delta(source: Delta, lag: Lag, earlier_offset: Any, sources: Sources) -> tuple[str, int, int, int] | None:
+def _of_delta(
+    source: Delta, lag: Lag, earlier_offset: Any, sources: SourceSnapshot
+) -> tuple[str, int, int, int] | None:
     feed = sources.feed(source)
     earlier_backlog = feed.behind(earlier_offset)
     index = _index_after(feed.log, sources.since)
     later_versions = feed.log.versions[index:]
-    arrived = feed.since(later_versions[0]) if later_versions else Volume()
+    arrived = feed.since(later_versions[0]) if later_versions else Backlog()
     if earlier_backlog.is_more or arrived.is_more or lag.is_more:
         return None
     # The earlier backlog extends to the newest version, so it includes what has arrived since.

@@ -36,7 +36,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
 from include.readers import active_commits, checkpoint, refreshes
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -53,7 +53,7 @@ OF_FLOW, OF_VIEW = ("STREAMING", "SLUICE", "FLOW"), ("BATCH", "SLUICE", "VIEW")
 Facets = dict[str, Any]
 
 
-def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
+def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
     """Sends the events that were not sent yet. Returns, by flow or view, the batch or refresh, or why it cannot be
     reported.
 
@@ -104,7 +104,9 @@ def _newest_commit(flow: Table) -> Commit | None:
         return refresh.commit if refresh else None
     if not settings().is_stored(flow.name):
         return None
-    recent_commits = islice(active_commits.commits(Log(settings().table_path(flow.name))), RECENT_COMMITS)
+    recent_commits = islice(
+        active_commits.commits_with_activity(DeltaLog(settings().table_path(flow.name))), RECENT_COMMITS
+    )
     commits = (commit for commit, is_active in recent_commits if is_active)
     return next(
         (commit for commit in commits if commit.metadata.get("flow") == flow.flow and "batch" in commit.metadata), None

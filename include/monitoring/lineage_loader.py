@@ -5,7 +5,7 @@ import importlib
 from include.catalog import Catalog
 
 
-def tell(tables: Catalog, url: str | None = None) -> dict[str, str]:
+def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
     """Calls `include.monitoring.lineage.tell`."""
     outcomes: dict[str, str] = importlib.import_module("include.monitoring.lineage").tell(tables, url)
     return outcomes

@@ -19,7 +19,7 @@ from include.validation.slices import Slice
 
 def range_of(table: Table) -> Slice:
     """Returns the range of days in which a stored table's rows lie; the unlimited range without statistics."""
-    if table.sliced_by is None or slices.impossible(table):
+    if table.sliced_by is None or slices.refusal(table):
         return Slice()
     files = pa.table(DeltaTable(str(settings().table_path(table.name))).get_add_actions(flatten=True))
     bounds = [f"{bound}.{table.sliced_by}" for bound in ("min", "max")]
@@ -36,17 +36,17 @@ def range_of(table: Table) -> Slice:
 def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
     """Describes each table's outdated rows; empty where the control database does not answer, as `status` reports."""
     try:
-        marks = outdated_rows.every(database.connect(settings().control_url))
+        marks = outdated_rows.list_all(database.connect(settings().control_url))
     except SluiceError:
         return {}
     notes: dict[str, tuple[str, ...]] = {}
     for mark in marks:
         if mark.flow in tables.flows:
-            notes[mark.table] = (*notes.get(mark.table, ()), words(mark, tables.flows[mark.flow]))
+            notes[mark.table] = (*notes.get(mark.table, ()), describe(mark, tables.flows[mark.flow]))
     return notes
 
 
-def words(mark: Outdated, table: Table) -> str:
+def describe(mark: Outdated, table: Table) -> str:
     since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
     older = "older rows" if mark.range == Slice() else f"rows {mark.range}"
     return (
@@ -60,7 +60,7 @@ def remedy(mark: Outdated, table: Table) -> str:
     if mark.range.begin and mark.range.end:
         first, last = f"{mark.range.begin:%Y-%m-%d}", f"{mark.range.end:%Y-%m-%d}"
         return f"""airflow dags trigger backfill.{table.name} -c '{{"from": "{first}", "to": "{last}"}}'"""
-    if why := slices.impossible(table, as_a_whole=True):
+    if why := slices.refusal(table, as_a_whole=True):
         return f"no backfill can make them again ({why})"
     return f"spark-submit jobs/backfill.py --table {table.name} --full"
 

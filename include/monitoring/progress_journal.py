@@ -104,7 +104,7 @@ def _segments_of_claim(claim: Path) -> list[Path]:
     return []
 
 
-def take(segment: Path, claim: Path) -> bool:
+def claim_segment(segment: Path, claim: Path) -> bool:
     """Moves a finished segment into the folder `claim`. Returns False where its driver still writes it."""
     with segment.open("rb") as file:
         try:

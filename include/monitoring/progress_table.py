@@ -70,7 +70,7 @@ def _gather() -> int:
     if rows:
         _append(rows, _claim_number(claim))
     shutil.rmtree(claim)
-    tidy()
+    compact_and_expire()
     return len(rows)
 
 
@@ -87,7 +87,7 @@ def _claim(committed: int) -> Path | None:
     claim.mkdir(exist_ok=True)
     claimed_bytes = sum(progress_journal.size(segment) for segment in claim.glob("*.jsonl"))
     for segment in sorted(settings().journals.glob("*.jsonl")):
-        if claimed_bytes < MOST_BYTES and progress_journal.take(segment, claim):
+        if claimed_bytes < MOST_BYTES and progress_journal.claim_segment(segment, claim):
             claimed_bytes += progress_journal.size(claim / segment.name)
     if any(claim.iterdir()):
         return claim
@@ -112,7 +112,7 @@ def _append(rows: list[dict[str, object]], number: int) -> None:
     )
 
 
-def tidy() -> None:
+def compact_and_expire() -> None:
     """Compacts days with many files, and deletes days older than PROGRESS_DAYS."""
     table = DeltaTable(str(settings().table_path(TABLE)))
     oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()

@@ -12,7 +12,7 @@ from include.monitoring.lag_trend import Direction
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS
 from include.monitoring.status import FlowStatus
 
-WORKS = ("HEALTHY", "LAGGING", "REJECTING", "NOT FRESH", "WAITING")
+UP_STATES = ("HEALTHY", "LAGGING", "REJECTING", "NOT FRESH", "WAITING")
 FLOW, TABLE = ("flow",), ("table",)
 
 
@@ -27,7 +27,7 @@ class Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        statuses = status.look(self.tables, TIMEOUT_SECONDS)
+        statuses = status.statuses(self.tables, TIMEOUT_SECONDS)
         yield from _flow_metrics(statuses)
         yield from self._tables(statuses)
 
@@ -48,7 +48,7 @@ def _flow_metrics(statuses: list[FlowStatus]) -> Iterator[Metric]:
         return _gauge(f"sluice_flow_{name}", help, FLOW, values)
 
     up = {
-        flow_status.flow: None if flow_status.wanted is None else float(flow_status.state in WORKS)
+        flow_status.flow: None if flow_status.wanted is None else float(flow_status.state in UP_STATES)
         for flow_status in statuses
     }
     wanted = {

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from include.monitoring.row_outcomes import Batch, counted
-from include.readers.delta_log import Log
+from include.monitoring.row_outcomes import Batch, batches_with_counts
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 
@@ -51,8 +51,8 @@ def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
     is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever happened earlier.
     now_seconds: since 1970. Raises Unreachable where the table is not stored, and Broken.
     """
-    log = Log(settings().table_path(flow.name))
-    recent, past = _split(islice(counted(flow, log), MOST_BATCHES), now_seconds)
+    log = DeltaLog(settings().table_path(flow.name))
+    recent, past = _split(islice(batches_with_counts(flow, log), MOST_BATCHES), now_seconds)
     if recent.read < FEWEST_ROWS or recent.share > LEAST_WRITTEN:
         return None
     if not is_known:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.readers.refreshes import RUN
 from include.settings import settings
 from include.spec import Table
@@ -56,10 +56,10 @@ class Rule:
 
 def batches(table: Table, limit: int) -> list[Batch]:
     """Returns the newest batches in the log, newest first. Raises Unreachable and Broken."""
-    return list(islice(counted(table, Log(settings().table_path(table.name))), limit))
+    return list(islice(batches_with_counts(table, DeltaLog(settings().table_path(table.name))), limit))
 
 
-def counted(table: Table, log: Log) -> Iterator[Batch]:
+def batches_with_counts(table: Table, log: DeltaLog) -> Iterator[Batch]:
     """Yields the batches with row counts, newest first. Each is read lazily from the log."""
     flows = {flow.flow for flow in table.flows}
     for commit in log.commits():

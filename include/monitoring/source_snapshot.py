@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from include.control.supervision.lag_history import TREND_SECONDS
 from include.readers import kafka_broker
-from include.readers.delta_backlog import Feed
-from include.readers.delta_log import Log
-from include.readers.kafka_broker import NoSuchTopic, Span
+from include.readers.delta_backlog import StreamSource
+from include.readers.delta_log import DeltaLog
+from include.readers.kafka_broker import NoSuchTopic, PartitionOffsets
 from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
@@ -26,18 +26,18 @@ KAFKA_PORT = 9092
 class Topic:
     """A topic's state. spans: by partition."""
 
-    spans: dict[int, Span]
+    spans: dict[int, PartitionOffsets]
     limits: Limits
 
 
-class Sources:
+class SourceSnapshot:
     """The sources of some flows. now, since: this moment and the earlier one to compare with, seconds since 1970."""
 
     def __init__(self, flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.now = time.time()
         self.since = self.now - TREND_SECONDS
-        self._logs: dict[str, Log] = {}
-        self._feeds: dict[tuple[str, bool], Feed] = {}
+        self._logs: dict[str, DeltaLog] = {}
+        self._feeds: dict[tuple[str, bool], StreamSource] = {}
         self._timeout_seconds = timeout_seconds
         self._kafka_sources = [flow.source for flow in flows if isinstance(flow.source, Kafka)]
         # In the background, while the tables are read.
@@ -45,17 +45,17 @@ class Sources:
         self._topics = pool.submit(self._read_topics)
         pool.shutdown(wait=False)
 
-    def log(self, table: str) -> Log:
+    def log(self, table: str) -> DeltaLog:
         """Returns a table's log. Raises Unreachable where the table is not stored."""
         if table not in self._logs:
-            self._logs[table] = Log(settings().table_path(table))
+            self._logs[table] = DeltaLog(settings().table_path(table))
         return self._logs[table]
 
-    def feed(self, source: Delta) -> Feed:
+    def feed(self, source: Delta) -> StreamSource:
         """Returns a source as a stream. Raises Unreachable where the table is not stored."""
         key = (source.table, source.changes)
         if key not in self._feeds:
-            self._feeds[key] = Feed(self.log(source.table), source.changes)
+            self._feeds[key] = StreamSource(self.log(source.table), source.changes)
         return self._feeds[key]
 
     def topics(self, source: Kafka) -> dict[str, Topic]:

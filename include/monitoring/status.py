@@ -18,7 +18,7 @@ from include.monitoring import lag as lags
 from include.monitoring.freshness import Freshness
 from include.monitoring.lag import Lag
 from include.monitoring.lag_trend import Trend
-from include.monitoring.source_snapshot import TIMEOUT_SECONDS, Sources
+from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot
 from include.readers import position, refreshes
 from include.recovery import backfills
 from include.settings import settings
@@ -64,13 +64,13 @@ class FlowStatus:
         return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh}
 
 
-def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
+def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
     """Returns the status of every flow and view, in graph order. timeout_seconds: the maximum wait for a broker."""
     flows = list(tables.readers.values())
-    sources = Sources(flows, timeout_seconds)
+    sources = SourceSnapshot(flows, timeout_seconds)
     states = _states(tables)
-    flow_lags = lags.of_all(flows, sources)
-    fresh = freshness.look(tables, flow_lags)
+    flow_lags = lags.lags_of(flows, sources)
+    fresh = freshness.measure(tables, flow_lags)
     stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
     older_rows, longer = outdated_rows.by_table(tables), _longer_intervals(flows)
     return [
@@ -82,7 +82,10 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Flow
             lag_trend.of(flow, flow_lags[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
-            (*(backfills.words(mark) for mark in stale if mark.table == flow.name), *older_rows.get(flow.name, ())),
+            (
+                *(backfills.stale_words(mark) for mark in stale if mark.table == flow.name),
+                *older_rows.get(flow.name, ()),
+            ),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
@@ -94,7 +97,7 @@ def look(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Flow
 def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     """Returns the desired state, the actual state and its reason, by flow."""
     states: dict[str, tuple[str | None, str | None, str]] = {
-        flow: (None, VIEW, refreshes.lacks(table))
+        flow: (None, VIEW, refreshes.staleness_words(table))
         if table.is_view
         else (None, IN_WINDOWS if table.merges_in_windows else None, "")
         for flow, table in tables.readers.items()
@@ -102,7 +105,7 @@ def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     try:
         engine = database.connect(settings().control_url)
         for driver, flows in tables.drivers().items():
-            observed_states = supervision.show(engine, driver, [flow.flow for flow in flows])
+            observed_states = supervision.preview(engine, driver, [flow.flow for flow in flows])
             states |= {
                 flow: (wanted, observed.state, observed.reason) for flow, (wanted, observed) in observed_states.items()
             }
@@ -122,7 +125,7 @@ def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
 
 def _in_flight(flow: str) -> int | None:
     try:
-        flow_position = position.of(flow)
+        flow_position = position.position_of(flow)
     except SluiceError:
         return None
     return flow_position.in_flight if flow_position else None
@@ -144,7 +147,7 @@ def rows_or_none(table: str) -> int | None:
 
 def lag(flow: Table) -> str:
     """Describes how far the flow is behind its source."""
-    return lags.look([flow])[flow.flow].words
+    return lags.measure([flow])[flow.flow].words
 
 
 def stored(table: str) -> DeltaTable | None:

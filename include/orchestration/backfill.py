@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from include import catalog
 from include.errors import DeclarationError, UsageError
 from include.orchestration import in_driver
-from include.recovery.backfills import rehearsal
+from include.recovery.backfills import preview
 from include.settings import settings
 from include.validation import slices
 
@@ -16,7 +16,7 @@ MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where i
 FORM = {
     "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
     "to": Param(None, type=["null", "string"], description="before which it ends"),
-    "where": in_driver.WHERE,
+    "where": in_driver.WHERE_PARAM,
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 
@@ -29,14 +29,14 @@ def plan(name: str, form: dict[str, Any], day: tuple[str, str] | None) -> dict[s
     """
     tables = catalog.load()
     try:
-        table = tables.as_its_file_says(name)
+        table = tables.current_definition(name)
         begin, end = day if day and table.sliced_by else (form["from"], form["to"])
-        range_ = slices.of(table, begin, end)
+        range_ = slices.parse_slice(table, begin, end)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
-    print("\n".join(rehearsal(table, tables, range_)))
+    print("\n".join(preview(table, tables, range_)))
     if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
     return {"from": begin or "", "to": end or ""}

@@ -21,15 +21,15 @@ def supervisor() -> tuple[str, str]:
     """State and reason. Of several findings, the first one to correct gives the state."""
     findings = [finding for finding in (_find_pause(), _find_broken_file(), _find_dead_component()) if finding]
     findings = findings or [
-        ("LATE", f"Airflow is well, and yet no run of '{supervision.NAME}' gets through: read its log")
+        ("LATE", f"Airflow is well, and yet no run of '{supervision.SUPERVISOR}' gets through: read its log")
     ]
     return findings[0][0], "; ".join(reason for _, reason in findings)
 
 
 def _find_pause() -> tuple[str, str] | None:
-    details = _airflow("dags", "details", supervision.NAME)
+    details = _airflow("dags", "details", supervision.SUPERVISOR)
     is_paused = bool(details) and details[0].get("is_paused") in (True, "True")
-    return ("PAUSED", f"the DAG '{supervision.NAME}' is paused") if is_paused else None
+    return ("PAUSED", f"the DAG '{supervision.SUPERVISOR}' is paused") if is_paused else None
 
 
 def _find_broken_file() -> tuple[str, str] | None:

@@ -10,8 +10,8 @@ from include import catalog
 from include.control import commands
 from include.control.store import database
 from include.errors import DeclarationError, UsageError
-from include.orchestration.tasks import verdict
-from include.recovery.backfills import rehearsal
+from include.orchestration.tasks import evaluate_approval
+from include.recovery.backfills import preview
 from include.settings import settings
 from include.validation import slices
 
@@ -30,11 +30,11 @@ def plan(name: str, form: dict[str, Any]) -> str:
     """
     tables = catalog.load()
     try:
-        table = tables.as_its_file_says(name)
-        range_ = slices.of(table, None, None, as_a_whole=True)
+        table = tables.current_definition(name)
+        range_ = slices.parse_slice(table, None, None, as_a_whole=True)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
-        lines = list(rehearsal(table, tables, range_, form["alone"]))
+        lines = list(preview(table, tables, range_, form["alone"]))
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     print("\n".join(lines))
@@ -50,10 +50,10 @@ def arguments(
 
     Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped.
     """
-    decision = verdict(answer, requester)
+    decision = evaluate_approval(answer, requester)
     result = f"is begun, {decision.said}" if decision.is_approved else f"nothing done, {decision.said}"
     with database.transaction(engine) as connection:
-        commands.record(connection, requester or "unknown", ACTION, name, form["reason"], result)
+        commands.audit(connection, requester or "unknown", ACTION, name, form["reason"], result)
     if not decision.is_approved:
         raise AirflowSkipException(f"{name}: {result}")
     return ["--table", name, "--full", *["--alone"] * form["alone"], "--run", run_id]

@@ -39,7 +39,7 @@ def main() -> int:
         "logs of Airflow tasks": lambda: leftovers.forget_task_logs(now_seconds),
         "temporary files": lambda: leftovers.forget_scratch(now_seconds),
         "generations of checkpoints": lambda: leftovers.forget_generations(now_seconds),
-        "Airflow's metadata": forget_airflow,
+        "Airflow's metadata": clean_airflow,
     }
     failures = [failure for name, part in parts.items() if (failure := _run_part(name, part))]
     with database.transaction(engine) as connection:
@@ -50,7 +50,7 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def forget_airflow() -> str:
+def clean_airflow() -> str:
     """Run `airflow db clean`. Raises OSError and subprocess.SubprocessError."""
     before = datetime.now(UTC) - timedelta(days=retention.AIRFLOW_DAYS)
     command = [AIRFLOW, "db", "clean", "--clean-before-timestamp", before.isoformat(), "--tables"]

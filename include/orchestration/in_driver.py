@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.control.jobs import backfill_queue, window_queue
-from include.control.jobs.backfill_queue import BackfillStatus
+from include.control.jobs.backfill_queue import RequestStatus
 from include.control.store import database
 from include.errors import Unreachable
 from include.maintenance import table_state
@@ -26,13 +26,13 @@ LOOK_SECONDS = 2
 NOBODY_SECONDS = 30
 # A larger rewrite would occupy the driver's cores for minutes and delay its streams.
 MOST_BYTES_REWRITTEN = 512 * 2**20
-WHERE = Param(
+WHERE_PARAM = Param(
     "driver",
     enum=["driver", "job"],
     description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
 )
 BACKFILL, WINDOW = "backfill", "window"
-STANDING = {BACKFILL: backfill_queue.standing, WINDOW: window_queue.standing}
+STATUS_OF = {BACKFILL: backfill_queue.status, WINDOW: window_queue.status}
 
 
 class InDriver(BaseBranchOperator):
@@ -93,11 +93,11 @@ class BackfillInDriver(InDriver):
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
         range_texts = context["ti"].xcom_pull(task_ids="plan")
-        range_ = slices.of(table, range_texts["from"] or None, range_texts["to"] or None)
-        return backfill_queue.ask(engine, table.name, range_, context["run_id"], table.driver)
+        range_ = slices.parse_slice(table, range_texts["from"] or None, range_texts["to"] or None)
+        return backfill_queue.request(engine, table.name, range_, context["run_id"], table.driver)
 
     def withdraw(self, engine: Engine, number: int) -> bool:
-        backfill_queue.end(engine, number)
+        backfill_queue.withdraw(engine, number)
         return True
 
 
@@ -111,7 +111,7 @@ class WindowInDriver(InDriver):
         return super().execute(context) if is_planned else self.do_branch(context, None)
 
     def refusal(self, engine: Engine, table: Table) -> str | None:
-        surveys = table_state.look(engine, table, catalog.load())
+        surveys = table_state.survey(engine, table, catalog.load())
         bytes_rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in surveys)
         if bytes_rewritten <= MOST_BYTES_REWRITTEN:
             return None
@@ -122,11 +122,11 @@ class WindowInDriver(InDriver):
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
         number: int = context["ti"].xcom_pull(task_ids="plan")
-        return number if window_queue.ask(engine, number, table.driver) else None
+        return number if window_queue.request(engine, number, table.driver) else None
 
     def withdraw(self, engine: Engine, number: int) -> bool:
-        is_unbegun = window_queue.take(engine, number)
-        return is_unbegun or not window_queue.standing(engine, number).is_in_hand
+        is_unbegun = window_queue.claim(engine, number)
+        return is_unbegun or not window_queue.status(engine, number).is_in_hand
 
 
 class Wait(BaseTrigger):
@@ -155,9 +155,9 @@ class Wait(BaseTrigger):
                 yield TriggerEvent({"number": self.number, "is_done": status.is_done, "why": reason})
                 return
 
-    def _look(self) -> BackfillStatus:
+    def _look(self) -> RequestStatus:
         try:
-            return STANDING[self.kind](database.connect(settings().control_url), self.number)
+            return STATUS_OF[self.kind](database.connect(settings().control_url), self.number)
         except Unreachable as error:
             # If the database stays unreachable, the driver ends too, and the wait with it.
-            return BackfillStatus(str(error), is_in_hand=True)
+            return RequestStatus(str(error), is_in_hand=True)

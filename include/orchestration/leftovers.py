@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from include import retention
-from include.control.process import OWNER, is_scratch_of_dead
+from include.control.process import OWNER, is_leftover
 from include.settings import settings
 
 DAY_SECONDS = 86_400.0
@@ -55,7 +55,7 @@ def forget_scratch(now_seconds: float) -> int:
     """
     before = min([now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS, *_jvms_started()])
     entries = _entries(settings().temporary)
-    return _delete(entry for entry in entries if is_scratch_of_dead(entry) or _is_ownerless(entry, before))
+    return _delete(entry for entry in entries if is_leftover(entry) or _is_ownerless(entry, before))
 
 
 def _is_ownerless(entry: Path, before: float) -> bool:

@@ -9,19 +9,19 @@ from sqlalchemy import Engine, select
 from include import catalog
 from include.control import incidents, lease
 from include.control.jobs import windows
-from include.control.jobs.windows import Shape, Window
+from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
 from include.maintenance import table_state, vacuum_guard
-from include.maintenance.table_state import Survey
+from include.maintenance.table_state import TableSurvey
 from include.orchestration import in_driver, notify
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Table
 
 MOVING_SECONDS = 60
 FORM = {
-    "where": in_driver.WHERE,
+    "where": in_driver.WHERE_PARAM,
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 
@@ -30,7 +30,7 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    surveys = table_state.look(engine, table, catalog.load())
+    surveys = table_state.survey(engine, table, catalog.load())
     for survey in surveys:
         print("\n".join(survey.lines()))
     if dry_run:
@@ -44,7 +44,7 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     return number if is_worth_it else None
 
 
-def _settle_held_back(engine: Engine, table: Table, surveys: list[Survey]) -> None:
+def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) -> None:
     for survey in surveys:
         # An unknown begin counts as too long.
         hours = (time.time() - (survey.held.since or 0)) / 3600
@@ -74,7 +74,7 @@ def verify(name: str, number: int) -> None:
         incidents.end(connection, target)
         if failure:
             incidents.begin(connection, target, "WINDOW FAILED", failure)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     if failure:
         raise AirflowFailException(f"{name}: {failure}")
 
@@ -86,7 +86,7 @@ def _find_failure(engine: Engine, table: Table, window: Window | None) -> str | 
         return None
     if not table.merges_in_windows and (failure := _find_change(table, window.before, window.after)):
         return failure
-    log = Log(settings().table_path(table.name))
+    log = DeltaLog(settings().table_path(table.name))
     inside = [
         log.commit(version) for version in log.versions if window.before.version < version <= window.after.version
     ]
@@ -96,7 +96,7 @@ def _find_failure(engine: Engine, table: Table, window: Window | None) -> str | 
     return _find_stuck_flow(engine, table, window)
 
 
-def _find_change(table: Table, before: Shape, after: Shape) -> str | None:
+def _find_change(table: Table, before: TableSize, after: TableSize) -> str | None:
     """A window without a merge keeps the number of rows, and adds no files unless it clusters the table."""
     if before.rows is not None and after.rows is not None and before.rows != after.rows:
         return f"it held {before.rows:,} rows before its window and {after.rows:,} after it"

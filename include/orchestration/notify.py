@@ -35,13 +35,13 @@ from include.spec import table_of
 
 CONNECTION = "sluice_alerts"
 TIMEOUT_SECONDS = 5
-LEFT, NO_CONNECTION = 1, 2
+UNDELIVERED, NO_CONNECTION = 1, 2
 
 # The commands for incidents of the supervisor, by state.
 REMEDIES = {
-    "PAUSED": f"airflow dags unpause {supervision.NAME}",
+    "PAUSED": f"airflow dags unpause {supervision.SUPERVISOR}",
     "UNLOADABLE": "airflow dags list-import-errors",
-    "LATE": f"airflow dags list-runs {supervision.NAME}",
+    "LATE": f"airflow dags list-runs {supervision.SUPERVISOR}",
 }
 
 # The commands for incidents of windows, by the first word of the target; the second word is the table.
@@ -64,7 +64,7 @@ def notify(incident: Incident) -> None:
     _send(_connection(), incident)
 
 
-def tell_all(engine: Engine) -> int:
+def notify_all(engine: Engine) -> int:
     """Send all untold incidents. Never raises: it prints errors, and returns LEFT or NO_CONNECTION, else 0.
 
     A refused message does not delay the others. Without the connection, ended incidents are marked as told, and open
@@ -74,7 +74,7 @@ def tell_all(engine: Engine) -> int:
         return _tell(engine, incidents.untold(engine))
     except SluiceError as error:
         print(error)
-        return LEFT
+        return UNDELIVERED
 
 
 def _tell(engine: Engine, untold: list[Incident]) -> int:
@@ -86,7 +86,7 @@ def _tell(engine: Engine, untold: list[Incident]) -> int:
         print(f"{len(untold)} incidents were told to nobody: {error}")
         for incident in untold:
             if incident.is_over:
-                incidents.tell(engine, incident.number)
+                incidents.mark_told(engine, incident.number)
         return NO_CONNECTION
     exit_code = 0
     for incident in untold:
@@ -95,9 +95,9 @@ def _tell(engine: Engine, untold: list[Incident]) -> int:
         except Refused as error:
             # The receiver may accept the other messages.
             print(error)
-            exit_code = LEFT
+            exit_code = UNDELIVERED
             continue
-        incidents.tell(engine, incident.number)
+        incidents.mark_told(engine, incident.number)
         print(f"told of {incident.target}: {incident.state}")
     return exit_code
 
@@ -128,13 +128,13 @@ def message(incident: Incident) -> dict[str, Any]:
 
 def runbook(incident: Incident) -> str:
     """The path of the incident's runbook in the repository."""
-    is_supervisor = incident.target in (supervision.NAME, DATABASE)
+    is_supervisor = incident.target in (supervision.SUPERVISOR, DATABASE)
     return f"docs/runbooks/{'supervisor' if is_supervisor else incident.state.lower().replace(' ', '-')}.md"
 
 
 def command(incident: Incident) -> str:
     """The command that helps, or that shows more."""
-    if incident.target in (supervision.NAME, DATABASE):
+    if incident.target in (supervision.SUPERVISOR, DATABASE):
         return REMEDIES.get(incident.state, "make up")
     if incident.target == housekeeping.NAME:
         return "python -m include.orchestration.housekeeping"
@@ -196,17 +196,19 @@ def main() -> int:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     pending = [Incident(**fields) for fields in json.load(sys.stdin)] if options.stdin else []
     if options.trial:
-        pending.append(Incident(0, supervision.NAME, "TRIAL", "nothing is wrong, somebody tries the connection", True))
+        pending.append(
+            Incident(0, supervision.SUPERVISOR, "TRIAL", "nothing is wrong, somebody tries the connection", True)
+        )
     try:
         for incident in pending:
             notify(incident)
-        return 0 if pending else tell_all(database.connect(settings().control_url))
+        return 0 if pending else notify_all(database.connect(settings().control_url))
     except UsageError as error:
         print(error)
         return NO_CONNECTION
     except SluiceError as error:
         print(error)
-        return LEFT
+        return UNDELIVERED
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.control.store import database
 from include.errors import LeaseHeld, UsageError
-from include.orchestration.tasks import verdict
+from include.orchestration.tasks import evaluate_approval
 from include.readers import checkpoint, resume_position
 from include.recovery import giving_up
-from include.recovery.giving_up import Remains
+from include.recovery.giving_up import Leftovers
 from include.settings import settings
 from include.spec import Delta, Kafka
 
@@ -65,12 +65,12 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
     return Command(action, flows, requester or "unknown", form["reason"], driver, form["hours"])
 
 
-def state_of(request: Command) -> int | list[str]:
+def approved_state(request: Command) -> int | list[str]:
     """The state that must not change between request and approval."""
     return _remains(request).lines if request.job else generation(*request.flows)
 
 
-def _remains(request: Command) -> Remains:
+def _remains(request: Command) -> Leftovers:
     assert request.job
     try:
         return giving_up.plan(database.connect(settings().control_url), catalog.load(), request.job)
@@ -83,7 +83,7 @@ def generation(flow: str) -> int:
     return checkpoint.newest_generation(settings().checkpoints(flow)) or 0
 
 
-def consequence(request: Command) -> str:
+def describe_effect(request: Command) -> str:
     """The effect of an approval, in Markdown."""
     if request.job:
         lines = [f"- {line}" for line in _remains(request).lines]
@@ -113,7 +113,7 @@ def consequence(request: Command) -> str:
 
 def _holds_rows_of(flow: str) -> bool:
     table = catalog.load().flow(flow)
-    return settings().is_stored(table.name) and resume_position.last_stamp(table) is not None
+    return settings().is_stored(table.name) and resume_position.last_commit_metadata(table) is not None
 
 
 def _release(flow: str, source: object, request: Command) -> str:
@@ -135,7 +135,7 @@ def run_command(
     """
     if request.action not in DESTRUCTIVE:
         return commands.execute(engine, request)
-    decision = verdict(answer, request.who)
+    decision = evaluate_approval(answer, request.who)
     if not decision.is_approved:
         _refuse(engine, request, f"nothing done, {decision.said}")
     approver = f"{request.who}, {decision.said}"
@@ -160,5 +160,5 @@ def _give_up(engine: Engine, request: Command, approved: int | list[str] | None,
 def _refuse(engine: Engine, request: Command, result: str) -> NoReturn:
     target = request.job or request.flows[0]
     with database.transaction(engine) as connection:
-        commands.record(connection, request.who, request.action, target, request.reason, result)
+        commands.audit(connection, request.who, request.action, target, request.reason, result)
     raise AirflowSkipException(f"{target}: {result}")

@@ -8,7 +8,7 @@ from include.errors import SluiceError
 from include.monitoring import consumer_groups, lineage_loader
 
 
-def show_all() -> None:
+def publish_all() -> None:
     """Publish everything, and log failures. The next minute tries again. Raises nothing."""
     for publish in (_publish_offsets, _publish_lineage):
         _try(publish)
@@ -31,5 +31,5 @@ def _publish_offsets() -> None:
 
 
 def _publish_lineage() -> None:
-    for flow, batch in lineage_loader.tell(catalog.load()).items():
+    for flow, batch in lineage_loader.emit_events(catalog.load()).items():
         print(f"{flow}: lineage of batch {batch}")

@@ -48,12 +48,12 @@ def reconcile_all() -> list[dict[str, str]]:
             print(f"driver '{driver}': {error}")
             sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.heartbeat(engine)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     _gather()
     return sick
 
 
-def tasks_of(sick: list[dict[str, str]]) -> list[dict[str, str]]:
+def to_task_arguments(sick: list[dict[str, str]]) -> list[dict[str, str]]:
     """One red task for each sick flow; beyond `MOST_TASKS`, the last one lists the rest."""
     if len(sick) <= MOST_TASKS:
         return sick
@@ -90,7 +90,7 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
     with database.transaction(engine) as connection:
         sick = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
         incidents.settle(connection, sick, others - sick.keys())
-        acknowledged = acknowledgements.current(connection)
+        acknowledged = acknowledgements.valid(connection)
     for table, reason in broken.items():
         print(f"{table}: {State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}")
     return [
@@ -114,7 +114,7 @@ def _settle(
         if settlement.holder:
             settlement.holder.fence()
         if handle:
-            launch.of(handle, launcher).kill(handle)
+            launch.launcher_of(handle, launcher).kill(handle)
         print(f"driver '{driver}' did not end when it was asked to, and was ended by force")
     if settlement.launch_since:
         handle = launcher.launch(driver)

@@ -14,7 +14,7 @@ def skip_without_source(view: str) -> Callable[[Context], None]:
 
     def check(_context: Context) -> None:
         table = catalog.load().table(view)
-        if missing := refreshes.lacking([table]).get(view):
-            raise AirflowSkipException(refreshes.not_refreshed(table, missing))
+        if missing := refreshes.missing_sources([table]).get(view):
+            raise AirflowSkipException(refreshes.not_refreshed_words(table, missing))
 
     return check

@@ -9,7 +9,7 @@ from include import catalog
 from include.control.jobs import approvals, rewinds
 from include.control.store import database
 from include.errors import SluiceError
-from include.orchestration.tasks import verdict
+from include.orchestration.tasks import evaluate_approval
 from include.recovery import rewind_plan
 from include.settings import settings
 
@@ -46,7 +46,7 @@ def require_approval(number: int, answer: dict[str, Any] | None) -> None:
     """Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped."""
     engine = database.connect(settings().control_url)
     stored = rewinds.get(engine, number)
-    decision = verdict(answer, stored.who)
+    decision = evaluate_approval(answer, stored.who)
     if not decision.is_approved:
         if not stored.is_begun and stored.ended_at is None:
             rewinds.give_up(engine, stored, decision.said)

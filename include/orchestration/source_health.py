@@ -28,7 +28,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     Stores each flow's backlog. Raises Unreachable for the control database only.
     """
     promises = any(table.fresh_minutes is not None for table in tables.tables.values())
-    lags = lag.look((tables.readers if promises else tables.flows).values(), kafka_broker.TIMEOUT_SECONDS)
+    lags = lag.measure((tables.readers if promises else tables.flows).values(), kafka_broker.TIMEOUT_SECONDS)
     lag_of = {flow: flow_lag for flow, flow_lag in lags.items() if flow_lag.has_begun and flow in tables.flows}
     for flow, flow_lag in lag_of.items():
         if flow_lag.unknown and not _waits(flow_lag):
@@ -39,7 +39,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     )
     growing, broken = lag_history.growing(engine), _broken_promises(tables, lags) if promises else {}
     with database.reading(engine) as connection:
-        now_seconds, rejecting = database.now(connection), incidents.of_state(connection, State.REJECTING)
+        now_seconds, rejecting = database.now(connection), incidents.targets_in_state(connection, State.REJECTING)
     health = {
         flow: SourceHealth(
             _waits(lag_of.get(flow)),
@@ -55,7 +55,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
 
 def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:
     """By table, how its freshness promise is broken."""
-    freshness_of = freshness.look(tables, lags)
+    freshness_of = freshness.measure(tables, lags)
     return {
         name: f"what it lacks is {table_freshness.words}"
         for name, table_freshness in freshness_of.items()

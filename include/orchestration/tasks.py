@@ -19,7 +19,7 @@ SIMPLE = "SimpleAuthManager"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApprovalDecision:
     """The decision about an approval. by: the user who decided. said: the decision in words."""
 
     is_approved: bool
@@ -27,20 +27,20 @@ class Answer:
     said: str
 
 
-def verdict(answer: dict[str, Any] | None, requester: str | None) -> Answer:
+def evaluate_approval(answer: dict[str, Any] | None, requester: str | None) -> ApprovalDecision:
     """Evaluate an `approval`. answer: Airflow's response. requester: may not approve it if others can."""
     # Without a response, somebody has marked the task as success instead of answering it.
     user = answer and answer["responded_by_user"]
     if not answer or not user:
-        return Answer(False, "", "nobody approved it")
+        return ApprovalDecision(False, "", "nobody approved it")
     approver = str(user["name"])
     if answer["chosen_options"] != [APPROVE]:
-        return Answer(False, approver, f"rejected by {approver}")
+        return ApprovalDecision(False, approver, f"rejected by {approver}")
     if approver == requester and _needs_four_eyes():
-        return Answer(
+        return ApprovalDecision(
             False, approver, f"{approver} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)"
         )
-    return Answer(True, approver, f"approved by {approver}")
+    return ApprovalDecision(True, approver, f"approved by {approver}")
 
 
 def _needs_four_eyes() -> bool:

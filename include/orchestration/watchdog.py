@@ -19,7 +19,7 @@ from include.control import incidents
 from include.control.incidents import Incident
 from include.control.store import database
 from include.control.supervision import attendance, supervision
-from include.control.supervision.attendance import LATE_SECONDS, Attendance
+from include.control.supervision.attendance import LATE_SECONDS, Presence
 from include.errors import Unreachable
 from include.orchestration import diagnose, leftovers
 from include.settings import settings
@@ -58,13 +58,13 @@ class Watchdog:
         """Check once: open or end an incident if the state has changed. Returns whether all is well."""
         try:
             engine = database.connect(settings().control_url)
-            is_well = self._check(engine, attendance.look(engine))
+            is_well = self._check(engine, attendance.read(engine))
         except Unreachable as error:
             is_well = self._miss_database(str(error))
         self._tell()
         return is_well
 
-    def _check(self, engine: Engine, observed: Attendance) -> bool:
+    def _check(self, engine: Engine, observed: Presence) -> bool:
         now_seconds = time.monotonic()
         if self.away:
             self.news.append(replace(self.away, is_over=True))
@@ -78,7 +78,7 @@ class Watchdog:
         for seconds_ago in (observed.worked_seconds_ago, observed.started_seconds_ago):
             self.well_at = max(self.well_at, -math.inf if seconds_ago is None else now_seconds - max(seconds_ago, 0))
         is_well = now_seconds - self.well_at <= self.late_seconds
-        open_incident = incidents.open_of(engine, supervision.NAME)
+        open_incident = incidents.open_of(engine, supervision.SUPERVISOR)
         if is_well and open_incident:
             self._end(engine, *open_incident)
         elif not is_well and not open_incident:
@@ -90,13 +90,13 @@ class Watchdog:
         state, cause = diagnose.supervisor()
         reason = f"the supervisor is not at work, {last_seen}, so nobody restarts a stream that ends: {cause}"
         with database.transaction(engine) as connection:
-            incidents.begin(connection, supervision.NAME, state, reason)
+            incidents.begin(connection, supervision.SUPERVISOR, state, reason)
         self.is_untold = True
         _say(f"{state}: {reason}")
 
     def _end(self, engine: Engine, incident: Incident, was_told: bool) -> None:
         with database.transaction(engine) as connection:
-            incidents.end(connection, supervision.NAME)
+            incidents.end(connection, supervision.SUPERVISOR)
         if was_told:
             self.news.append(replace(incident, is_over=True))
         self.is_untold = True

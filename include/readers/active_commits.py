@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 
 # The userMetadata key that names the rewind which made a RESTORE.
 REWIND = "rewind"
 
 
-def commits(log: Log) -> Iterator[tuple[Commit, bool]]:
+def commits_with_activity(log: DeltaLog) -> Iterator[tuple[Commit, bool]]:
     """Yields each commit, newest first, with whether it is active. Commits are read lazily."""
     newest_active = log.newest
     for commit in log.commits():
@@ -19,9 +19,9 @@ def commits(log: Log) -> Iterator[tuple[Commit, bool]]:
         newest_active = newest_active if restored is None else min(newest_active, restored)
 
 
-def undone_by(log: Log, version: int) -> Commit | None:
+def undone_by(log: DeltaLog, version: int) -> Commit | None:
     """Returns the RESTORE that undid a version; None where the version is active."""
-    for commit, is_active in commits(log):
+    for commit, is_active in commits_with_activity(log):
         if commit.version <= version:
             break
         restored = restored_to(log, commit) if is_active else None
@@ -42,7 +42,7 @@ def overwrites(commit: Commit) -> bool:
     )
 
 
-def restored_to(log: Log, commit: Commit) -> int | None:
+def restored_to(log: DeltaLog, commit: Commit) -> int | None:
     """Returns the version that a RESTORE restored; None for any other commit."""
     if commit.operation != "RESTORE":
         return None
@@ -50,7 +50,7 @@ def restored_to(log: Log, commit: Commit) -> int | None:
     return int(version) if version is not None else _version_at(log, str(timestamp), commit.version)
 
 
-def _version_at(log: Log, timestamp: str, before: int) -> int:
+def _version_at(log: DeltaLog, timestamp: str, before: int) -> int:
     """Returns the newest version at a timestamp, or `before` where there is none.
 
     The log of a RESTORE TO TIMESTAMP does not name the version.

@@ -6,10 +6,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import active_commits, offset_log, refreshes
 from include.readers.checkpoint import numbers
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Table
 
@@ -23,9 +23,9 @@ CLEANED = "cleaned"  # Done by the checkpoint, and its commit was cleaned from t
 ABANDONED = "abandoned"  # Planned, and not written when a new generation began.
 UNDONE = "undone"  # A RESTORE or an overwrite removed it from the table.
 MISSING = "missing"  # Done by the checkpoint or between two commits, and the log has no commit of it.
-DOUBLED = "doubled"  # A second commit of the same batch.
+DUPLICATED = "doubled"  # A second commit of the same batch.
 # The states in which the table holds the batch's rows.
-HELD = (WRITTEN, COMMITTED, EMPTY, HISTORY)
+STATES_WITH_ROWS = (WRITTEN, COMMITTED, EMPTY, HISTORY)
 # The userMetadata key of a commit that replaced a range.
 BACKFILL = "backfill"
 
@@ -62,7 +62,7 @@ class BatchRecord:
 
 
 @dataclass(frozen=True)
-class Other:
+class OtherCommit:
     """A commit that is not a batch. note: what a refresh did.
 
     kind: window, replay, refresh, backfill, rewind, compaction, declaration or foreign.
@@ -89,7 +89,7 @@ class Generation:
     def at(cls, path: Path) -> "Generation":
         try:
             first = int(offset_log.owner(path)["first"])
-        except (Broken, KeyError, TypeError, ValueError):
+        except (FlowBroken, KeyError, TypeError, ValueError):
             # Readers of owner.json report the damage. All generations except the first are seeded.
             first = int(path.name != "1")
         return cls(path, frozenset(numbers(path / "offsets")), frozenset(numbers(path / "commits")), first)
@@ -111,26 +111,26 @@ class BatchHistory:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.log = Log(settings().table_path(table.name))
+        self.log = DeltaLog(settings().table_path(table.name))
         self.generations = lru_cache(_generations)
 
-    def entries(self) -> Iterator[BatchRecord | Other]:
+    def entries(self) -> Iterator[BatchRecord | OtherCommit]:
         """Yields batches and other commits, newest first. A batch without a commit comes where its commit would be."""
         newer_places: dict[str, tuple[int, int]] = {}
         is_overwritten = False
-        for commit, is_active in active_commits.commits(self.log):
+        for commit, is_active in active_commits.commits_with_activity(self.log):
             is_undone = is_overwritten or not is_active
             if _is_batch(commit):
                 entry = self._batch_record(commit, is_undone)
                 place, newer_place = (entry.generation, entry.batch), newer_places.get(entry.flow)
                 if newer_place and place >= newer_place and not is_undone:
-                    entry = replace(entry, state=DOUBLED)
+                    entry = replace(entry, state=DUPLICATED)
                 yield from self._without_commit(entry.flow, place, newer_place)
                 newer_places[entry.flow] = min(place, newer_place or place)
                 yield entry
             else:
-                fields = (commit.version, commit.timestamp, commit.operation, kind(commit))
-                yield Other(*fields, is_undone, refreshes.words(commit))
+                fields = (commit.version, commit.timestamp, commit.operation, commit_kind(commit))
+                yield OtherCommit(*fields, is_undone, refreshes.describe(commit))
             is_overwritten = is_overwritten or (is_active and active_commits.overwrites(commit))
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer_places]):
             yield from self._without_commit(flow, None, newer_places.get(flow))
@@ -139,19 +139,19 @@ class BatchHistory:
         """Yields the batches of `entries`, newest first. With flow, only those of that flow."""
         return (entry for entry in self.entries() if isinstance(entry, BatchRecord) and flow in (None, entry.flow))
 
-    def detailed(self, entry: BatchRecord) -> BatchRecord:
+    def with_checkpoint_details(self, entry: BatchRecord) -> BatchRecord:
         """Returns the batch with what its checkpoint adds: the planning time and, without a commit, the offsets."""
         generation = self.generations(entry.flow).get(entry.generation)
         if generation is None or entry.batch not in generation.planned:
             return entry
         try:
-            planned = offset_log.batch(generation.path, entry.batch)
+            planned = offset_log.planned_batch(generation.path, entry.batch)
             if entry.version is not None:
                 return replace(entry, planned_at=planned.at)
-            start_offset = offset_log.batch(generation.path, entry.batch - 1).end if entry.batch else None
+            start_offset = offset_log.planned_batch(generation.path, entry.batch - 1).end if entry.batch else None
             source = offset_log.owner(generation.path).get("source")
             return replace(entry, planned_at=planned.at, source=source, source_from=start_offset, source_to=planned.end)
-        except Broken:
+        except FlowBroken:
             # `faults` reports the damaged file.
             return entry
 
@@ -203,7 +203,7 @@ class BatchHistory:
                     yield BatchRecord(flow, number, batch, PLANNED if number == max(generations) else ABANDONED)
 
 
-def kind(commit: Commit) -> str:
+def commit_kind(commit: Commit) -> str:
     """Classifies a commit that is not a batch, as `Other.kind`."""
     metadata = commit.metadata
     for key in ("replay", refreshes.RUN, BACKFILL, active_commits.REWIND, "window"):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import landing_folder
 
 
@@ -37,7 +37,7 @@ def check(checkpoint: Path) -> None:
     for batch in (newest - 1, newest, newest_done):
         end = end_offset(checkpoint, batch)
         if isinstance(end, dict) and "logOffset" in end:
-            landing_folder.taken(checkpoint, end)
+            landing_folder.planned_files(checkpoint, end)
     if newest_done >= 0 and not (checkpoint / "commits" / str(newest_done)).read_text(errors="replace").startswith("v"):
         raise damaged(checkpoint / "commits" / str(newest_done), "does not say what was committed, it was cut short")
     if newest - newest_done not in (0, 1):
@@ -88,9 +88,9 @@ def read_version(offset: dict[str, Any]) -> int:
     return version if int(offset["index"]) >= 0 else version - 1
 
 
-def damaged(file: Path, what: str) -> Broken:
+def damaged(file: Path, what: str) -> FlowBroken:
     """Returns the error for a damaged file of a checkpoint. what: the fault, in words."""
-    return Broken(
+    return FlowBroken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
         f"its table ends (action reset checkpoint)",
         "CHECKPOINT_DAMAGED",

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import checkpoint
-from include.readers.delta_log import LiveFile, Log
+from include.readers.delta_log import DeltaLog, LiveFile
 
 # The size of a longer backlog is not known exactly: reading more commits would take seconds.
 MOST_COMMITS = 1_000
@@ -16,7 +16,7 @@ CHANGES_DATA = b'"dataChange":true'
 
 
 @dataclass(frozen=True)
-class Volume:
+class Backlog:
     """A number of data files, with their bytes and rows. rows: None where a file has no statistics.
 
     oldest_at: when the oldest commit that added one was made, in seconds since 1970; None without a file.
@@ -29,8 +29,8 @@ class Volume:
     oldest_at: float | None = None
     is_more: bool = False
 
-    def __add__(self, later: "Volume") -> "Volume":
-        return Volume(
+    def __add__(self, later: "Backlog") -> "Backlog":
+        return Backlog(
             self.files + later.files,
             self.bytes + later.bytes,
             None if self.rows is None or later.rows is None else self.rows + later.rows,
@@ -39,27 +39,27 @@ class Volume:
         )
 
 
-class Feed:
+class StreamSource:
     """A table as a stream of its appends, or of its change feed, reads it. Each commit is read once."""
 
-    def __init__(self, log: Log, changes: bool) -> None:
+    def __init__(self, log: DeltaLog, changes: bool) -> None:
         self.log, self._changes = log, changes
-        self._volumes: dict[int, Volume] = {}
+        self._volumes: dict[int, Backlog] = {}
 
-    def all(self) -> Volume:
+    def all(self) -> Backlog:
         """Returns the volume of the table's newest version."""
         live = self.log.state.live
         oldest_at = min((file.modified_at for file in live), default=None)
-        return Volume(len(live), sum(file.bytes for file in live), _sum(file.rows for file in live), oldest_at)
+        return Backlog(len(live), sum(file.bytes for file in live), _sum(file.rows for file in live), oldest_at)
 
-    def behind(self, offset: dict[str, Any]) -> Volume:
+    def behind(self, offset: dict[str, Any]) -> Backlog:
         """Returns the volume that a stream at this offset has not read.
 
         Raises Broken where the log lacks a commit that the stream needs, or ends before the offset.
         """
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         if checkpoint.read_version(offset) > self.log.newest:
-            raise Broken(
+            raise FlowBroken(
                 f"{self.log.table} ends at version {self.log.newest}, before {version}, where its reader stands: it "
                 f"was restored or created anew, rebuild the reader"
             )
@@ -78,11 +78,11 @@ class Feed:
         """Returns whether a stream receives files of this version."""
         return self._volume(version, 0).files > 0
 
-    def since(self, version: int, index: int = -1) -> Volume:
+    def since(self, version: int, index: int = -1) -> Backlog:
         """Returns the volume after file `index` of this version, later versions included. Raises Broken as `behind`."""
         later_versions = self.log.after(version - 1)
         if version <= self.log.newest and later_versions != list(range(version, self.log.newest + 1)):
-            raise Broken(
+            raise FlowBroken(
                 f"the log of {self.log.table} lacks commits from version {version} on that its reader has yet to "
                 f"read: restore it from its backup, or rebuild the reader"
             )
@@ -95,7 +95,7 @@ class Feed:
             (later_version for later_version, volume in zip(later_versions, volumes, strict=False) if volume.files),
             None,
         )
-        return Volume(
+        return Backlog(
             sum(volume.files for volume in volumes),
             sum(volume.bytes for volume in volumes),
             _sum(volume.rows for volume in volumes),
@@ -103,7 +103,7 @@ class Feed:
             is_more=len(later_versions) > MOST_COMMITS,
         )
 
-    def _volume(self, version: int, first: int) -> Volume:
+    def _volume(self, version: int, first: int) -> Backlog:
         """Returns the volume of one version, from its file `first` on."""
         if first > 0:
             return _total(self._files(version)[first:])
@@ -125,24 +125,24 @@ class Feed:
         return []
 
 
-def _total(files: list[dict[str, Any]]) -> Volume:
-    return Volume(len(files), sum(file.get("size") or 0 for file in files), _sum(map(_rows, files)))
+def _total(files: list[dict[str, Any]]) -> Backlog:
+    return Backlog(len(files), sum(file.get("size") or 0 for file in files), _sum(map(_rows, files)))
 
 
-def snapshot(log: Log, version: int) -> list[LiveFile]:
+def snapshot_files(log: DeltaLog, version: int) -> list[LiveFile]:
     """Returns the files of a version in the order in which Delta's source reads a snapshot: by age, then by name."""
     return sorted(log.state_at(version).live, key=lambda file: (file.modified_at, file.path))
 
 
-def _rest_of_snapshot(log: Log, version: int, index: int) -> Volume:
+def _rest_of_snapshot(log: DeltaLog, version: int, index: int) -> Backlog:
     if version not in log.versions:
-        raise Broken(
+        raise FlowBroken(
             f"the log of {log.table} no longer holds version {version}, of which its reader has yet to read "
             f"files: rebuild the reader"
         )
-    rest = snapshot(log, version)[index + 1 :]
+    rest = snapshot_files(log, version)[index + 1 :]
     oldest_at = rest[0].modified_at if rest else None
-    return Volume(len(rest), sum(file.bytes for file in rest), _sum(file.rows for file in rest), oldest_at)
+    return Backlog(len(rest), sum(file.bytes for file in rest), _sum(file.rows for file in rest), oldest_at)
 
 
 def _rows(file: dict[str, Any]) -> int | None:

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
-NEW_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
+V2_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 END_OF_PARQUET = b"PAR1"
 # Operation metrics of Spark and of delta-rs. A replaceWhere includes the rows that it copies.
 ROWS = ("numOutputRows", "num_added_rows")
@@ -62,7 +62,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class State:
+class Snapshot:
     """The table at a version: live files, tombstones and Delta table properties."""
 
     live: tuple[LiveFile, ...]
@@ -70,7 +70,7 @@ class State:
     properties: dict[str, str]
 
 
-class Log:
+class DeltaLog:
     """The log as listed at construction, or with the existing `versions` alone. Later commits are not seen.
 
     Raises Unreachable where there is no log. Methods raise Broken for an unreadable file.
@@ -107,20 +107,20 @@ class Log:
         }
 
     @cached_property
-    def state(self) -> State:
+    def state(self) -> Snapshot:
         return self.state_at(self.newest)
 
-    def state_at(self, version: int) -> State:
+    def state_at(self, version: int) -> Snapshot:
         """Returns the table at a version, from the newest complete checkpoint and the commits after it."""
         start = max((number for number in self.checkpoints if number <= version), default=-1)
         for name in self.names:
-            if (match := NEW_CHECKPOINT.fullmatch(name)) and start < int(match[1]) <= version:
+            if (match := V2_CHECKPOINT.fullmatch(name)) and start < int(match[1]) <= version:
                 raise _unsupported_checkpoint(self.directory / name)
         if (later := [number for number in self.after(start) if number <= version]) != list(
             range(start + 1, version + 1)
         ):
             gap = f"commits between version {start + 1} and {version} of its log, so nobody can tell what is in it"
-            raise Broken(f"{self.table} lacks {gap}: restore {self.directory} from its backup")
+            raise FlowBroken(f"{self.table} lacks {gap}: restore {self.directory} from its backup")
         replay = _Replay()
         for action in (entry for file in self.checkpoints.get(start, []) for entry in _checkpoint_actions(file)):
             replay.apply(action, None)
@@ -128,7 +128,7 @@ class Log:
             # A new deletion vector removes and adds the same path in one commit. The file stays live.
             for action in sorted(self.actions(number), key=lambda action: "add" in action):
                 replay.apply(action, number)
-        return State(tuple(replay.live.values()), tuple(replay.removed.values()), replay.properties)
+        return Snapshot(tuple(replay.live.values()), tuple(replay.removed.values()), replay.properties)
 
     def after(self, version: int) -> list[int]:
         """Returns the versions in the log that are later than this one."""
@@ -142,7 +142,7 @@ class Log:
             yield from (json.loads(line) for line in file.read_bytes().splitlines() if line and containing in line)
         except (OSError, ValueError) as error:
             fault = f"{file} is missing or damaged, so nobody can tell what is in the table"
-            raise Broken(f"{fault}: restore it from its backup") from error
+            raise FlowBroken(f"{fault}: restore it from its backup") from error
 
     def removed_after(self, version: int) -> Iterator[Tombstone]:
         """Yields the files that later commits removed, including those that were added again."""
@@ -199,8 +199,8 @@ class _Replay:
             self.properties = dict(metadata.get("configuration") or {})
 
 
-def _unsupported_checkpoint(file: Path) -> Broken:
-    return Broken(
+def _unsupported_checkpoint(file: Path) -> FlowBroken:
+    return FlowBroken(
         f"{file} is a checkpoint of format v2, and Sluice reads the classic one: set the table property "
         f"delta.checkpointPolicy to 'classic' and drop its feature v2Checkpoint"
     )
@@ -220,7 +220,7 @@ def _checkpoint_actions(file: Path) -> Iterator[dict[str, Any]]:
     try:
         actions = parquet.ParquetFile(file).read(columns.split()).to_pylist()
     except (OSError, ValueError) as error:
-        raise Broken(f"{file} is damaged: delete it, so that the checkpoint before it counts") from error
+        raise FlowBroken(f"{file} is damaged: delete it, so that the checkpoint before it counts") from error
     for action in actions:
         if action.get("sidecar") or action.get("checkpointMetadata"):
             raise _unsupported_checkpoint(file)

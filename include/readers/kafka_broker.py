@@ -27,7 +27,7 @@ class NoSuchTopic(Unreachable):
 
 
 @dataclass(frozen=True)
-class Identity:
+class TopicIdentity:
     """The topic behind a name. A recreated topic has another `topic_id`, another cluster another `cluster_id`."""
 
     cluster_id: str
@@ -44,7 +44,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Span:
+class PartitionOffsets:
     """A partition's first and next offset, and its next offset at an earlier time, by the records' timestamps."""
 
     begin: int
@@ -84,8 +84,8 @@ class Topics:
                     topic_ids[name] = _id(self._result(futures[name], name))
         return topic_ids
 
-    def identity(self, topic: str) -> Identity:
-        return Identity(self.cluster_id(), _id(self._describe(topic)))
+    def identity(self, topic: str) -> TopicIdentity:
+        return TopicIdentity(self.cluster_id(), _id(self._describe(topic)))
 
     def cluster_id(self) -> str:
         future = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
@@ -98,14 +98,17 @@ class Topics:
         begins, ends = (self._offsets(listing) for listing in listings)
         return {partition: (begins[topic, partition], ends[topic, partition]) for _, partition in partitions}
 
-    def spans(self, partitions: Iterable[tuple[str, int]], since: float) -> dict[tuple[str, int], Span]:
+    def spans(self, partitions: Iterable[tuple[str, int]], since: float) -> dict[tuple[str, int], PartitionOffsets]:
         """Returns the spans of partitions of any topics. since: the earlier time, in seconds since 1970."""
         listed = list(partitions)
         at_timestamp = OffsetSpec.for_timestamp(int(since * 1000))
         listings = [self._list_offsets(listed, spec) for spec in (EARLIEST, LATEST, at_timestamp)]
         begins, ends, earlier = (self._offsets(listing) for listing in listings)
         # A negative offset means that no record is as late.
-        return {key: Span(begins[key], earlier[key] if earlier[key] >= 0 else ends[key], ends[key]) for key in listed}
+        return {
+            key: PartitionOffsets(begins[key], earlier[key] if earlier[key] >= 0 else ends[key], ends[key])
+            for key in listed
+        }
 
     def configuration(self, topic: str) -> dict[str, str]:
         """Returns the topic's effective configuration, broker defaults included."""
@@ -172,7 +175,7 @@ def _id(description: Any) -> str:
     return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
-def identity(servers: str, topic: str) -> Identity:
+def identity(servers: str, topic: str) -> TopicIdentity:
     """Returns which topic the name stands for now. Raises Unreachable."""
     return Topics(servers).identity(topic)
 

@@ -24,7 +24,7 @@ OVERHEAD_BYTES = 70
 
 
 @dataclass(frozen=True)
-class Clock:
+class RetentionClock:
     """When retention deletes the first unread record of a partition.
 
     expires_in_seconds: 0 where records are due or lost, None where retention deletes nothing unread.
@@ -44,7 +44,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostOffsets:
     """Offsets from `begin` to before `end` that the broker no longer has.
 
     shrank: they were read, and the partition ends before them; else they are unread. end is None for a deleted topic.
@@ -83,7 +83,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionPosition:
     """A flow's position in a partition, and the partition's first and next offset."""
 
     topic: str
@@ -102,21 +102,21 @@ class Place:
         return max(self.begin, first - AROUND), first + AROUND - 1
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostOffsets | None:
         if self.position < self.begin:
-            return Lost(self.topic, self.partition, self.position, self.begin)
+            return LostOffsets(self.topic, self.partition, self.position, self.begin)
         if self.position > self.end:
-            return Lost(self.topic, self.partition, self.end, self.position, shrank=True)
+            return LostOffsets(self.topic, self.partition, self.end, self.position, shrank=True)
         return None
 
 
-def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[Clock]:
+def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[RetentionClock]:
     """Returns the clock of each partition of a topic. Raises Unreachable."""
     topics = kafka_broker.Topics(servers)
     return clocks(servers, _places(topics, topic, positions), Limits.of(topics.configuration(topic)))
 
 
-def clocks(servers: str, places: Iterable[Place], limits: Limits) -> list[Clock]:
+def clocks(servers: str, places: Iterable[PartitionPosition], limits: Limits) -> list[RetentionClock]:
     """Returns the clocks of places in one topic, which has these limits. Raises Unreachable."""
     listed = list(places)
     spans = {place.partition: place.around for place in listed if place.unread}
@@ -125,28 +125,28 @@ def clocks(servers: str, places: Iterable[Place], limits: Limits) -> list[Clock]
     return [_clock(place, limits, records.get(place.partition, []), now_seconds) for place in listed]
 
 
-def soonest(clocks: Iterable[Clock]) -> Clock | None:
+def first_to_expire(clocks: Iterable[RetentionClock]) -> RetentionClock | None:
     """Returns the clock that expires first; None where none expires."""
     running = [(clock.expires_in_seconds, clock) for clock in clocks if clock.expires_in_seconds is not None]
     return min(running, key=lambda candidate: candidate[0])[1] if running else None
 
 
-def lost(servers: str, topic: str, positions: Mapping[int, int]) -> list[Lost]:
+def lost_offsets(servers: str, topic: str, positions: Mapping[int, int]) -> list[LostOffsets]:
     """Returns the offsets between the positions and what the broker still has. Raises Unreachable."""
     return [place.lost for place in _places(kafka_broker.Topics(servers), topic, positions) if place.lost]
 
 
-def _places(topics: kafka_broker.Topics, topic: str, positions: Mapping[int, int]) -> list[Place]:
+def _places(topics: kafka_broker.Topics, topic: str, positions: Mapping[int, int]) -> list[PartitionPosition]:
     offsets = topics.offsets(topic)
     return [
-        Place(topic, partition, positions.get(partition, 0), *offsets.get(partition, (0, 0)))
+        PartitionPosition(topic, partition, positions.get(partition, 0), *offsets.get(partition, (0, 0)))
         for partition in sorted({*offsets, *positions})
     ]
 
 
-def _clock(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> Clock:
-    def result(seconds: float | None, why: str) -> Clock:
-        return Clock(
+def _clock(place: PartitionPosition, limits: Limits, records: list[Record], now_seconds: float) -> RetentionClock:
+    def result(seconds: float | None, why: str) -> RetentionClock:
+        return RetentionClock(
             *(place.topic, place.partition, place.position, place.begin, place.end, place.unread),
             *(None if seconds is None else max(0.0, seconds), limits.seconds, why, oldest_at),
         )
@@ -174,7 +174,9 @@ def _clock(place: Place, limits: Limits, records: list[Record], now_seconds: flo
     return result(seconds, why + compaction)
 
 
-def _by_time(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> tuple[float, str] | None:
+def _by_time(
+    place: PartitionPosition, limits: Limits, records: list[Record], now_seconds: float
+) -> tuple[float, str] | None:
     if limits.seconds is None:
         return None
     first = _first_unread(place, records)
@@ -186,7 +188,9 @@ def _by_time(place: Place, limits: Limits, records: list[Record], now_seconds: f
     )
 
 
-def _by_size(place: Place, limits: Limits, records: list[Record], now_seconds: float) -> tuple[float, str] | None:
+def _by_size(
+    place: PartitionPosition, limits: Limits, records: list[Record], now_seconds: float
+) -> tuple[float, str] | None:
     age = now_seconds - _first_unread(place, records).timestamp
     if limits.size is None or age <= 0:
         return None
@@ -199,5 +203,5 @@ def _by_size(place: Place, limits: Limits, records: list[Record], now_seconds: f
     )
 
 
-def _first_unread(place: Place, records: list[Record]) -> Record:
+def _first_unread(place: PartitionPosition, records: list[Record]) -> Record:
     return min((record for record in records if record.offset >= place.position), key=lambda record: record.offset)

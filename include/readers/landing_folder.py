@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs  # type: ignore[import-untyped]
 
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.settings import settings
 from include.spec import Files
 
@@ -24,7 +24,7 @@ SHOWN = ("_metadata", "_common_metadata")
 
 
 @dataclass(frozen=True)
-class Landed:
+class FolderFile:
     """A file that is in the folder now. modified_ms: milliseconds since 1970."""
 
     path: str
@@ -33,7 +33,7 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Taken:
+class PlannedFile:
     """A file in the source's log. uri: as Spark writes it. entry: the number of the log entry.
 
     found_ms: its modification time when Spark found it, in milliseconds since 1970; 0 if unknown.
@@ -58,7 +58,7 @@ def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     return fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
 
 
-def landed(source: Files) -> dict[str, Landed]:
+def files_in_folder(source: Files) -> dict[str, FolderFile]:
     """Returns the files that Spark's source would read, by path.
 
     Raises Unreachable where the folder cannot be listed.
@@ -66,7 +66,7 @@ def landed(source: Files) -> dict[str, Landed]:
     folder = settings().folder(source.path)
     path, infos = _list_folder(folder, recursive=True)
     return {
-        info.path: Landed(info.path, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
+        info.path: FolderFile(info.path, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
         for info in infos
         if info.type == fs.FileType.File
         and fnmatchcase(info.base_name, source.pattern)
@@ -74,12 +74,12 @@ def landed(source: Files) -> dict[str, Landed]:
     }
 
 
-def require(folder: str) -> None:
+def require_listable(folder: str) -> None:
     """Raises Unreachable where the folder cannot be listed."""
     _list_folder(folder, recursive=False)
 
 
-def taken(checkpoint: Path, end: Any) -> list[Taken]:
+def planned_files(checkpoint: Path, end: Any) -> list[PlannedFile]:
     """Returns the files up to the source offset `end`, in the order in which Spark found them. Raises Broken."""
     if end is None:
         return []
@@ -90,19 +90,19 @@ def taken(checkpoint: Path, end: Any) -> list[Taken]:
     return files
 
 
-def of_batch(checkpoint: Path, begin: Any, end: Any) -> list[Taken]:
+def files_of_batch(checkpoint: Path, begin: Any, end: Any) -> list[PlannedFile]:
     """Returns the files of the batch between these source offsets."""
     previous_entry = -1 if begin is None else int(begin["logOffset"])
-    return [file for file in taken(checkpoint, end) if file.entry > previous_entry]
+    return [file for file in planned_files(checkpoint, end) if file.entry > previous_entry]
 
 
-def waiting(source: Files, checkpoint: Path, end: Any) -> list[Landed]:
+def unread_files(source: Files, checkpoint: Path, end: Any) -> list[FolderFile]:
     """Returns the files in the folder that were not read yet. Raises Unreachable."""
-    read_paths = {file.path for file in taken(checkpoint, end)}
-    return [file for path, file in landed(source).items() if path not in read_paths]
+    read_paths = {file.path for file in planned_files(checkpoint, end)}
+    return [file for path, file in files_in_folder(source).items() if path not in read_paths]
 
 
-def changed(files: list[Taken], in_folder: dict[str, Landed]) -> list[tuple[Taken, Landed]]:
+def changed(files: list[PlannedFile], in_folder: dict[str, FolderFile]) -> list[tuple[PlannedFile, FolderFile]]:
     """Returns the files that have another modification time now. in_folder: as `landed`."""
     return [
         (file, current)
@@ -111,7 +111,7 @@ def changed(files: list[Taken], in_folder: dict[str, Landed]) -> list[tuple[Take
     ]
 
 
-def seed(checkpoint: Path, files: list[Taken]) -> None:
+def seed_source_log(checkpoint: Path, files: list[PlannedFile]) -> None:
     """Makes a new checkpoint's source treat these files as read, in its log entry 0."""
     lines = [json.dumps({"path": file.uri, "timestamp": file.found_ms, "batchId": 0}) for file in files]
     log = checkpoint / "sources" / "0"
@@ -128,7 +128,7 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
         raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
 
 
-def _log_entries(checkpoint: Path) -> Iterator[Taken]:
+def _log_entries(checkpoint: Path) -> Iterator[PlannedFile]:
     """Yields the whole log: the newest compaction, which includes everything before it, and the later entries."""
     log = checkpoint / "sources" / "0"
     files = {entry.name: entry for entry in log.iterdir()} if log.is_dir() else {}
@@ -140,7 +140,7 @@ def _log_entries(checkpoint: Path) -> Iterator[Taken]:
         yield from _read_log_file(files[name])
 
 
-def _read_log_file(file: Path) -> Iterator[Taken]:
+def _read_log_file(file: Path) -> Iterator[PlannedFile]:
     try:
         version, *lines = file.read_text(errors="replace").splitlines() or [""]
     except FileNotFoundError as error:
@@ -150,13 +150,13 @@ def _read_log_file(file: Path) -> Iterator[Taken]:
     for line in filter(None, lines):
         try:
             entry = json.loads(line)
-            yield Taken(entry["path"], int(entry["timestamp"]), int(entry["batchId"]))
+            yield PlannedFile(entry["path"], int(entry["timestamp"]), int(entry["batchId"]))
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(file, "does not say which files were found, it was cut short") from error
 
 
-def _damaged(file: Path, what: str) -> Broken:
-    return Broken(
+def _damaged(file: Path, what: str) -> FlowBroken:
+    return FlowBroken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
         f"its table ends (action reset checkpoint)",
         "CHECKPOINT_DAMAGED",

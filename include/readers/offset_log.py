@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers.checkpoint import damaged, numbers
 
 OWNER = "owner.json"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedBatch:
     """The content of `offsets/N` in Spark's format v1 or v2. end: the source offset at the batch's end, None for `-`.
 
     at: when the batch was planned, in seconds since 1970; None in the batch that seeds a generation.
@@ -35,7 +35,7 @@ class Restart:
     deployed: the definition (SHA-256) of the transform, by the first batch that used it.
     """
 
-    replays: Planned | None
+    replays: PlannedBatch | None
     next_batch: int
     conf: dict[str, str]
     deployed: dict[int, str]
@@ -57,7 +57,7 @@ class Restart:
         return [first, frozen] if self.conf else [first]
 
 
-def batch(checkpoint: Path, number: int) -> Planned:
+def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
     """Reads a planned batch. Raises Broken for a missing or damaged file, another format, or several sources."""
     file = checkpoint / "offsets" / str(number)
     try:
@@ -79,7 +79,7 @@ def batch(checkpoint: Path, number: int) -> Planned:
     except ValueError as error:
         raise damaged(file, "does not say where its batch ends, it was cut short") from error
     planned_ms = batch_metadata.get("batchTimestampMs")
-    return Planned(number, end, planned_ms / 1000 if planned_ms else None, dict(batch_metadata.get("conf") or {}))
+    return PlannedBatch(number, end, planned_ms / 1000 if planned_ms else None, dict(batch_metadata.get("conf") or {}))
 
 
 def check_commit(checkpoint: Path, number: int) -> None:
@@ -99,7 +99,7 @@ def owner(checkpoint: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((checkpoint / OWNER).read_text()))
     except (OSError, ValueError) as error:
-        raise Broken(
+        raise FlowBroken(
             f"{checkpoint / OWNER} is missing or unreadable, so nobody knows whose checkpoint that is: restore it from "
             f"its backup, or action reset checkpoint",
             "CHECKPOINT_DAMAGED",
@@ -110,7 +110,7 @@ def restart(checkpoint: Path) -> Restart:
     """Returns what a start of the flow does. Raises Broken where the newest planned batch cannot be read."""
     newest = max(numbers(checkpoint / "offsets"), default=-1)
     newest_done = max(numbers(checkpoint / "commits"), default=-1)
-    planned = batch(checkpoint, newest) if newest >= 0 else None
+    planned = planned_batch(checkpoint, newest) if newest >= 0 else None
     definitions = {
         definition["from_batch"]: definition["sha256"] for definition in owner(checkpoint).get("definitions") or []
     }
@@ -118,7 +118,7 @@ def restart(checkpoint: Path) -> Restart:
     return Restart(replays, newest + 1, planned.conf if planned else {}, definitions)
 
 
-def begins(checkpoint: Path) -> Any:
+def initial_offsets(checkpoint: Path) -> Any:
     """Returns the offsets at which a Kafka query began, `{topic: {partition: offset}}`; None where they are unknown."""
     try:
         # Spark prefixes a zero byte, so that old versions of Spark reject the file.

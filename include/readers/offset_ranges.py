@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, order=True)
-class Range:
+class OffsetRange:
     """The offsets from `first` to before `after` of a topic partition."""
 
     topic: str
@@ -22,30 +22,30 @@ class Range:
         return f"{self.topic}/{self.partition} {offsets}"
 
 
-def of_kafka(begin: Any, end: Any) -> list[Range]:
+def kafka_ranges(begin: Any, end: Any) -> list[OffsetRange]:
     """Returns a batch's non-empty ranges. As in Spark, a partition without a begin offset is read from 0 on."""
     ranges = []
     for topic, partitions in (end or {}).items():
         for partition, after in partitions.items():
             first = (begin or {}).get(topic, {}).get(partition, 0)
             if first != after:
-                ranges.append(Range(topic, int(partition), first, after))
+                ranges.append(OffsetRange(topic, int(partition), first, after))
     return sorted(ranges)
 
 
-def joined(ranges: list[Range]) -> list[Range]:
+def merge_adjacent(ranges: list[OffsetRange]) -> list[OffsetRange]:
     """Returns the ranges, with adjacent ones merged."""
-    merged: list[Range] = []
+    merged: list[OffsetRange] = []
     for current in sorted(ranges):
         last = merged[-1] if merged else None
         if last and (last.topic, last.partition, last.after) == (current.topic, current.partition, current.first):
-            merged[-1] = Range(current.topic, current.partition, last.first, current.after)
+            merged[-1] = OffsetRange(current.topic, current.partition, last.first, current.after)
         else:
             merged.append(current)
     return merged
 
 
-def place(offset: Any) -> tuple[int, int]:
+def delta_position(offset: Any) -> tuple[int, int]:
     """Returns a Delta offset as a comparable pair of version and index."""
     return int(offset["reservoirVersion"]), int(offset["index"])
 
@@ -55,12 +55,12 @@ def is_kafka(source: Any) -> bool:
     return isinstance(source, dict) and "topics" in source
 
 
-def say(source: Any, begin: Any, end: Any) -> str:
+def describe(source: Any, begin: Any, end: Any) -> str:
     """Describes in one line what a batch read."""
     if end is None:
         return "nothing"
     if is_kafka(source):
-        return ", ".join(map(str, of_kafka(begin, end))) or "nothing"
+        return ", ".join(map(str, kafka_ranges(begin, end))) or "nothing"
     if isinstance(end, dict) and "logOffset" in end:
         first = 0 if begin is None else int(begin["logOffset"]) + 1
         return f"files of entries {first} to {end['logOffset']}" if first <= int(end["logOffset"]) else "nothing"
@@ -70,20 +70,20 @@ def say(source: Any, begin: Any, end: Any) -> str:
 
 
 def _start_words(offset: Any) -> str:
-    version, index = place(offset)
+    version, index = delta_position(offset)
     if index < 0:
         return f"version {version}"
     return f"version {version} behind file {index}"
 
 
 def _end_words(offset: Any) -> str:
-    version, index = place(offset)
+    version, index = delta_position(offset)
     if index < 0:
         return f"the end of version {version - 1}"
     return f"file {index} of {'the snapshot of ' if offset.get('isStartingVersion') else ''}version {version}"
 
 
-def difference(end: Any, start: Any) -> str | None:
+def describe_gap(end: Any, start: Any) -> str | None:
     """Describes how a batch that begins at `start` does not continue the previous one, which ended at `end`.
 
     Returns None where it does.
@@ -91,7 +91,7 @@ def difference(end: Any, start: Any) -> str | None:
     if end == start or end is None or start is None:
         return None if end == start else f"one ends at {end}, the next begins at {start}"
     if "reservoirVersion" in end and "reservoirVersion" in start:
-        end_place, start_place = place(end), place(start)
+        end_place, start_place = delta_position(end), delta_position(start)
         if end.get("reservoirId") != start.get("reservoirId"):
             return "the source table is another one"
         if end_place == start_place:
@@ -104,10 +104,10 @@ def difference(end: Any, start: Any) -> str | None:
         if int(end["logOffset"]) == int(start["logOffset"]):
             return None
         return f"one ends at entry {end['logOffset']} of the files, the next begins behind {start['logOffset']}"
-    sentences = [f"{range_} are never read" for range_ in of_kafka(end, start) if range_.count > 0]
+    sentences = [f"{range_} are never read" for range_ in kafka_ranges(end, start) if range_.count > 0]
     sentences += [
-        f"{Range(range_.topic, range_.partition, range_.after, range_.first)} are read twice"
-        for range_ in of_kafka(end, start)
+        f"{OffsetRange(range_.topic, range_.partition, range_.after, range_.first)} are read twice"
+        for range_ in kafka_ranges(end, start)
         if range_.count < 0
     ]
     return "; ".join(sentences) or None

@@ -28,7 +28,7 @@ class Position:
         return self.planned if self.planned is not None and self.planned > newest_done else None
 
 
-def of(flow: str) -> Position | None:
+def position_of(flow: str) -> Position | None:
     """Returns a flow's position; None before its first start. Raises Broken where its checkpoint is damaged."""
     checkpoints = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(checkpoints)

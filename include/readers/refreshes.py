@@ -6,9 +6,9 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from include.errors import Broken, SluiceError, Unbalanced
+from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.readers import active_commits
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -42,7 +42,7 @@ def of_commit(commit: Commit) -> Refresh | None:
     )
 
 
-def words(commit: Commit) -> str:
+def describe(commit: Commit) -> str:
     """Describes a refresh in words; empty for any other commit."""
     if (refresh := of_commit(commit)) is None:
         return ""
@@ -50,7 +50,7 @@ def words(commit: Commit) -> str:
     return f"{refresh.tally['kept']:,} rows from {read}, in run '{refresh.run}'"
 
 
-def lacking(views: Iterable[Table]) -> dict[str, str]:
+def missing_sources(views: Iterable[Table]) -> dict[str, str]:
     """Returns the views that cannot be refreshed, in graph order, each with a missing table that it reads.
 
     A table is missing if it is not stored and none of the previous views makes it.
@@ -67,12 +67,13 @@ def lacking(views: Iterable[Table]) -> dict[str, str]:
     return missing_tables
 
 
-def not_refreshed(view: Table, table: str) -> str:
+def not_refreshed_words(view: Table, table: str) -> str:
     """Explains that a view was not refreshed because `table`, which it reads, is not stored."""
-    return f"{view.name}: not refreshed, and left as it was: {table}, which it reads, holds no rows yet; {comes(view)}"
+    why = f"{table}, which it reads, holds no rows yet"
+    return f"{view.name}: not refreshed, and left as it was: {why}; {next_refresh_words(view)}"
 
 
-def comes(view: Table) -> str:
+def next_refresh_words(view: Table) -> str:
     """Describes when the view is refreshed next."""
     by_hand = f"by `airflow dags trigger refresh.{view.name}`"
     return (
@@ -80,25 +81,26 @@ def comes(view: Table) -> str:
     )
 
 
-def lacks(view: Table) -> str:
+def staleness_words(view: Table) -> str:
     """Describes what is wrong with the view's rows; empty where all is well."""
     try:
         refresh = newest(view.name)
     except (SluiceError, DeltaError, OSError) as error:
         return str(error)
     if refresh and refresh.empty:
-        return f"last refreshed when {' and '.join(refresh.empty)} held no rows; {comes(view)}"
+        return f"last refreshed when {' and '.join(refresh.empty)} held no rows; {next_refresh_words(view)}"
     if refresh or settings().is_stored(view.name):
         # The log may no longer have the refresh.
         return ""
-    missing = lacking([view]).get(view.name)
-    return f"never refreshed{f': {missing}, which it reads, holds no rows yet' if missing else ''}; {comes(view)}"
+    missing = missing_sources([view]).get(view.name)
+    why = f": {missing}, which it reads, holds no rows yet" if missing else ""
+    return f"never refreshed{why}; {next_refresh_words(view)}"
 
 
 def of_view(view: str) -> Iterator[Refresh]:
     """Yields the refreshes in the view's log, newest first."""
     if settings().is_stored(view):
-        yield from filter(None, map(of_commit, Log(settings().table_path(view)).commits()))
+        yield from filter(None, map(of_commit, DeltaLog(settings().table_path(view)).commits()))
 
 
 def newest(view: str) -> Refresh | None:
@@ -115,7 +117,7 @@ def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
     """Raises Broken where the view was refreshed from newer versions than `read`, or a version in `read` was undone."""
     active = _active_refresh(view)
     for table, version in read.items():
-        log = Log(settings().table_path(table))
+        log = DeltaLog(settings().table_path(table))
         active_version = active.read.get(table, 0) if active else 0
         why = None
         # A version beyond the newest one belongs to an earlier table of this name.
@@ -125,7 +127,7 @@ def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
             restored = active_commits.restored_to(log, restore)
             why = f"which version {restore.version} took back since: it went back to {restored}"
         if why:
-            raise Broken(
+            raise FlowBroken(
                 f"{view}: run '{run}' reads {table} at version {version}, {why}; it is left as it was: begin another "
                 f"run, which reads the tables as they are now",
                 "REFRESH_OUTDATED",
@@ -137,7 +139,9 @@ def _active_refresh(view: str) -> Refresh | None:
     if not settings().is_stored(view):
         return None
     active = (
-        of_commit(commit) for commit, is_active in active_commits.commits(Log(settings().table_path(view))) if is_active
+        of_commit(commit)
+        for commit, is_active in active_commits.commits_with_activity(DeltaLog(settings().table_path(view)))
+        if is_active
     )
     return next(filter(None, active), None)
 
@@ -149,12 +153,12 @@ def verify(view: str) -> list[str]:
         return [f"{view}: no refresh of it is in its log"]
     counts, version = refresh.tally, refresh.commit.version
     if counts["read"] != counts["kept"] + counts["dropped"]:
-        raise Unbalanced(
+        raise LedgerMismatch(
             f"{view}: run '{refresh.run}' computed {counts['read']:,} rows, and accounts for others: {counts}"
         )
-    stored = [file.rows for file in Log(settings().table_path(view)).state.live]
+    stored = [file.rows for file in DeltaLog(settings().table_path(view)).state.live]
     if None in stored:
         return [f"{view}: its total was not compared with its refresh, as a file does not say its rows"]
     if (total := sum(filter(None, stored))) != counts["kept"]:
-        raise Unbalanced(f"{view} holds {total:,} rows, and its refresh, version {version}, {counts['kept']:,}")
+        raise LedgerMismatch(f"{view} holds {total:,} rows, and its refresh, version {version}, {counts['kept']:,}")
     return []

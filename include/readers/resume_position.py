@@ -10,19 +10,19 @@ from urllib.parse import quote
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import active_commits, landing_folder, stored_rows, topics
 from include.readers.batches import BACKFILL
-from include.readers.delta_backlog import Feed
-from include.readers.delta_log import Commit, Log
-from include.readers.kafka_retention import Lost
-from include.readers.landing_folder import Taken
+from include.readers.delta_backlog import StreamSource
+from include.readers.delta_log import Commit, DeltaLog
+from include.readers.kafka_retention import LostOffsets
+from include.readers.landing_folder import PlannedFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table, Upsert
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartPosition:
     """Where a generation begins.
 
     offset: in Spark's checkpoint format; None for the source's beginning.
@@ -33,14 +33,14 @@ class Beginning:
 
     offset: Any = None
     after: tuple[int, int] | None = None
-    lost: tuple[Lost, ...] = ()
-    files: tuple[Taken, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
+    files: tuple[PlannedFile, ...] = ()
 
 
 def identity(table: Table) -> dict[str, Any]:
     """Returns what must stay the same for a checkpoint to be usable: source, write mode, keys. Raises Unreachable."""
     if isinstance(table.source, Kafka):
-        source = topics.source(table.source)
+        source = topics.source_identity(table.source)
     elif isinstance(table.source, Files):
         source = {"folder": settings().folder(table.source.path)}
     else:
@@ -54,55 +54,55 @@ def identity(table: Table) -> dict[str, Any]:
     return {"flow": table.flow, "source": source, "write": write}
 
 
-def last_stamp(table: Table) -> dict[str, Any] | None:
+def last_commit_metadata(table: Table) -> dict[str, Any] | None:
     """Returns the userMetadata of the flow's newest active commit; None where the table has none."""
     active = (
         commit.metadata
-        for commit, is_active in active_commits.commits(Log(settings().table_path(table.name)))
+        for commit, is_active in active_commits.commits_with_activity(DeltaLog(settings().table_path(table.name)))
         if is_active
     )
     return next((metadata for metadata in active if metadata.get("flow") == table.flow), None)
 
 
-def after_last_commit(table: Table, accepts_loss: bool) -> Beginning:
+def after_last_commit(table: Table, accepts_loss: bool) -> StartPosition:
     """Returns where the flow's last commit to its table ended.
 
     accepts_loss: continues behind what Kafka no longer holds. Raises Broken for a changed source, and Unreachable.
     """
-    metadata = last_stamp(table)
+    metadata = last_commit_metadata(table)
     if metadata is None and not accepts_loss:
-        return Beginning()
+        return StartPosition()
     offset = metadata["source_to"] if metadata else None
     after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
     previous, current = metadata["source"] if metadata else {}, identity(table)["source"]
     if accepts_loss and isinstance(table.source, Kafka):
         start, lost = topics.after_loss(offset or {}, previous, current)
-        return Beginning(start, after, lost)
-    is_same = topics.goes_on(previous, current) if isinstance(table.source, Kafka) else previous == current
+        return StartPosition(start, after, lost)
+    is_same = topics.is_continuation(previous, current) if isinstance(table.source, Kafka) else previous == current
     if metadata and not is_same:
         raise _another_source(table, previous, current)
     if metadata and isinstance(table.source, Files):
-        return Beginning({"logOffset": 0}, after, files=tuple(_held_files(table, metadata)))
+        return StartPosition({"logOffset": 0}, after, files=tuple(_held_files(table, metadata)))
     if metadata and isinstance(table.source, Delta):
-        offset = behind_replacements(metadata["source_to"], table.source)
-    return Beginning(offset, after)
+        offset = skip_replacements(metadata["source_to"], table.source)
+    return StartPosition(offset, after)
 
 
-def behind_replacements(offset: dict[str, Any], source: Delta, before: float = math.inf) -> dict[str, Any]:
+def skip_replacements(offset: dict[str, Any], source: Delta, before: float = math.inf) -> dict[str, Any]:
     """Returns the offset after the next source commits that replaced rows which the stream has read.
 
     These are backfills, at which a stream of appends fails, and rewinds to the stream's position. No rows are left out:
     the reader's range is backfilled too or marked STALE, and a rewind takes the reader back as well.
     before: a version. Commits from this version on do not count.
     """
-    log = Log(settings().table_path(source.table))
-    feed, resume_offset = Feed(log, source.changes), offset
+    log = DeltaLog(settings().table_path(source.table))
+    feed, resume_offset = StreamSource(log, source.changes), offset
     version = int(offset["reservoirVersion"])
     has_begun = offset.get("isStartingVersion") or int(offset["index"]) >= 0
     if has_begun and feed.left_of(offset):
         return offset
     read = version if has_begun else version - 1
-    commits_ahead = takewhile(lambda entry: entry[0].version > read, active_commits.commits(log))
+    commits_ahead = takewhile(lambda entry: entry[0].version > read, active_commits.commits_with_activity(log))
     for commit in reversed([commit for commit, is_active in commits_ahead if is_active and commit.version < before]):
         if _replaces(commit, log, feed, read, source):
             resume_offset = {**offset, "reservoirVersion": commit.version + 1, "index": -1, "isStartingVersion": False}
@@ -111,7 +111,7 @@ def behind_replacements(offset: dict[str, Any], source: Delta, before: float = m
     return resume_offset
 
 
-def _replaces(commit: Commit, log: Log, feed: Feed, read: int, source: Delta) -> bool:
+def _replaces(commit: Commit, log: DeltaLog, feed: StreamSource, read: int, source: Delta) -> bool:
     """Returns whether a stream must skip this commit. read: the newest version that the stream has read."""
     if BACKFILL in commit.metadata:
         return not source.changes
@@ -123,20 +123,21 @@ def _replaces(commit: Commit, log: Log, feed: Feed, read: int, source: Delta) ->
     return not any(feed.brings(version) for version in range(restored + 1, read + 1))
 
 
-def _held_files(table: Table, metadata: dict[str, Any]) -> list[Taken]:
+def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:
     """Returns the files up to the last commit, from its checkpoint or, without it, from the table's `_filename`."""
     checkpoint = settings().checkpoints(table.flow) / str(metadata["generation"])
-    with suppress(Broken):
-        if files := landing_folder.taken(checkpoint, metadata["source_to"]):
+    with suppress(FlowBroken):
+        if files := landing_folder.planned_files(checkpoint, metadata["source_to"]):
             return files
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)
     path = landing_folder.file_system(folder)[1]
     modified_ms = {
-        file.path.removeprefix(f"{path}/"): file.modified_ms for file in landing_folder.landed(table.source).values()
+        file.path.removeprefix(f"{path}/"): file.modified_ms
+        for file in landing_folder.files_in_folder(table.source).values()
     }
     return [
-        Taken(_java_uri(folder, name), modified_ms.get(name, 0), 0)
+        PlannedFile(_java_uri(folder, name), modified_ms.get(name, 0), 0)
         for name in sorted(_stored_file_names(table, metadata))
     ]
 
@@ -169,10 +170,10 @@ def _stored_file_names(table: Table, metadata: dict[str, Any]) -> set[str]:
     return names
 
 
-def _another_source(table: Table, previous: dict[str, Any], current: dict[str, Any]) -> Broken:
+def _another_source(table: Table, previous: dict[str, Any], current: dict[str, Any]) -> FlowBroken:
     what = f"{table.flow}: its table ends in {previous}, which is another source than today's {current}"
     if isinstance(table.source, Kafka):
         remedy = "action accept data loss begins at the start of the new topic"
-        return Broken(f"{what}: {remedy}", "TOPIC_REPLACED")
+        return FlowBroken(f"{what}: {remedy}", "TOPIC_REPLACED")
     remedy = "put the declaration back, or give the new one a name of its own"
-    return Broken(f"{what}: {remedy}", "CHECKPOINT_OF_ANOTHER_DEFINITION")
+    return FlowBroken(f"{what}: {remedy}", "CHECKPOINT_OF_ANOTHER_DEFINITION")

@@ -5,17 +5,17 @@ from datetime import UTC, datetime
 
 from deltalake import DeltaTable
 
-from include.errors import Broken, Unreachable
-from include.readers.delta_log import Log
+from include.errors import FlowBroken, Unreachable
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta
-from include.validation.delta_sources import FEED, moment
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY, parse_time
 
 
-def require_feed(flow: str, source: Delta) -> None:
+def require_change_feed(flow: str, source: Delta) -> None:
     """Raises Unreachable where the source has no change data feed yet. The source's own flow enables it."""
     properties = DeltaTable(str(settings().table_path(source.table))).metadata().configuration
-    if properties.get(FEED) != "true":
+    if properties.get(CHANGE_FEED_PROPERTY) != "true":
         raise Unreachable(
             f"{flow} reads the changes of {source.table}, which does not keep them yet: restart the flow {source.table}"
         )
@@ -28,7 +28,7 @@ def first_version(flow: str, source: Delta) -> int | None:
     """
     if source.since_version is None and source.since is None:
         return None
-    log = Log(settings().table_path(source.table))
+    log = DeltaLog(settings().table_path(source.table))
     oldest, first = log.versions[0], source.since_version
     if first is not None and first > log.newest:
         raise Unreachable(
@@ -40,7 +40,7 @@ def first_version(flow: str, source: Delta) -> int | None:
         first = _version_at(flow, source.table, log, source.since)
     is_cleaned = oldest > 0 and (first < oldest or (source.since is not None and first == oldest))
     if is_cleaned:
-        raise Broken(
+        raise FlowBroken(
             f"{flow} begins with {f'version {first}' if source.since is None else source.since} of {source.table}, "
             f"whose log begins with version {oldest} of {_commit_time(log, oldest)}: begin later, or with all that "
             f"it holds",
@@ -49,9 +49,9 @@ def first_version(flow: str, source: Delta) -> int | None:
     return first
 
 
-def _version_at(flow: str, table: str, log: Log, since: str) -> int:
+def _version_at(flow: str, table: str, log: DeltaLog, since: str) -> int:
     """Returns the first version that was committed at this time or later."""
-    since_time = moment(since)
+    since_time = parse_time(since)
     assert since_time, "the catalog has checked it"
     index = bisect_left(log.versions, since_time.timestamp(), key=lambda version: log.commit(version).timestamp)
     if index == len(log.versions):
@@ -61,5 +61,5 @@ def _version_at(flow: str, table: str, log: Log, since: str) -> int:
     return log.versions[index]
 
 
-def _commit_time(log: Log, version: int) -> str:
+def _commit_time(log: DeltaLog, version: int) -> str:
     return datetime.fromtimestamp(log.commit(version).timestamp, UTC).isoformat(timespec="seconds")

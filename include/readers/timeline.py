@@ -7,14 +7,14 @@ from typing import Any
 
 from include.readers import active_commits
 from include.readers.batches import BACKFILL
-from include.readers.delta_backlog import CHANGES_DATA, Feed
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_backlog import CHANGES_DATA, StreamSource
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Delta
 
 
 @dataclass(frozen=True)
-class Stand:
+class CommittedBatch:
     """A flow's newest batch up to some version of its table. stamp: the userMetadata of its commit at `version`."""
 
     version: int
@@ -34,14 +34,14 @@ class Timeline:
 
     def __init__(self, table: str) -> None:
         self.table = table
-        self.log = Log(settings().table_path(table))
-        active = [commit for commit, is_active in active_commits.commits(self.log) if is_active]
+        self.log = DeltaLog(settings().table_path(table))
+        active = [commit for commit, is_active in active_commits.commits_with_activity(self.log) if is_active]
         self.commits: dict[int, Commit] = {commit.version: commit for commit in reversed(active)}
         self.versions = list(self.commits)
-        self._batches: dict[str, list[Stand]] = {}
+        self._batches: dict[str, list[CommittedBatch]] = {}
         for commit in self.commits.values():
             if {"flow", "generation", "batch"} <= commit.metadata.keys():
-                position = Stand(commit.version, commit.metadata)
+                position = CommittedBatch(commit.version, commit.metadata)
                 self._batches.setdefault(commit.metadata["flow"], []).append(position)
         self.content = cache(self._content)
 
@@ -53,13 +53,13 @@ class Timeline:
         index = bisect_left(self.versions, version)
         return self.versions[index - 1] if index else None
 
-    def stand(self, flow: str, version: int) -> Stand | None:
+    def stand(self, flow: str, version: int) -> CommittedBatch | None:
         """Returns a flow's newest batch when the table was at this version; None where it had written nothing."""
         batches = self._batches.get(flow, [])
         index = bisect_right(batches, version, key=lambda batch: batch.version)
         return batches[index - 1] if index else None
 
-    def unsettled(self, version: int) -> int | None:
+    def pending_refresh(self, version: int) -> int | None:
         """Returns the version of a full refresh after which the flows had not yet committed in their new generation.
 
         None where there is no such refresh up to `version`.
@@ -103,7 +103,7 @@ class Timeline:
 
         None where the offset lies within a version, or the stream has read undone versions.
         """
-        feed = Feed(self.log, source.changes)
+        feed = StreamSource(self.log, source.changes)
         version = int(offset["reservoirVersion"])
         if not offset.get("isStartingVersion") and int(offset["index"]) < 0:
             version -= 1

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import kafka_broker, kafka_retention
 from include.readers.checkpoint import positions
 from include.readers.kafka_broker import Topics
-from include.readers.kafka_retention import Lost
+from include.readers.kafka_retention import LostOffsets
 from include.settings import settings
 from include.spec import Kafka, Table
 
 
-def source(kafka: Kafka) -> dict[str, Any]:
+def source_identity(kafka: Kafka) -> dict[str, Any]:
     """Returns a source's cluster id and topic ids, as commits store them. Raises Unreachable."""
     topics = Topics(settings().kafka)
     names = topics.names(kafka)
@@ -23,7 +23,7 @@ def source(kafka: Kafka) -> dict[str, Any]:
     return {"cluster_id": topics.cluster_id(), "topics": ids}
 
 
-def goes_on(previous: dict[str, Any], current: dict[str, Any]) -> bool:
+def is_continuation(previous: dict[str, Any], current: dict[str, Any]) -> bool:
     """Returns whether every topic that was read still exists under the same id. Added topics do not matter."""
     return bool(previous.get("topics", {"": ""}).items() <= current["topics"].items())
 
@@ -37,7 +37,7 @@ def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any])
         if topic in current["topics"] and current["topics"][topic] != topic_id:
             raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {current['topics'][topic]} now)")
         if topic not in current["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
-            raise Broken(
+            raise FlowBroken(
                 f"{flow.flow}: topic '{topic}', which it has read, is no longer among its {flow.source}: where it was "
                 f"deleted, action accept data loss goes on without it; else put the pattern back",
                 "KAFKA_DATA_LOSS",
@@ -59,27 +59,27 @@ def added(previous: dict[str, Any], current: dict[str, Any]) -> dict[str, str]:
     return {topic: topic_id for topic, topic_id in current["topics"].items() if topic not in previous["topics"]}
 
 
-def _replaced(flow: Table, topic: str, when: str) -> Broken:
-    return Broken(
+def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
+    return FlowBroken(
         f"{flow.flow}: topic '{topic}' was deleted and created anew {when}: action accept data loss begins at the "
         f"start of the new one",
         "TOPIC_REPLACED",
     )
 
 
-def require_unread(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
+def require_unread_available(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
     """Raises Broken where Kafka no longer holds unread records after `offset`, and Unreachable."""
     lost = [
         range_
         for topic in current["topics"]
-        for range_ in kafka_retention.lost(settings().kafka, topic, positions(offset, topic))
+        for range_ in kafka_retention.lost_offsets(settings().kafka, topic, positions(offset, topic))
     ]
     if lost:
         gone = "; ".join(
             f"topic '{range_.topic}' partition {range_.partition} from offset {range_.begin} to before {range_.end}"
             for range_ in lost
         )
-        raise Broken(
+        raise FlowBroken(
             f"{flow.flow}: Kafka no longer holds what is unread ({gone}): action accept data loss records that and "
             f"goes on after it",
             "KAFKA_DATA_LOSS",
@@ -88,13 +88,13 @@ def require_unread(flow: Table, offset: dict[str, Any] | None, current: dict[str
 
 def after_loss(
     offset: dict[str, Any], previous: dict[str, Any], current: dict[str, Any]
-) -> tuple[dict[str, dict[str, int]], tuple[Lost, ...]]:
+) -> tuple[dict[str, dict[str, int]], tuple[LostOffsets, ...]]:
     """Returns the offset at which Kafka's remaining records continue, in Spark's format, and the ranges that it skips.
 
     previous: the source identity up to `offset`. Raises Unreachable.
     """
     starts: dict[str, dict[str, int]] = {}
-    lost: list[Lost] = []
+    lost: list[LostOffsets] = []
     for topic in sorted({*offset, *current["topics"]}):
         read, topic_id = positions(offset, topic), current["topics"].get(topic)
         if topic_id is not None and previous.get("topics", {}).get(topic, topic_id) == topic_id:
@@ -102,16 +102,18 @@ def after_loss(
         else:
             # The end of the old topic is unknown.
             start = kafka_broker.begin_offsets(settings().kafka, topic) if topic_id else {}
-            lost_in_topic = [Lost(topic, partition, position, None) for partition, position in read.items()]
+            lost_in_topic = [LostOffsets(topic, partition, position, None) for partition, position in read.items()]
         lost += lost_in_topic
         if start:
             starts[topic] = {str(partition): position for partition, position in start.items()}
     return starts, tuple(lost)
 
 
-def _after_lost_records(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[Lost]]:
+def _after_lost_records(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[LostOffsets]]:
     begin = kafka_broker.begin_offsets(settings().kafka, topic)
-    lost = kafka_retention.lost(settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin})
+    lost = kafka_retention.lost_offsets(
+        settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin}
+    )
     first_available = {
         range_.partition: range_.begin if range_.shrank or range_.end is None else range_.end for range_ in lost
     }

@@ -15,7 +15,7 @@ from include.errors import SluiceError
 from include.maintenance import vacuum_guard
 from include.readers import position, stored_rows
 from include.readers.batches import BACKFILL
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.recovery import lost_on_refresh
 from include.settings import settings
 from include.spec import Delta, Files, Table
@@ -23,7 +23,7 @@ from include.validation import slices
 from include.validation.slices import Slice
 
 
-def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -> Iterator[str]:
+def preview(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -> Iterator[str]:
     """Yields what a backfill of the range would do to each table. alone: without the tables below.
 
     Raises UsageError where it would discard rows without permission, and Unreachable.
@@ -40,7 +40,7 @@ def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False)
         if part == Slice():
             yield from lost_on_refresh.lines(target)
         for reader in _stored_readers(tables, name):
-            follows = that_follows(tables.tables[reader.name], target, part, alone)
+            follows = range_for_reader(tables.tables[reader.name], target, part, alone)
             if isinstance(follows, Slice):
                 yield f"  {reader.flow} reads to the end, stops for a moment, and {reader.name} follows {follows}"
                 pending.setdefault(reader.name, (tables.tables[reader.name], follows))
@@ -48,11 +48,11 @@ def rehearsal(table: Table, tables: Catalog, range_: Slice, alone: bool = False)
                 yield f"  {reader.flow} reads to the end and stops for a moment; {reader.name} is STALE then: {follows}"
 
 
-def that_follows(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
+def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
     """Returns what a backfill of `table` means for a reader, as `slices.that_follows`; with alone, nothing follows."""
     if alone:
         return f"{table.name} was made again alone: backfill {reader.name}"
-    return slices.that_follows(reader, table, replaced)
+    return slices.downstream_slice(reader, table, replaced)
 
 
 def _source_name(flow: Table) -> str:
@@ -86,13 +86,15 @@ def txn_app_id(backfill: Backfill) -> str:
     return f"backfill/{backfill.key}"
 
 
-def replaced_by(table: str, backfill: Backfill) -> Commit | None:
+def replacing_commit(table: str, backfill: Backfill) -> Commit | None:
     """Returns the commit that replaced the range, also if its job died later; None where there is none."""
     path = settings().table_path(table)
     if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(backfill)) is None:
         return None
     commits = (
-        commit for commit in Log(path).commits() if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key
+        commit
+        for commit in DeltaLog(path).commits()
+        if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key
     )
     return next(commits)
 
@@ -106,11 +108,11 @@ def readers(tables: Catalog, table: str) -> list[Table]:
         flow
         for flow in tables.flows.values()
         if isinstance(flow.source, Delta) and flow.source.table == table and not flow.source.changes
-        if position.of(flow.flow)
+        if position.position_of(flow.flow)
     ]
 
 
-def words(mark: Stale) -> str:
+def stale_words(mark: Stale) -> str:
     """Describes for people why a table is stale."""
     since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
     return f"{mark.table}: STALE since {since}: {mark.why}"
@@ -119,6 +121,6 @@ def words(mark: Stale) -> str:
 def stale_or_nothing() -> list[Stale]:
     """Returns the stale tables; nothing where the control database does not answer, which `status` reports."""
     try:
-        return stale_tables.every(database.connect(settings().control_url))
+        return stale_tables.list_all(database.connect(settings().control_url))
     except SluiceError:
         return []

@@ -14,7 +14,7 @@ from include.spec import Delta, Table
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredVersion:
     """A table that must go back further, and why. version: None where no older version is left."""
 
     table: str
@@ -30,7 +30,7 @@ class ConsistentVersions:
     why: dict[str, str]
 
 
-def at(
+def newest_consistent(
     moment: float, timelines: Mapping[str, Timeline], tables: Mapping[str, Table], together: Sequence[Mapping[str, int]]
 ) -> ConsistentVersions:
     """Returns the newest consistent cut at this moment, in seconds since 1970, or before it.
@@ -58,11 +58,13 @@ def _violations(
     timelines: Mapping[str, Timeline],
     tables: Mapping[str, Table],
     together: Sequence[Mapping[str, int]],
-) -> Iterator[Lowered]:
+) -> Iterator[LoweredVersion]:
     """Yields the tables whose versions violate a rule."""
     for name, timeline in timelines.items():
-        if (refresh_version := timeline.unsettled(versions[name])) is not None:
-            yield Lowered(name, timeline.before(refresh_version), "a full refresh had yet to say where its flows go on")
+        if (refresh_version := timeline.pending_refresh(versions[name])) is not None:
+            yield LoweredVersion(
+                name, timeline.before(refresh_version), "a full refresh had yet to say where its flows go on"
+            )
     for table in tables.values():
         for flow in table.flows:
             if isinstance(flow.source, Delta) and flow.source.table in timelines:
@@ -71,12 +73,12 @@ def _violations(
         for name, version in group.items():
             if versions[name] >= version and any(versions[other] < group[other] for other in group):
                 why = f"a backfill that version {version} is part of is undone elsewhere"
-                yield Lowered(name, timelines[name].before(version), why)
+                yield LoweredVersion(name, timelines[name].before(version), why)
 
 
 def _check_reader(
     flow: Table, source: Delta, versions: Mapping[str, int], timelines: Mapping[str, Timeline]
-) -> Iterator[Lowered]:
+) -> Iterator[LoweredVersion]:
     reader, source_timeline = timelines[flow.name], timelines[source.table]
     newest_batch = reader.stand(flow.flow, versions[flow.name])
     if newest_batch is None:
@@ -89,10 +91,10 @@ def _check_reader(
     if content_read is None or content_read > content_kept:
         how_far = "within a version" if content_read is None else "beyond that"
         why = f"its batch {newest_batch.batch[0]}/{newest_batch.batch[1]} had read {source.table} {how_far}"
-        yield Lowered(flow.name, reader.before(newest_batch.version), why)
+        yield LoweredVersion(flow.name, reader.before(newest_batch.version), why)
     elif content_read < content_kept:
         lower = source_timeline.newest_of(content_read, versions[source.table])
-        yield Lowered(source.table, lower, f"{flow.flow} had read no more of it by then")
+        yield LoweredVersion(source.table, lower, f"{flow.flow} had read no more of it by then")
 
 
 def _too_far(timeline: Timeline, why: str) -> UsageError:

@@ -16,7 +16,7 @@ from include.catalog import Catalog
 from include.control import commands, lease
 from include.control.jobs import backfill_queue, backfills, giving_up, rewinds
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.giving_up import Halfway
+from include.control.jobs.giving_up import PartialRewind
 from include.control.jobs.rewinds import Rewind
 from include.control.process import Holder
 from include.control.store import database
@@ -24,7 +24,7 @@ from include.errors import UsageError
 from include.readers.batches import BACKFILL
 from include.readers.checkpoint import newest_generation
 from include.recovery import rewind_state, unseeded_generations
-from include.recovery.backfills import readers, replaced_by
+from include.recovery.backfills import readers, replacing_commit
 from include.settings import settings
 from include.validation.slices import Slice
 
@@ -34,7 +34,7 @@ HELD_SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Remains:
+class Leftovers:
     """What giving up a job leaves behind. job: its lease. lines: the effects, in words. steps: one transaction each."""
 
     job: str
@@ -42,7 +42,7 @@ class Remains:
     steps: Sequence[Callable[[], None]]
 
 
-def plan(engine: Engine, tables: Catalog, job: str) -> Remains:
+def plan(engine: Engine, tables: Catalog, job: str) -> Leftovers:
     """Returns what giving up the job leaves behind.
 
     job: "rewind 3", or "backfill 7", which includes all that follows it.
@@ -71,13 +71,13 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
             step()
         description = "; ".join(remains.lines)
         with database.transaction(engine) as connection:
-            commands.record(connection, who, ACTION, name, reason, description)
+            commands.audit(connection, who, ACTION, name, reason, description)
     finally:
         lease.release(engine, leases)
     return description
 
 
-def _find_remains(engine: Engine, tables: Catalog, job: str) -> Remains:
+def _find_remains(engine: Engine, tables: Catalog, job: str) -> Leftovers:
     match = re.fullmatch("(rewind|backfill) ([0-9]{1,9})", job)
     if not match:
         raise UsageError(f"job is {job!r}: name it as `python -m include.ledger backfills` or `rewinds` does: rewind 3")
@@ -86,11 +86,11 @@ def _find_remains(engine: Engine, tables: Catalog, job: str) -> Remains:
     return _of_backfill(engine, tables, int(match[2]))
 
 
-def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Remains:
+def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
     if rewind.ended_at is not None:
         raise UsageError(f"rewind {rewind.number} is {rewind.phase}: nothing is to be given up")
     has_restored = rewind.phase not in (rewinds.PLANNED, rewinds.STOPPING)
-    halfway = _rewind_remains(tables, rewind) if has_restored else Halfway()
+    halfway = _rewind_remains(tables, rewind) if has_restored else PartialRewind()
     lines = [f"{name} was put back to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
     lines += [f"{name} is STALE: {why}" for name, why in halfway.stale.items()]
     lines = lines or ["nothing was put back"]
@@ -100,11 +100,11 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Remains:
         with database.transaction(engine) as connection:
             giving_up.rewind(connection, rewind, "; ".join(lines), halfway)
 
-    return Remains(rewinds.of_job(rewind.number), lines, [end])
+    return Leftovers(rewinds.lease_name(rewind.number), lines, [end])
 
 
-def _rewind_remains(tables: Catalog, rewind: Rewind) -> Halfway:
-    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_state.was_put_back(name, rewind)]
+def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
+    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_state.was_restored(name, rewind)]
     again = f"rewind {rewind.table} to {rewind.moment} again"
     stale: dict[str, str] = {}
     for name, part in rewind.cut.items():
@@ -114,9 +114,9 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> Halfway:
         missing = [
             stored_name
             for stored_name, version in rewind_state.versions(part, table).items()
-            if not rewind_state.is_there(stored_name, version)
+            if not rewind_state.holds_version(stored_name, version)
         ]
-        if missing == [name] and part.quarantine is not None and rewind_state.was_put_back(table.quarantine, rewind):
+        if missing == [name] and part.quarantine is not None and rewind_state.was_restored(table.quarantine, rewind):
             stale[name] = (
                 f"its quarantine was put back and the table was not, when rewind {rewind.number} ended: {again}"
             )
@@ -127,8 +127,10 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> Halfway:
     if put_back:
         stale |= dict.fromkeys(rewind.views, f"rewind {rewind.number} has put back what it reads: refresh it")
     unaffected = [tables.tables[name] for name in rewind.cut if name in tables.tables and name not in stale]
-    renewed = {flow.flow for flow in rewind_state.owed(rewind, unaffected)} | _undeclared(tables, rewind, put_back)
-    return Halfway(put_back, sorted(renewed), stale)
+    renewed = {flow.flow for flow in rewind_state.flows_to_renew(rewind, unaffected)} | _undeclared(
+        tables, rewind, put_back
+    )
+    return PartialRewind(put_back, sorted(renewed), stale)
 
 
 def _undeclared(tables: Catalog, rewind: Rewind, put_back: Iterable[str]) -> set[str]:
@@ -141,20 +143,20 @@ def _undeclared(tables: Catalog, rewind: Rewind, put_back: Iterable[str]) -> set
     }
 
 
-def _of_backfill(engine: Engine, tables: Catalog, number: int) -> Remains:
+def _of_backfill(engine: Engine, tables: Catalog, number: int) -> Leftovers:
     requested = backfills.find(engine, number)
-    if not (parts := backfills.undone(engine, requested.root)):
+    if not (parts := backfills.unfinished_of(engine, requested.root)):
         raise UsageError(f"backfill {number} is {requested.phase}: nothing is to be given up")
     lines = [line for part in parts for line in _part_lines(tables, part)]
     steps = [
-        partial(backfill_queue.end, engine, requested.root),
-        *(partial(backfill, engine, tables, part) for part in parts),
+        partial(backfill_queue.withdraw, engine, requested.root),
+        *(partial(give_up_backfill, engine, tables, part) for part in parts),
     ]
-    return Remains(backfills.of_job(requested.root), lines, steps)
+    return Leftovers(backfills.lease_name(requested.root), lines, steps)
 
 
 def _part_lines(tables: Catalog, part: Backfill) -> Iterator[str]:
-    commit = replaced_by(part.table, part)
+    commit = replacing_commit(part.table, part)
     if commit is None:
         suffix = "" if part.number == part.root else ", and is STALE as before"
         yield f"{part.table} {part.range}: nothing was replaced, it stays as it is{suffix}"
@@ -166,13 +168,13 @@ def _part_lines(tables: Catalog, part: Backfill) -> Iterator[str]:
     yield from _resumed_flows(part.readers, [flow.flow for flow in readers(tables, part.table)])
     table = tables.tables.get(part.table)
     for flow in table.flows if table else ():
-        if unseeded_generations.awaits_its_seed(flow):
+        if unseeded_generations.lacks_seed_commit(flow):
             yield f"{flow.flow} does not start until a full refresh of {part.table} has ended: run it again"
 
 
-def backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
+def give_up_backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
     """Ends one table's part of a backfill. The caller holds the job's lease."""
-    commit, reason = replaced_by(part.table, part), f"backfill {part.root} was given up"
+    commit, reason = replacing_commit(part.table, part), f"backfill {part.root} was given up"
     if commit is not None:
         names_below = sorted({flow.name for flow in readers(tables, part.table)})
         rows = (commit.metadata[BACKFILL]["rows_before"], commit.rows or 0)
@@ -181,7 +183,7 @@ def backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
         )
         return
     if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
-        unseeded_generations.forget(tables.tables[part.table])
+        unseeded_generations.discard(tables.tables[part.table])
     with database.transaction(engine) as connection:
         giving_up.backfill(connection, part, reason)
 

@@ -23,16 +23,16 @@ def lines(table: Table) -> Iterator[str]:
     for flow in table.flows:
         if isinstance(flow.source, Kafka):
             yield from _records(flow, flow.source)
-    if isinstance(table.source, Files) and (lost := files(table, _files_in_folder(table.source))):
+    if isinstance(table.source, Files) and (lost := missing_files(table, _files_in_folder(table.source))):
         yield f"  {_file_words(lost)} that it holds lie in {_folder(table.source)} no more, and those rows will be gone"
 
 
-def files(table: Table, existing: set[str]) -> list[str]:
+def missing_files(table: Table, existing: set[str]) -> list[str]:
     """Returns the files with rows in the table that are missing in `existing`.
 
     Raises UsageError where the declaration does not permit their loss.
     """
-    missing = sorted(names(table.name) - existing)
+    missing = sorted(stored_file_names(table.name) - existing)
     if missing and table.reset_allowed is None:
         assert isinstance(table.source, Files)
         raise UsageError(
@@ -43,7 +43,7 @@ def files(table: Table, existing: set[str]) -> list[str]:
     return missing
 
 
-def names(table: str) -> set[str]:
+def stored_file_names(table: str) -> set[str]:
     """Returns the files that have rows in a stored table."""
     stored = stored_rows.dataset(table)
     file_names: set[str] = set()
@@ -54,7 +54,7 @@ def names(table: str) -> set[str]:
 
 def _files_in_folder(source: Files) -> set[str]:
     path = landing_folder.file_system(settings().folder(source.path))[1]
-    return {file.path.removeprefix(f"{path}/") for file in landing_folder.landed(source).values()}
+    return {file.path.removeprefix(f"{path}/") for file in landing_folder.files_in_folder(source).values()}
 
 
 def _folder(source: Files) -> str:
@@ -67,9 +67,9 @@ def _file_words(names: list[str]) -> str:
 
 def _records(flow: Table, source: Kafka) -> Iterator[str]:
     """Describes the lost Kafka records. A topic that the flow has never read has none in the table."""
-    if not (metadata := resume_position.last_stamp(flow)):
+    if not (metadata := resume_position.last_commit_metadata(flow)):
         return
-    if not set(verify_offsets.PLACE) <= verify_offsets.columns(flow.name):
+    if not set(verify_offsets.OFFSET_COLUMNS) <= verify_offsets.columns(flow.name):
         yield f"  what Kafka no longer holds of {source} will be gone: the table does not keep how much that is"
         return
     topics = kafka_broker.Topics(settings().kafka)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import (
     active_commits,
     checkpoint,
@@ -14,7 +14,7 @@ from include.readers import (
     offset_ranges,
     topics,
 )
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -38,15 +38,15 @@ def obstacles(flow: Table, metadata: dict[str, Any] | None, newest: dict[str, An
     elif isinstance(flow.source, Delta) and metadata is not None:
         try:
             yield from _of_table(flow, flow.source, metadata["source_to"])
-        except Broken as error:
+        except FlowBroken as error:
             yield f"{flow.flow}: {error}"
 
 
 def _of_topics(
     flow: Table, source: Kafka, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
 ) -> Iterator[str]:
-    current, previous = topics.source(source), (metadata or newest or {}).get("source") or {}
-    if not topics.goes_on(previous, current):
+    current, previous = topics.source_identity(source), (metadata or newest or {}).get("source") or {}
+    if not topics.is_continuation(previous, current):
         yield f"{flow.flow}: a topic that it has read is gone, or was created anew"
         return
     for topic in current["topics"]:
@@ -65,10 +65,10 @@ def _of_files(
 ) -> Iterator[str]:
     try:
         kept_files, read_files = (_files_read(flow, commit_metadata) for commit_metadata in (metadata, newest))
-    except Broken as error:
+    except FlowBroken as error:
         yield f"{flow.flow}: which files would be read again is not known: {error}"
         return
-    in_folder = landing_folder.landed(source)
+    in_folder = landing_folder.files_in_folder(source)
     deleted = sorted(path for path in read_files - kept_files if path not in in_folder)
     if deleted:
         yield f"{flow.flow}: {len(deleted):,} files that would be read again lie there no more, {deleted[0]} say"
@@ -77,13 +77,15 @@ def _of_files(
 def _files_read(flow: Table, metadata: dict[str, Any] | None) -> set[str]:
     if metadata is None:
         return set()
-    files = landing_folder.taken(settings().checkpoints(flow.flow) / str(metadata["generation"]), metadata["source_to"])
+    files = landing_folder.planned_files(
+        settings().checkpoints(flow.flow) / str(metadata["generation"]), metadata["source_to"]
+    )
     return {file.path for file in files}
 
 
 def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[str]:
-    log = Log(settings().table_path(source.table))
-    version = offset_ranges.place(offset)[0]
+    log = DeltaLog(settings().table_path(source.table))
+    version = offset_ranges.delta_position(offset)[0]
     first = version + bool(offset.get("isStartingVersion"))
     if log.versions[0] > max(first - 1, 0):
         yield f"{flow.flow}: the log of {source.table} begins with version {log.versions[0]}, and {first} is to be read"
@@ -105,11 +107,11 @@ def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[st
         paths |= {
             unquote(action[kind]["path"]) for action in log.actions(later) for kind in ("add", "cdc") if kind in action
         }
-    if deleted := next(iter(missing(log, paths)), None):
+    if deleted := next(iter(deleted_files(log, paths)), None):
         yield f"{flow.flow}: files of {source.table} that would be read again are deleted, {deleted} say"
 
 
-def missing(log: Log, paths: set[str]) -> list[str]:
+def deleted_files(log: DeltaLog, paths: set[str]) -> list[str]:
     """Returns the data files that were deleted. Live files are assumed to exist."""
     not_live = paths - {file.path for file in log.state.live}
     return sorted(path for path in not_live if not (log.table / path).exists())

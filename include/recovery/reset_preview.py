@@ -14,7 +14,7 @@ from include.spec import Delta, Files, Kafka, Table
 
 
 @dataclass(frozen=True)
-class Rebuild:
+class ResetPreview:
     """The new generation that a reset of the checkpoint would begin.
 
     after: the batch after which it continues, None for the beginning of its source. version: that batch's commit.
@@ -46,15 +46,15 @@ class Rebuild:
         return [*lines, f"  nothing was written; to do it: airflow dags trigger control.stream -c '{configuration}'"]
 
 
-def plan(flow: Table) -> Rebuild:
+def plan(flow: Table) -> ResetPreview:
     """Previews a reset, by the rule that a start of the flow uses.
 
     Raises Broken where that start would be refused, and Unreachable where the table is not stored.
     """
     history = BatchHistory(flow)
     flow_batches = list(history.batches(flow.flow))
-    warnings = [fault.sentence for fault in faults.of_checkpoints(history, flow_batches)]
-    metadata = resume_position.last_stamp(flow)
+    warnings = [fault.sentence for fault in faults.checkpoint_faults(history, flow_batches)]
+    metadata = resume_position.last_commit_metadata(flow)
     after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
     try:
         begins = resume_position.after_last_commit(flow, accepts_loss=False)
@@ -67,7 +67,7 @@ def plan(flow: Table) -> Rebuild:
         (batch for batch in flow_batches if (batch.generation, batch.batch) == after and batch.version is not None),
         None,
     )
-    return Rebuild(
+    return ResetPreview(
         flow=flow.flow,
         generation=max(newest, after[0] if after else 0) + 1,
         after=last_batch.name if last_batch else None,

@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control.jobs import backfills, rewinds
-from include.control.jobs.rewinds import Part
+from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
-from include.errors import Broken, UsageError
+from include.errors import FlowBroken, UsageError
 from include.readers import active_commits
-from include.readers.batches import BACKFILL, kind
+from include.readers.batches import BACKFILL, commit_kind
 from include.readers.checkpoint import newest_generation
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.readers.timeline import Timeline
 from include.recovery import consistent_versions, replayable
 from include.recovery.consistent_versions import ConsistentVersions
@@ -28,17 +28,17 @@ from include.validation import slices
 # Parts of older backfills are treated as independent commits.
 MOST_BACKFILLS = 10_000
 # The version of a quarantine whose log does not go back far enough.
-NOWHERE = -1
+NO_VERSION = -1
 
 
 @dataclass(frozen=True)
-class Step:
+class TableStep:
     """What happens to one table. is_undone: whether it has later commits that change rows. undone: these, in words.
 
     why: the reason, in words, if it goes back further than requested; else empty.
     """
 
-    part: Part
+    part: RestorePoint
     is_undone: bool
     undone: list[str]
     why: str
@@ -53,12 +53,12 @@ class RewindPlan:
 
     table: str
     moment: datetime
-    steps: dict[str, Step]
+    steps: dict[str, TableStep]
     views: list[str]
     refusals: list[str] = field(default_factory=list)
 
     @property
-    def cut(self) -> dict[str, Part]:
+    def cut(self) -> dict[str, RestorePoint]:
         return {name: step.part for name, step in self.steps.items()}
 
     def lines(self) -> list[str]:
@@ -77,7 +77,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
     to: a moment in ISO 8601, UTC without a time zone. replanned: the number of the rewind that is planned again.
     Raises UsageError where the table cannot go back so far, Broken for a damaged log, and Unreachable.
     """
-    moment = slices.moment("--to", to)
+    moment = slices.parse_time("--to", to)
     if table.is_view:
         raise UsageError(f"{table.name} is a materialized view, which is never rewound but refreshed: jobs/refresh.py")
     below = [reader for reader in tables.below(table.name) if settings().is_stored(reader.name)]
@@ -92,28 +92,28 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
             and backfill.version in timelines[backfill.table].commits
         ):
             together.setdefault(backfill.root, {})[backfill.table] = backfill.version
-    consistent = consistent_versions.at(moment.timestamp(), timelines, targets, list(together.values()))
+    consistent = consistent_versions.newest_consistent(moment.timestamp(), timelines, targets, list(together.values()))
     steps = {name: _step(target, timelines, consistent) for name, target in targets.items()}
     restored = {name for name, step in steps.items() if step.is_undone}
     if not restored:
         return RewindPlan(table.name, moment, {}, [])
     with database.transaction(engine) as connection:
-        refusals = rewinds.obstacles(connection, steps, replanned)
+        refusals = rewinds.blocking_jobs(connection, steps, replanned)
     for name, step in steps.items():
         if step.is_undone or reads(targets[name], restored):
             refusals += _obstacles(targets[name], timelines[name], step.part, restored)
     return RewindPlan(table.name, moment, steps, [reader.name for reader in below if reader.is_view], refusals)
 
 
-def _step(table: Table, timelines: dict[str, Timeline], consistent: ConsistentVersions) -> Step:
+def _step(table: Table, timelines: dict[str, Timeline], consistent: ConsistentVersions) -> TableStep:
     timeline, version = timelines[table.name], consistent.versions[table.name]
     undone = [commit for commit in timeline.after(version) if timeline.changes(commit.version)]
     quarantine = _quarantine(table, timeline, version) if settings().is_stored(table.quarantine) else None
     newest = {flow.flow: newest_generation(settings().checkpoints(flow.flow)) for flow in table.flows}
     generations = {flow: number for flow, number in newest.items() if number is not None}
-    part = Part(version, quarantine, generations, timeline.commits[version].timestamp)
+    part = RestorePoint(version, quarantine, generations, timeline.commits[version].timestamp)
     is_undone = timeline.content(timeline.versions[-1]) != timeline.content(version)
-    return Step(part, is_undone, list(_undone_words(undone)), consistent.why.get(table.name, ""))
+    return TableStep(part, is_undone, list(_undone_words(undone)), consistent.why.get(table.name, ""))
 
 
 def _quarantine(table: Table, timeline: Timeline, version: int) -> int:
@@ -124,9 +124,9 @@ def _quarantine(table: Table, timeline: Timeline, version: int) -> int:
     """
     kept_commits = [commit for number, commit in timeline.commits.items() if number <= version]
     marks = {_job_key(commit) for commit in kept_commits}
-    log = Log(settings().table_path(table.quarantine))
+    log = DeltaLog(settings().table_path(table.quarantine))
     restore_version: int | None = log.newest
-    for commit in (commit for commit, is_active in active_commits.commits(log) if is_active):
+    for commit in (commit for commit, is_active in active_commits.commits_with_activity(log) if is_active):
         belongs = _belongs(commit, timeline, version, marks)
         if belongs is False:
             restore_version = None
@@ -134,7 +134,7 @@ def _quarantine(table: Table, timeline: Timeline, version: int) -> int:
         restore_version = commit.version if restore_version is None else restore_version
         if belongs:
             break
-    return NOWHERE if restore_version is None else restore_version
+    return NO_VERSION if restore_version is None else restore_version
 
 
 def _belongs(commit: Commit, timeline: Timeline, version: int, marks: set[tuple[str, object] | None]) -> bool | None:
@@ -160,18 +160,18 @@ def reads(table: Table, restored: set[str]) -> bool:
     return any(isinstance(flow.source, Delta) and flow.source.table in restored for flow in table.flows)
 
 
-def _obstacles(table: Table, timeline: Timeline, part: Part, restored: set[str]) -> Iterator[str]:
+def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: set[str]) -> Iterator[str]:
     versions = {table.name: part.version, table.quarantine: part.quarantine}
     for name, version in versions.items():
         if version is None:
             continue
-        log = Log(settings().table_path(name))
-        if version == NOWHERE:
+        log = DeltaLog(settings().table_path(name))
+        if version == NO_VERSION:
             yield f"{name}: its log begins with version {log.versions[0]}, behind what is kept: name a later moment"
             continue
         try:
-            deleted = replayable.missing(log, {file.path for file in log.state_at(version).live})
-        except Broken as error:
+            deleted = replayable.deleted_files(log, {file.path for file in log.state_at(version).live})
+        except FlowBroken as error:
             yield str(error)
             continue
         if deleted:
@@ -202,20 +202,20 @@ def _undone_words(undone: list[Commit]) -> Iterator[str]:
     for commit in undone:
         if commit in batches:
             continue
-        commit_kind = kind(commit)
+        kind = commit_kind(commit)
         what = f"version {commit.version} ({commit.operation})"
-        if commit_kind == "replay":
+        if kind == "replay":
             yield f"{what} is undone: the rows that this replay put back are in the quarantine again"
-        elif commit_kind == BACKFILL:
+        elif kind == BACKFILL:
             number = commit.metadata[BACKFILL].get("number")
             yield f"{what} is undone: backfill {number} does not come back, run it again where it is wanted"
-        elif commit_kind == active_commits.REWIND:
-            yield f"{what} is undone: rewind {commit.metadata[commit_kind]['number']}"
+        elif kind == active_commits.REWIND:
+            yield f"{what} is undone: rewind {commit.metadata[kind]['number']}"
         else:
             yield f"{what} is undone and does not come back, as no flow of Sluice wrote it"
 
 
-def _step_lines(name: str, step: Step) -> Iterator[str]:
+def _step_lines(name: str, step: TableStep) -> Iterator[str]:
     further = f", as {step.why}" if step.why else ""
     if not step.is_undone:
         yield f"{name} stays as it is, at what it held at {_time_words(step.part.at)}"

@@ -2,39 +2,39 @@
 
 from collections.abc import Iterable, Iterator
 
-from include.control.jobs.rewinds import Part, Rewind
+from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.readers.active_commits import REWIND
 from include.readers.checkpoint import newest_generation
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.readers.timeline import Timeline
 from include.recovery import rewind_plan
 from include.settings import settings
 from include.spec import Table
 
 
-def versions(part: Part, table: Table) -> dict[str, int]:
+def versions(part: RestorePoint, table: Table) -> dict[str, int]:
     """Returns the versions to which the quarantine and the table go back, in the order of their restores."""
     quarantine = {} if part.quarantine is None else {table.quarantine: part.quarantine}
     return quarantine | {table.name: part.version}
 
 
-def is_there(name: str, version: int) -> bool:
+def holds_version(name: str, version: int) -> bool:
     """Returns whether the table holds the rows of that version. Commits that only move rows do not matter."""
     timeline = Timeline(name)
     return timeline.content(timeline.versions[-1]) == timeline.content(version)
 
 
-def was_put_back(name: str, rewind: Rewind) -> bool:
-    log = Log(settings().table_path(name))
+def was_restored(name: str, rewind: Rewind) -> bool:
+    log = DeltaLog(settings().table_path(name))
     return any((commit.metadata.get(REWIND) or {}).get("key") == rewind.key for commit in log.commits())
 
 
-def owed(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
+def flows_to_renew(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
     """Yields the flows of these tables that must still begin a new generation.
 
     These are the flows that write a restored table, and the flows that read one.
     """
-    restored = {name for name in rewind.cut if settings().is_stored(name) and was_put_back(name, rewind)}
+    restored = {name for name in rewind.cut if settings().is_stored(name) and was_restored(name, rewind)}
     for table in tables:
         if table.name not in restored and not rewind_plan.reads(table, restored):
             continue

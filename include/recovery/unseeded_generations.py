@@ -3,10 +3,10 @@
 import shutil
 from contextlib import suppress
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import active_commits, checkpoint, offset_log
 from include.readers.batches import BACKFILL
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 
@@ -14,14 +14,14 @@ from include.spec import Table
 SEED = 0
 
 
-def forget(table: Table) -> None:
+def discard(table: Table) -> None:
     """Renames the generations that an earlier attempt began without a commit, because their flows cannot start."""
     for flow in table.flows:
         checkpoints = settings().checkpoints(flow.flow)
         number = checkpoint.newest_generation(checkpoints)
         if number is None or number == _newest_committed(flow):
             continue
-        with suppress(Broken):
+        with suppress(FlowBroken):
             if offset_log.owner(checkpoints / str(number)).get("after") == [number, SEED]:
                 shutil.rmtree(checkpoints / f"{number}.new", ignore_errors=True)
                 (checkpoints / str(number)).rename(checkpoints / f"{number}.new")
@@ -29,7 +29,7 @@ def forget(table: Table) -> None:
 
 def _newest_committed(flow: Table) -> int | None:
     """Returns the newest generation in the table's commits; None where there is none."""
-    for commit in Log(settings().table_path(flow.name)).commits():
+    for commit in DeltaLog(settings().table_path(flow.name)).commits():
         metadata_by_flow = (commit.metadata.get(BACKFILL) or {}).get("anew") or {
             commit.metadata.get("flow"): commit.metadata
         }
@@ -38,11 +38,11 @@ def _newest_committed(flow: Table) -> int | None:
     return None
 
 
-def awaits_its_seed(flow: Table) -> bool:
+def lacks_seed_commit(flow: Table) -> bool:
     """Returns whether the table holds a full refresh's rows, and the flow's new generation has no commit yet."""
     active = (
         commit.metadata
-        for commit, is_active in active_commits.commits(Log(settings().table_path(flow.name)))
+        for commit, is_active in active_commits.commits_with_activity(DeltaLog(settings().table_path(flow.name)))
         if is_active
     )
     for metadata in active:

@@ -3,7 +3,7 @@
 import json
 
 from include.spec import Avro, Table
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 
 def check(table: Table) -> None:
@@ -12,19 +12,23 @@ def check(table: Table) -> None:
         return
     if bool(table.parse.schemas) == (table.parse.schema is not None):
         mistaken = "both schemas and a schema" if table.parse.schemas else "neither schemas nor a schema"
-        raise mistake(table, f"Avro has {mistaken}: name schemas by id where values have a header, else the one schema")
+        raise declaration_error(
+            table, f"Avro has {mistaken}: name schemas by id where values have a header, else the one schema"
+        )
     for schema_id in table.parse.schemas:
         if not 0 <= schema_id < 2**31:
-            raise mistake(
+            raise declaration_error(
                 table, f"schema id {schema_id!r} is none that a registry gives: it is a whole number from 0 on"
             )
-    field_names = sorted({name for _, text in texts(table.parse) for name in _field_names(table, text)})
+    field_names = sorted({name for _, text in schemas_by_id(table.parse) for name in _field_names(table, text)})
     for name in table.parse.into:
         if name not in field_names:
-            raise mistake(table, f"into names '{name}', which no schema of its Avro has: {suggest(name, field_names)}")
+            raise declaration_error(
+                table, f"into names '{name}', which no schema of its Avro has: {suggest(name, field_names)}"
+            )
 
 
-def texts(parse: Avro) -> list[tuple[int | None, str]]:
+def schemas_by_id(parse: Avro) -> list[tuple[int | None, str]]:
     """The schemas with their ids. The id is None for the schema of values without a header."""
     return [*parse.schemas.items()] if parse.schema is None else [(None, parse.schema)]
 
@@ -42,4 +46,6 @@ def _field_names(table: Table, text: str) -> list[str]:
         return fields(text)
     except (ValueError, TypeError, KeyError) as error:
         excerpt = str(text)[:60]
-        raise mistake(table, f"Avro schema {excerpt!r} is no schema of a record ({error}): mend it") from error
+        raise declaration_error(
+            table, f"Avro schema {excerpt!r} is no schema of a record ({error}): mend it"
+        ) from error

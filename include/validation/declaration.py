@@ -27,25 +27,27 @@ DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 def check_alone(table: Table) -> None:
     """Raises DeclarationError for a mistake that is visible without other tables."""
     if isinstance(table.transform, str) and not table.transform.strip():
-        raise mistake(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
+        raise declaration_error(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
     if not DRIVER.fullmatch(table.driver):
-        raise mistake(
+        raise declaration_error(
             table,
             f"driver is {table.driver!r}, which becomes the name of a file, a lease and a process: use letters, "
             f"digits, . _ and -",
         )
     if table.branch is not None or table.steps:
-        raise mistake(table, "branch and steps are filled in by the catalog: take them out")
+        raise declaration_error(table, "branch and steps are filled in by the catalog: take them out")
 
 
 def check_known(table: Table, names: set[str]) -> None:
     """Raises DeclarationError if the table reads a table that no file declares. names: the tables of all files."""
     for reader in table.readers:
         if isinstance(reader.source, Delta) and (source := reader.source.table) not in names:
-            raise mistake(table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}")
+            raise declaration_error(
+                table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}"
+            )
     for rule in table.expect:
         if isinstance(rule, References) and rule.table not in names:
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"rule '{rule.name}' looks into '{rule.table}', which no file declares: "
                 f"{suggest(rule.table, sorted(names))}",
@@ -65,17 +67,19 @@ def check_times(table: Table) -> None:
     maintenance_schedule = None if table.maintain.schedule == "hourly" else table.maintain.schedule
     for schedule in (table.schedule, maintenance_schedule):
         if schedule is not None and not _is_cron(schedule):
-            raise mistake(table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'")
+            raise declaration_error(
+                table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'"
+            )
     if table.schedule is None or table.is_view:
         return
     if table.merges_in_windows:
-        raise mistake(
+        raise declaration_error(
             table,
             f"schedule is '{table.schedule}', and what its source gathers is merged in windows, which have their own: "
             f"write maintain=Maintenance(schedule='{table.schedule}')",
         )
     if table.interval_seconds != Table.interval_seconds:
-        raise mistake(table, "schedule and interval_seconds both say when it reads: keep one")
+        raise declaration_error(table, "schedule and interval_seconds both say when it reads: keep one")
 
 
 def _check_source(table: Table, tables: dict[str, Table]) -> None:
@@ -84,20 +88,20 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
     source = table.source.table
     if table.is_view:
         if tables[source].temporary:
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"source '{source}' is a temporary step, and a view reads what is stored: store it, or do the same in "
                 f"the transform of the view",
             )
         return
     if tables[source].is_view:
-        raise mistake(
+        raise declaration_error(
             table,
             f"source '{source}' is a materialized view, and a stream would stop at its next refresh, which replaces "
             f"all rows: read what the view reads, or make this table a view, write=Replace()",
         )
     if isinstance(tables[source].write, Upsert) and not table.source.changes:
-        raise mistake(
+        raise declaration_error(
             table,
             f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
             f"read its changes, Delta('{source}', changes=True)",
@@ -111,36 +115,46 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
     keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
     for key in keys:
         if key not in types:
-            raise mistake(table, f"key '{key}' is not a column of its schema: {suggest(key, list(types))}")
+            raise declaration_error(table, f"key '{key}' is not a column of its schema: {suggest(key, list(types))}")
         if types[key] in INCOMPARABLE:
-            raise mistake(table, f"key '{key}' is {types[key]}, which Spark cannot compare: name another column")
+            raise declaration_error(
+                table, f"key '{key}' is {types[key]}, which Spark cannot compare: name another column"
+            )
     if isinstance(table.write, Upsert):
         if not keys:
-            raise mistake(table, "Upsert has no keys: name the columns that identify a row")
+            raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
         if not isinstance(table.source, Delta):
-            raise mistake(table, "an aggregate is recomputed from a Delta table, and its source is none: read one")
+            raise declaration_error(
+                table, "an aggregate is recomputed from a Delta table, and its source is none: read one"
+            )
         bucket = table.write.recompute
         if bucket is None:
             return
         if bucket.unit not in BUCKET_UNITS:
-            raise mistake(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
+            raise declaration_error(
+                table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}"
+            )
         if bucket.name not in keys:
-            raise mistake(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
+            raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
         options = ddl.columns(tables[table.source.table].schema)
         if bucket.of not in options:
-            raise mistake(table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}")
+            raise declaration_error(
+                table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}"
+            )
 
 
 def _check_bronze(table: Table) -> None:
     if not isinstance(table.source, Kafka):
         return
     if table.layer != "bronze":
-        raise mistake(table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table")
+        raise declaration_error(
+            table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table"
+        )
     forbidden = (
         "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
     )
     if forbidden:
-        raise mistake(
+        raise declaration_error(
             table, f"{forbidden} would drop messages, and bronze keeps each as it arrived: put it on the silver table"
         )
 
@@ -162,7 +176,7 @@ def _is_cron_part(part: str, minimum: int, maximum: int) -> bool:
     return minimum <= low <= high <= maximum and step != 0
 
 
-def mistake(table: Table, sentence: str, line: int | None = None) -> DeclarationError:
+def declaration_error(table: Table, sentence: str, line: int | None = None) -> DeclarationError:
     """The error for a mistake in the file of a table, with the line where it is known."""
     file = table.file or f"include/tables/{table.name.replace('.', '/')}.py"
     return DeclarationError(f"{file}:{line}: {sentence}" if line else f"{file}: {sentence}", table=table.name)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from include.spec import CHANGE_SCHEMA, Append, Delta, Table, Upsert, ddl
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 
-FEED = "delta.enableChangeDataFeed"
+CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 
 def check_alone(table: Table) -> None:
@@ -28,19 +28,19 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 def _check_source_among(table: Table, source: Delta, tables: dict[str, Table]) -> None:
     upstream = tables[source.table]
     if upstream.temporary and table.branch is not None:
-        raise mistake(
+        raise declaration_error(
             table,
             f"branch '{table.branch}' reads '{upstream.name}', a temporary step, and one flow of several reads what is "
             f"stored: store it, or give this branch a table of its own",
         )
     if upstream.temporary and source != Delta(upstream.name):
-        raise mistake(
+        raise declaration_error(
             table,
             f"source '{upstream.name}' is a temporary step, and how its rows are read stands there: "
             f"write Delta('{upstream.name}') alone",
         )
     if isinstance(table.write, Upsert) and upstream.temporary and _reads_changes(upstream, tables):
-        raise mistake(
+        raise declaration_error(
             table,
             f"source '{upstream.name}' is a temporary step over changes, and an aggregate is recomputed from rows: "
             f"read the changes without a step between",
@@ -49,7 +49,7 @@ def _check_source_among(table: Table, source: Delta, tables: dict[str, Table]) -
         _check_feed(table, upstream)
 
 
-def resolved(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, Table]]:
+def inline_steps(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, Table]]:
     """Split tables in graph order into the stored tables and the temporary steps.
 
     The source of each becomes a stored table, and `steps` lists the steps in between. A table whose changes are read
@@ -63,13 +63,13 @@ def resolved(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, Tabl
         if step and step.temporary:
             table = replace(table, source=step.source, steps=(*step.steps, replace(step, steps=())))
         if name in feed_tables:
-            table = replace(table, properties={**table.properties, FEED: "true"})
+            table = replace(table, properties={**table.properties, CHANGE_FEED_PROPERTY: "true"})
         result[name] = table
     stored = {name: table for name, table in result.items() if not table.temporary}
     return stored, {name: table for name, table in result.items() if table.temporary}
 
 
-def moment(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """Parse an ISO 8601 time with a time zone; None for any other text."""
     try:
         parsed = datetime.fromisoformat(text)
@@ -80,16 +80,18 @@ def moment(text: str) -> datetime | None:
 
 def _check_source(table: Table, source: Delta) -> None:
     if source.since_version is not None and source.since is not None:
-        raise mistake(table, "since_version and since both say where it begins: keep one")
-    if source.since is not None and not moment(source.since):
-        raise mistake(
+        raise declaration_error(table, "since_version and since both say where it begins: keep one")
+    if source.since is not None and not parse_time(source.since):
+        raise declaration_error(
             table, f"since is {source.since!r}, no moment with its time zone: write one such as '2026-03-01T00:00:00Z'"
         )
 
 
 def _check_step(table: Table) -> None:
     if not isinstance(table.source, Delta):
-        raise mistake(table, "a temporary step keeps nothing, and what arrives has to be kept: let it read a table")
+        raise declaration_error(
+            table, "a temporary step keeps nothing, and what arrives has to be kept: let it read a table"
+        )
     options = {
         "write": table.write != Append(),
         "expect": table.expect,
@@ -104,7 +106,7 @@ def _check_step(table: Table) -> None:
     }
     unsupported = next((name for name, value in options.items() if value), None)
     if unsupported:
-        raise mistake(
+        raise declaration_error(
             table,
             f"{unsupported} is of no use to a temporary step, which is not stored: put it on the tables that read it",
         )
@@ -120,13 +122,15 @@ def _reads_changes(step: Table, tables: dict[str, Table]) -> bool:
 
 
 def _check_feed(table: Table, source: Table) -> None:
-    if source.properties.get(FEED, "true").lower() != "true":
-        raise mistake(
-            source, f"properties switch {FEED} off, and {table.name} reads the changes of this table: take that out"
+    if source.properties.get(CHANGE_FEED_PROPERTY, "true").lower() != "true":
+        raise declaration_error(
+            source,
+            f"properties switch {CHANGE_FEED_PROPERTY} off, and {table.name} reads the changes of this table: "
+            "take that out",
         )
     reserved = [name for name in ddl.columns(source.schema) if name in ddl.columns(CHANGE_SCHEMA)]
     if reserved:
-        raise mistake(
+        raise declaration_error(
             source,
             f"column '{reserved[0]}' has a name of the change feed, and {table.name} reads the changes of this table: "
             f"call it something else",

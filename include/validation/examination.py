@@ -23,7 +23,7 @@ from include.validation import (
     table_files,
     views,
 )
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 from include.validation.last_good import Definition
 from include.validation.table_files import TableFile
 
@@ -65,7 +65,7 @@ class Examination:
 
     tables: dict[str, Table] = field(default_factory=dict)
     broken: dict[str, list[str]] = field(default_factory=dict)
-    unjudged: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
 
     @property
     def sentences(self) -> list[str]:
@@ -73,7 +73,7 @@ class Examination:
         return list(dict.fromkeys(sentence for sentences in self.broken.values() for sentence in sentences))
 
     @contextmanager
-    def noting(self, name: str, file: str) -> Iterator[None]:
+    def collect_mistakes(self, name: str, file: str) -> Iterator[None]:
         """Collect the mistakes that the block raises. Any other exception of a check means an unexpected value."""
         try:
             yield
@@ -94,24 +94,24 @@ def examine(all_files: list[TableFile], substitutes: Mapping[str, Definition] | 
     """
     result, checked = Examination(), {}
     for file in all_files:
-        with result.noting(file.table, file.place):
+        with result.collect_mistakes(file.table, file.place):
             substitute = (substitutes or {}).get(file.table)
-            table = _load_substitute(file, substitute) if substitute else table_files.declared(file, all_files)
+            table = _load_substitute(file, substitute) if substitute else table_files.import_table(file, all_files)
             _check_alone(table, result)
             if file.table not in result.broken:
                 checked[file.table] = table
     names = {file.table for file in all_files}
     for table in checked.values():
-        with result.noting(table.name, table.file):
+        with result.collect_mistakes(table.name, table.file):
             declaration.check_known(table, names)
     ordered = {name: checked[name] for name in _order_without_cycles(checked, result)}
     _mark_unjudged(ordered, result)
-    for table in [table for name, table in ordered.items() if name not in {*result.broken, *result.unjudged}]:
+    for table in [table for name, table in ordered.items() if name not in {*result.broken, *result.unchecked}]:
         for check in GRAPH_CHECKS:
-            with result.noting(table.name, table.file):
+            with result.collect_mistakes(table.name, table.file):
                 check(table, ordered)
     _mark_unjudged(ordered, result)
-    result.tables = {name: table for name, table in ordered.items() if name not in {*result.broken, *result.unjudged}}
+    result.tables = {name: table for name, table in ordered.items() if name not in {*result.broken, *result.unchecked}}
     return result
 
 
@@ -128,7 +128,7 @@ def reads(table: Table) -> list[str]:
 
 def _load_substitute(file: TableFile, substitute: Definition) -> Table:
     try:
-        return last_good.declared(file, substitute)
+        return last_good.import_table(file, substitute)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -139,7 +139,7 @@ def _load_substitute(file: TableFile, substitute: Definition) -> Table:
 def _check_alone(table: Table, result: Examination) -> None:
     for checks in TABLE_CHECKS:
         for check in checks:
-            with result.noting(table.name, table.file):
+            with result.collect_mistakes(table.name, table.file):
                 check(table)
         if table.name in result.broken:
             return
@@ -153,12 +153,14 @@ def _order_without_cycles(checked: dict[str, Table], result: Examination) -> lis
             return [name for name in in_graph_order(tables) if name in tables]
         except CycleError as error:
             path = error.args[1]
-            refusal = mistake(tables.pop(path[0]), f"reads itself in a cycle ({' <- '.join(path)}): cut one of these")
+            refusal = declaration_error(
+                tables.pop(path[0]), f"reads itself in a cycle ({' <- '.join(path)}): cut one of these"
+            )
             result.broken.setdefault(path[0], []).extend(refusal.sentences)
 
 
 def _mark_unjudged(ordered: dict[str, Table], result: Examination) -> None:
     for name, table in ordered.items():
-        unusable = [source for source in reads(table) if source in result.broken or source in result.unjudged]
+        unusable = [source for source in reads(table) if source in result.broken or source in result.unchecked]
         if unusable and name not in result.broken:
-            result.unjudged[name] = unusable[0]
+            result.unchecked[name] = unusable[0]

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from include.errors import DeclarationError
 from include.spec import Delta, Files, Kafka, Maintenance, Table, Watermark
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 
 INT, LONG = 2**31 - 1, 2**63 - 1
 TEN_YEARS_HOURS = 10 * 366 * 24
@@ -38,7 +38,7 @@ MAXIMUM: dict[tuple[type, str], float] = {
 }
 # The shortest trigger interval of Spark is a millisecond.
 MINIMUM: dict[tuple[type, str], float] = {(Table, "interval_seconds"): 0.001}
-OF_THE_CATALOG = ("branch", "steps", "file")
+SET_BY_CATALOG = ("branch", "steps", "file")
 TYPE_NAMES = {str: "text", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None"}
 
 
@@ -46,7 +46,7 @@ def check(table: Table) -> None:
     """Raises DeclarationError with a sentence for each value of a wrong type or out of range."""
     sentences = list(_find_mistakes(table))
     if sentences:
-        raise DeclarationError(*[str(mistake(table, sentence)) for sentence in sentences], table=table.name)
+        raise DeclarationError(*[str(declaration_error(table, sentence)) for sentence in sentences], table=table.name)
 
 
 def _find_mistakes(value: Any) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _find_mistakes(value: Any) -> Iterator[str]:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind) if field.name not in OF_THE_CATALOG}
+    return {field.name: hints[field.name] for field in fields(kind) if field.name not in SET_BY_CATALOG}
 
 
 def _nested_values(value: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from include.spec import (
     Table,
     ddl,
 )
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 GLOB = "*?[]{}"
 
@@ -36,22 +36,28 @@ def _check_source(table: Table, source: Files) -> None:
         ("new_columns", source.new_columns, NEW_COLUMNS),
     ):
         if value not in options:
-            raise mistake(table, f"{name} is {value!r}: {suggest(str(value), list(options))}")
+            raise declaration_error(table, f"{name} is {value!r}: {suggest(str(value), list(options))}")
     if not source.path.strip("/"):
-        raise mistake(table, f"path is {source.path!r}: name the folder in which the files land")
+        raise declaration_error(table, f"path is {source.path!r}: name the folder in which the files land")
     if set(source.path) & set(GLOB):
-        raise mistake(table, f"path '{source.path}' is a pattern: name one folder, and say pattern= for its files")
+        raise declaration_error(
+            table, f"path '{source.path}' is a pattern: name one folder, and say pattern= for its files"
+        )
     if not source.pattern or "/" in source.pattern:
-        raise mistake(table, f"pattern is {source.pattern!r}: it has to match names of files, such as '*.csv'")
+        raise declaration_error(
+            table, f"pattern is {source.pattern!r}: it has to match names of files, such as '*.csv'"
+        )
     if set(source.pattern) & set(GLOB) - set("*?"):
-        raise mistake(table, f"pattern is {source.pattern!r}: use * and ? alone")
+        raise declaration_error(table, f"pattern is {source.pattern!r}: use * and ? alone")
     if not source.header and source.format != "csv":
-        raise mistake(table, f"header=False, and {source.format} has no header: leave it out")
+        raise declaration_error(table, f"header=False, and {source.format} has no header: leave it out")
 
 
 def _check_bronze(table: Table) -> None:
     if table.layer != "bronze":
-        raise mistake(table, "only bronze reads files, so that what arrived is kept as it arrived: read a bronze table")
+        raise declaration_error(
+            table, "only bronze reads files, so that what arrived is kept as it arrived: read a bronze table"
+        )
     for name, is_set in (
         ("expect", table.expect),
         ("parse", table.parse),
@@ -60,7 +66,7 @@ def _check_bronze(table: Table) -> None:
         ("unique", isinstance(table.write, Append) and table.write.unique),
     ):
         if is_set:
-            raise mistake(
+            raise declaration_error(
                 table, f"{name} would alter what arrived, and bronze keeps it as it came: put it on the silver table"
             )
 
@@ -69,12 +75,14 @@ def _check_columns(table: Table, source: Files) -> None:
     names = [name.lower() for name in ddl.columns(table.schema)]
     for column in ddl.columns(FILES_SCHEMA):
         if names.count(column) > 1:
-            raise mistake(table, f"'{column}' is a column that every table of files has: take it out of its schema")
+            raise declaration_error(
+                table, f"'{column}' is a column that every table of files has: take it out of its schema"
+            )
     if source.format == "parquet":
         return
     for name, kind in ddl.types(table.schema.removesuffix(FILES_SCHEMA)).items():
         if kind != "STRING":
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"column '{name}' is declared {kind}, and {source.format.upper()} is kept as text: "
                 f"declare it STRING, and type it in silver with parse=Cast(...)",
@@ -87,7 +95,9 @@ def _check_parse(table: Table, parse: Json | Avro | Cast, tables: dict[str, Tabl
         for name in parse.into if isinstance(parse, Cast) else (parse.column,):
             if columns and name not in columns:
                 parse_type = type(parse).__name__
-                raise mistake(table, f"{parse_type} of '{name}', which its source has not: {suggest(name, columns)}")
+                raise declaration_error(
+                    table, f"{parse_type} of '{name}', which its source has not: {suggest(name, columns)}"
+                )
 
 
 def _source_columns(source: object, tables: dict[str, Table]) -> list[str]:

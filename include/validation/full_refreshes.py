@@ -3,7 +3,7 @@
 from include.spec import Delta, Kafka, Table
 
 
-def why_not(table: Table) -> str | None:
+def refusal(table: Table) -> str | None:
     """Why a full refresh must not rebuild the table, with an alternative; None if it may."""
     kafka = [str(flow.source) for flow in table.flows if isinstance(flow.source, Kafka)]
     if table.reset_allowed or (table.reset_allowed is None and not kafka):

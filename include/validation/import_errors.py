@@ -10,7 +10,7 @@ from typing import Any
 
 from include import rules, spec
 from include.validation.declaration import suggest
-from include.validation.field_types import OF_THE_CATALOG
+from include.validation.field_types import SET_BY_CATALOG
 
 UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
 MISSING = re.compile(r"(\w+)(?:\.__init__)?\(\) missing \d+ required .*arguments?: (.+)")
@@ -104,5 +104,5 @@ def _parameter_names(name: str) -> list[str]:
     """The parameters of a class or function of `include.spec` or `include.rules`."""
     member: Any = getattr(spec, name, None) or getattr(rules, name, None)
     if is_dataclass(member):
-        return [field.name for field in fields(member) if field.name not in OF_THE_CATALOG]
+        return [field.name for field in fields(member) if field.name not in SET_BY_CATALOG]
     return list(inspect.signature(member).parameters) if inspect.isfunction(member) else []

@@ -32,7 +32,7 @@ class Definition:
     packages: dict[str, list[str]] = field(default_factory=dict)
 
 
-def of(file: TableFile) -> Definition:
+def read_definition(file: TableFile) -> Definition:
     """The definition of an imported table file. Raises OSError or SyntaxError if the file has changed since then."""
     modules: dict[str, str] = {}
     pending = [file.module, f"{file.package}.{file.layer}"]
@@ -48,7 +48,7 @@ def of(file: TableFile) -> Definition:
     return Definition(modules, packages)
 
 
-def keep(table: str, definition: Definition) -> bool:
+def store(table: str, definition: Definition) -> bool:
     """Store the last good definition. Returns whether it differs from the stored one."""
     path, text = _path(table), json.dumps(asdict(definition), indent=1)
     if path.exists() and path.read_text() == text:
@@ -61,14 +61,14 @@ def keep(table: str, definition: Definition) -> bool:
     return True
 
 
-def forget_others(tables: Collection[str]) -> None:
+def delete_others(tables: Collection[str]) -> None:
     """Delete the definitions of all other tables."""
     for path in settings().definitions.glob("*.json"):
         if path.stem not in tables:
             path.unlink(missing_ok=True)
 
 
-def find(table: str) -> Definition | None:
+def load(table: str) -> Definition | None:
     """The stored definition; None if there is none, or if it cannot be read."""
     try:
         return Definition(**json.loads(_path(table).read_text()))
@@ -76,7 +76,7 @@ def find(table: str) -> Definition | None:
         return None
 
 
-def declared(file: TableFile, definition: Definition) -> Table:
+def import_table(file: TableFile, definition: Definition) -> Table:
     """Import the table of a definition. Raises any error of the import."""
     with _import_from(definition, kept_module=file.module):
         table: Table = importlib.import_module(file.module).TABLE

@@ -1,7 +1,7 @@
 """Checks the storage options of a table: owner, clustering or partitioning, Delta table properties."""
 
 from include.spec import Table, ddl
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 MOST_CLUSTERING_COLUMNS = 4
 # Delta clusters by columns for which it keeps minimum and maximum values.
@@ -25,17 +25,19 @@ def check(table: Table) -> None:
     _check_columns(table, "cluster_by", table.cluster_by, NOT_FOR_CLUSTERING)
     _check_columns(table, "partition_by", table.partition_by, NOT_FOR_PARTITIONING)
     if table.cluster_by and table.partition_by:
-        raise mistake(table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by")
+        raise declaration_error(
+            table, "cluster_by and partition_by both lay out its files: keep one, mostly cluster_by"
+        )
     if len(table.cluster_by) > MOST_CLUSTERING_COLUMNS:
-        raise mistake(
+        raise declaration_error(
             table,
             f"cluster_by names {len(table.cluster_by)} columns, and Delta takes {MOST_CLUSTERING_COLUMNS} at most: "
             f"keep those that readers filter by",
         )
     if set(table.partition_by) >= set(ddl.columns(table.schema)):
-        raise mistake(table, "partition_by names every column, and none is left for the files: take one out")
+        raise declaration_error(table, "partition_by names every column, and none is left for the files: take one out")
     if table.owner is not None and not table.owner.strip():
-        raise mistake(table, f"owner is {table.owner!r}: write the name of a team or a person")
+        raise declaration_error(table, f"owner is {table.owner!r}: write the name of a team or a person")
     _check_properties(table)
 
 
@@ -43,11 +45,15 @@ def _check_columns(table: Table, field: str, names: tuple[str, ...], unsupported
     types = ddl.types(table.schema)
     for name in names:
         if name not in types:
-            raise mistake(table, f"{field} names '{name}', no column of its schema: {suggest(name, list(types))}")
+            raise declaration_error(
+                table, f"{field} names '{name}', no column of its schema: {suggest(name, list(types))}"
+            )
         if list(names).count(name) > 1:
-            raise mistake(table, f"{field} names '{name}' twice: take one out")
+            raise declaration_error(table, f"{field} names '{name}' twice: take one out")
         if types[name] in unsupported:
-            raise mistake(table, f"{field} names '{name}', and Delta takes no {types[name]} there: name another column")
+            raise declaration_error(
+                table, f"{field} names '{name}', and Delta takes no {types[name]} there: name another column"
+            )
 
 
 def _check_properties(table: Table) -> None:
@@ -55,4 +61,4 @@ def _check_properties(table: Table) -> None:
     reserved = {name.lower(): reason for name, reason in RESERVED_PROPERTIES.items()}
     for name in table.properties:
         if name.lower() in reserved:
-            raise mistake(table, f"properties set '{name}': {reserved[name.lower()]}")
+            raise declaration_error(table, f"properties set '{name}': {reserved[name.lower()]}")

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from include.errors import DeclarationError
 from include.spec import FILES_SCHEMA, Table, Upsert, ddl
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
 # Characters that Delta refuses in a column name, and the backquote.
-REFUSED = re.compile(r"[ ,;{}()\n\t=`]")
+INVALID_NAME_CHARACTERS = re.compile(r"[ ,;{}()\n\t=`]")
 # Types that no Delta table can store, and types that Spark replaces by STRING.
 UNSTORABLE = ("INTERVAL", "TIME", "VOID")
 TEXT_TYPES = ("CHAR", "CHARACTER", "VARCHAR")
@@ -21,19 +21,19 @@ def check(table: Table) -> None:
     """Raises DeclarationError with a sentence for each mistake."""
     columns = ddl.columns(table.schema)
     if not any(columns):
-        raise mistake(table, "schema is empty: name its columns")
+        raise declaration_error(table, "schema is empty: name its columns")
     if not all(columns):
         location = next(
             (f"after '{name}'" for name, following in pairwise(columns) if not following), "at its beginning"
         )
-        raise mistake(table, f"schema has a comma too many {location}: take it out")
+        raise declaration_error(table, f"schema has a comma too many {location}: take it out")
     if sentences := [
         *_comma_mistakes(table),
         *_name_mistakes(table),
         *_type_mistakes(table),
         *_parse_mistakes(table, columns),
     ]:
-        raise DeclarationError(*[str(mistake(table, sentence)) for sentence in sentences], table=table.name)
+        raise DeclarationError(*[str(declaration_error(table, sentence)) for sentence in sentences], table=table.name)
 
 
 def _comma_mistakes(table: Table) -> list[str]:
@@ -60,7 +60,7 @@ def _name_mistakes(table: Table) -> list[str]:
                 f"columns '{other}' and '{name}' differ in capital letters alone, and Spark takes them for one: "
                 f"rename one of them"
             )
-        if REFUSED.search(name):
+        if INVALID_NAME_CHARACTERS.search(name):
             sentences.append(f"column '{name}' has a character that Delta or SQL refuses: use letters, digits and _")
         elif name in ddl.unquoted(declared) and not UNQUOTED.fullmatch(name):
             sentences.append(f"column '{name}' has a character that SQL takes in backquotes only: write `{name}`")

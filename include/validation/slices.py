@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from include.errors import UsageError
 from include.spec import Bucket, Delta, Table, Upsert, ddl
 from include.validation import full_refreshes
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 KINDS = ("TIMESTAMP", "DATE")
 UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
@@ -46,7 +46,7 @@ class Slice:
         begin, end = _literal(self.begin, is_date), _literal(self.end, is_date)
         return f"(`{column}` < {begin} OR `{column}` >= {end} OR `{column}` IS NULL)"
 
-    def in_whole(self, bucket: Bucket) -> "Slice":
+    def rounded_to_buckets(self, bucket: Bucket) -> "Slice":
         """The range, extended to whole buckets."""
         assert self.begin and self.end
         unit = UNITS[bucket.unit]
@@ -60,33 +60,33 @@ def check(table: Table) -> None:
         return
     types = ddl.types(table.schema)
     if table.time_column not in types:
-        raise mistake(
+        raise declaration_error(
             table,
             f"time_column is {table.time_column!r}, no column of its schema: {suggest(table.time_column, list(types))}",
         )
     if types[table.time_column] not in KINDS:
-        raise mistake(
+        raise declaration_error(
             table,
             f"time_column '{table.time_column}' is {types[table.time_column]}: name a column that is TIMESTAMP or DATE",
         )
     if table.is_view:
-        raise mistake(
+        raise declaration_error(
             table, "time_column is for tables of appends, and a view is computed in full with each refresh: take it out"
         )
     if isinstance(table.write, Upsert):
-        raise mistake(
+        raise declaration_error(
             table,
             "time_column is for tables of appends, and an Upsert is backfilled by its bucket, or as a whole without "
             "one: take it out",
         )
 
 
-def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = False) -> Slice:
+def parse_slice(table: Table, begin: str | None, end: str | None, as_a_whole: bool = False) -> Slice:
     """Parse a range from two ISO 8601 times. A time without a time zone is UTC.
 
     Raises UsageError for an invalid range, and for a table that cannot be backfilled, or not as a whole.
     """
-    if why := impossible(table, as_a_whole):
+    if why := refusal(table, as_a_whole):
         raise UsageError(f"{table.name} cannot be {'refreshed' if as_a_whole else 'backfilled'}: {why}")
     if as_a_whole or table.sliced_by is None:
         if begin or end:
@@ -96,14 +96,14 @@ def of(table: Table, begin: str | None, end: str | None, as_a_whole: bool = Fals
         raise UsageError(
             f"{table.name} is backfilled by ranges of {table.sliced_by}: name one, --from and --to, or take all, --full"
         )
-    time_range = Slice(moment("--from", begin), moment("--to", end))
+    time_range = Slice(parse_time("--from", begin), parse_time("--to", end))
     assert time_range.begin and time_range.end
     if time_range.begin >= time_range.end:
         raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
     if is_date(table) and any(bound.timetz() != EPOCH.timetz() for bound in (time_range.begin, time_range.end)):
         raise UsageError(f"{table.sliced_by} of {table.name} is a DATE: name whole days, such as --from 2026-03-01")
     bucket = table.write.recompute if isinstance(table.write, Upsert) else None
-    return time_range.in_whole(bucket) if bucket else time_range
+    return time_range.rounded_to_buckets(bucket) if bucket else time_range
 
 
 def is_date(table: Table) -> bool:
@@ -111,11 +111,11 @@ def is_date(table: Table) -> bool:
     return ddl.types(table.schema).get(table.sliced_by or "") == "DATE"
 
 
-def impossible(table: Table, as_a_whole: bool = False) -> str | None:
+def refusal(table: Table, as_a_whole: bool = False) -> str | None:
     """Why the table cannot be backfilled, or not as a whole, with an alternative; None if it can."""
     if table.is_view:
         return "it is a view, and computed in full: refresh it with jobs/refresh.py"
-    if as_a_whole and (why := full_refreshes.why_not(table)):
+    if as_a_whole and (why := full_refreshes.refusal(table)):
         return why
     sources = [flow.source for flow in table.flows]
     deltas = [source for source in sources if isinstance(source, Delta)]
@@ -138,10 +138,10 @@ def impossible(table: Table, as_a_whole: bool = False) -> str | None:
     return None
 
 
-def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
+def downstream_slice(reader: Table, table: Table, replaced: Slice) -> Slice | str:
     """The range of a reader that must be backfilled after a range of `table`, or the reason why it cannot be."""
     is_whole = replaced == Slice()
-    if why := impossible(reader, is_whole):
+    if why := refusal(reader, is_whole):
         return why
     if is_whole:
         return Slice()
@@ -150,7 +150,7 @@ def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
         if bucket is None:
             return Slice()
         if bucket.of == table.time_column:
-            return replaced.in_whole(bucket)
+            return replaced.rounded_to_buckets(bucket)
         column = bucket.of
     else:
         if reader.time_column == table.time_column:
@@ -162,14 +162,14 @@ def that_follows(reader: Table, table: Table, replaced: Slice) -> Slice | str:
     )
 
 
-def stored(begin: str | None, end: str | None) -> Slice:
+def from_stored_texts(begin: str | None, end: str | None) -> Slice:
     """The range from the texts of the control database (`Slice.texts`)."""
     if begin is None or end is None:
         return Slice()
     return Slice(*(datetime.strptime(text, STORED).replace(tzinfo=UTC) for text in (begin, end)))
 
 
-def moment(option: str, text: str) -> datetime:
+def parse_time(option: str, text: str) -> datetime:
     try:
         parsed = datetime.fromisoformat(text)
         return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from include.spec import Append, Delta, Files, Kafka, Table, ddl
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 
 # The branch is part of the flow name and of its checkpoint directory.
 BRANCH = re.compile("[a-z][a-z0-9_]*|")
@@ -23,18 +23,18 @@ def check(table: Table) -> None:
 
 def _check_branches(table: Table, names: list[str]) -> None:
     if not names:
-        raise mistake(table, "source has no branch: name at least one, or give it one source")
+        raise declaration_error(table, "source has no branch: name at least one, or give it one source")
     if not isinstance(table.write, Append):
-        raise mistake(
+        raise declaration_error(
             table,
             "Upsert has several sources, and the rows of one would overwrite those of another: append the branches to "
             "a table of their own, and upsert from that",
         )
     for name in names:
         if not BRANCH.fullmatch(name):
-            raise mistake(table, f"branch {name!r} is no plain word: use small letters, digits and _")
+            raise declaration_error(table, f"branch {name!r} is no plain word: use small letters, digits and _")
     if any(isinstance(flow.source, Files) for flow in table.flows):
-        raise mistake(
+        raise declaration_error(
             table,
             "Files stands beside other sources, and its columns come and go with its files: let it fill a table of "
             "its own, and read that",
@@ -44,27 +44,33 @@ def _check_branches(table: Table, names: list[str]) -> None:
 def _check_kafka(flow: Table, source: Kafka) -> None:
     if bool(source.names) == (source.pattern is not None):
         mistaken = "both topics and a pattern" if source.names else "neither topics nor a pattern"
-        raise mistake(flow, f"Kafka has {mistaken}: give it one of them")
+        raise declaration_error(flow, f"Kafka has {mistaken}: give it one of them")
     for name in source.names:
         if not TOPIC.fullmatch(name):
-            raise mistake(flow, f"topic {name!r} has a name that Kafka does not allow: use letters, digits, . _ and -")
+            raise declaration_error(
+                flow, f"topic {name!r} has a name that Kafka does not allow: use letters, digits, . _ and -"
+            )
         if source.names.count(name) > 1:
-            raise mistake(flow, f"topic '{name}' is named twice: take one of them out")
+            raise declaration_error(flow, f"topic '{name}' is named twice: take one of them out")
     if source.pattern is not None:
         _check_pattern(flow, source.pattern)
     is_raw = not (flow.parse or flow.transform)
     if source.schema_ids and is_raw and "schema_id" not in ddl.columns(flow.schema):
-        raise mistake(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")
+        raise declaration_error(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")
 
 
 def _check_pattern(flow: Table, pattern: str) -> None:
     if "&&" in pattern:
         # In Java, `&&` is the intersection of two character classes.
-        raise mistake(flow, f"pattern is {pattern!r}, in which Java and Python read && in two ways: write it without")
+        raise declaration_error(
+            flow, f"pattern is {pattern!r}, in which Java and Python read && in two ways: write it without"
+        )
     try:
         re.compile(pattern)
     except re.error as error:
-        raise mistake(flow, f"pattern is {pattern!r}, which is no regular expression ({error}): mend it") from error
+        raise declaration_error(
+            flow, f"pattern is {pattern!r}, which is no regular expression ({error}): mend it"
+        ) from error
 
 
 def _check_overlap(table: Table) -> None:
@@ -73,7 +79,7 @@ def _check_overlap(table: Table) -> None:
         for origin in _origins(flow.source):
             first_flow = flow_by_origin.setdefault(origin, flow.flow)
             if first_flow != flow.flow:
-                raise mistake(
+                raise declaration_error(
                     table,
                     f"flows '{first_flow}' and '{flow.flow}' both read {origin}, so its rows would come twice: "
                     f"take one of them out",

@@ -58,7 +58,7 @@ def find(packages: Iterable[str]) -> list[TableFile]:
     ]
 
 
-def declared(file: TableFile, others: Iterable[TableFile]) -> Table:
+def import_table(file: TableFile, others: Iterable[TableFile]) -> Table:
     """Import the table of a file. Raises DeclarationError for a wrong path or name, or a file without a table."""
     _check_place(file, [other for other in others if other != file])
     table = _import_table(file)

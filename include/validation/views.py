@@ -7,7 +7,7 @@ from inspect import signature
 
 from include.rules import Expect
 from include.spec import Delta, Table
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 
 # A source name is a view name in SQL, or a parameter of the transform.
 NAME = re.compile("[a-z][a-z0-9_]*")
@@ -27,18 +27,18 @@ def check(table: Table) -> None:
         return
     for name, remedy in FLOW_OPTIONS.items():
         if getattr(table, name) != getattr(Table, name):
-            raise mistake(table, f"{name} is of no use to a materialized view: {remedy}")
+            raise declaration_error(table, f"{name} is of no use to a materialized view: {remedy}")
     if isinstance(table.source, Mapping):
         _check_names(table, list(table.source))
     for reader in table.readers:
         _check_source(table, reader.source)
     for rule in table.expect:
         if not isinstance(rule, Expect):
-            raise mistake(
+            raise declaration_error(
                 table, f"rule '{rule.name}' looks into stored rows, which a view replaces: do that in its transform"
             )
         if rule.otherwise == "quarantine":
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"rule '{rule.name}' quarantines, and no row could be put back into a view, which is computed anew: "
                 f"write otherwise='drop', 'warn' or 'fail', or put the rule on the table it reads",
@@ -47,19 +47,21 @@ def check(table: Table) -> None:
 
 def _check_names(table: Table, names: list[str]) -> None:
     if not names:
-        raise mistake(table, "source is empty: name the tables that the view reads")
+        raise declaration_error(table, "source is empty: name the tables that the view reads")
     for name in names:
         if not NAME.fullmatch(name):
-            raise mistake(table, f"source has the name {name!r}, no plain word: use small letters, digits and _")
+            raise declaration_error(
+                table, f"source has the name {name!r}, no plain word: use small letters, digits and _"
+            )
     if table.transform is None:
-        raise mistake(
+        raise declaration_error(
             table, f"Replace has several sources and no transform: write one, `def transform({', '.join(names)})`"
         )
     if callable(table.transform):
         try:
             signature(table.transform).bind(**dict.fromkeys(names))
         except TypeError as error:
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"its transform does not take its sources by name ({error}): write `def transform({', '.join(names)})`",
             ) from error
@@ -67,7 +69,7 @@ def _check_names(table: Table, names: list[str]) -> None:
 
 def _check_source(table: Table, source: object) -> None:
     if not isinstance(source, Delta):
-        raise mistake(
+        raise declaration_error(
             table,
             f"Replace reads {type(source).__name__}, and a view is computed anew from stored tables: "
             f"read the bronze table that keeps it",
@@ -78,7 +80,7 @@ def _check_source(table: Table, source: object) -> None:
         if option.name != "table" and getattr(source, option.name) != option.default
     ]
     if options:
-        raise mistake(
+        raise declaration_error(
             table,
             f"source '{source.table}' says {options[0]}, and a view reads all rows of one version: "
             f"write Delta('{source.table}') alone",

@@ -12,7 +12,7 @@ from include.local import environment, java
 from include.settings import Settings, from_environment, settings
 from tests.conftest import ROOT, free_port
 from tests.support.jobs import SHORT_LIVED
-from tests.support.oncall import OnCall, copied, on_call
+from tests.support.oncall import OnCall, copy_database, on_call
 from tests.support.receiver import Receiver
 
 
@@ -23,7 +23,7 @@ def airflow_database() -> Path:
         done = subprocess.run([str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     home = settings().home / "airflow"
-    return copied(home / "airflow.db", home / "airflow-before-any-run.db")
+    return copy_database(home / "airflow.db", home / "airflow-before-any-run.db")
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def at_home(monkeypatch) -> Iterator[Callable[[Settings], None]]:
 
     def move(where: Settings) -> None:
         java_home = java.home()
-        variables = environment.of_process(environment.write_spark(where, java_home), java_home)
+        variables = environment.process_environment(environment.write_spark(where, java_home), java_home)
         for name, value in {**variables, **SHORT_LIVED}.items():
             monkeypatch.setenv(name, value)
         settings.cache_clear()

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from include.control import orders
 from include.control.jobs import approvals, rewinds
-from include.control.jobs.rewinds import Part
+from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import UsageError
@@ -54,10 +54,10 @@ ONE, TWO = "ada:admin", "ada:admin,grace:op"
 )
 def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, may):
     users(named, **variables)
-    assert tasks.verdict(answer("ada"), "ada").is_approved is may
-    assert tasks.verdict(answer("grace"), "ada") == tasks.Answer(True, "grace", "approved by grace")
-    assert tasks.verdict(answer("ada", tasks.REJECT), "ada").said == "rejected by ada"
-    assert tasks.verdict(None, "ada").said == "nobody approved it"
+    assert tasks.evaluate_approval(answer("ada"), "ada").is_approved is may
+    assert tasks.evaluate_approval(answer("grace"), "ada") == tasks.ApprovalDecision(True, "grace", "approved by grace")
+    assert tasks.evaluate_approval(answer("ada", tasks.REJECT), "ada").said == "rejected by ada"
+    assert tasks.evaluate_approval(None, "ada").said == "nobody approved it"
 
 
 def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
@@ -65,7 +65,7 @@ def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
     engine = database.connect(settings().control_url)
     with pytest.raises(AirflowSkipException, match="ada asked for it, so that another user has to approve it"):
         full_refresh.arguments(SILVER, {"reason": "a", "alone": False}, "ada", answer("ada"), "run 1", engine)
-    cut = {SILVER: Part(1, None, {}, 1.0)}
+    cut = {SILVER: RestorePoint(1, None, {}, 1.0)}
     asked = rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match="another user has to approve it"):
         rewind.require_approval(asked.number, answer("ada"))
@@ -74,7 +74,7 @@ def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
 
 def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
     engine = database.connect(settings().control_url)
-    cut = {SILVER: Part(1, None, {}, 1.0)}
+    cut = {SILVER: RestorePoint(1, None, {}, 1.0)}
     one, other = (rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "ada", "a bug") for _ in range(2))
     rewind.require_approval(one.number, answer("grace"))
     approvals.require(engine, one)
@@ -84,7 +84,7 @@ def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
 
 
 def died(engine) -> str:
-    cut = {SILVER: Part(1, None, {SILVER: 1}, 1.0)}
+    cut = {SILVER: RestorePoint(1, None, {SILVER: 1}, 1.0)}
     one = rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "bob", "a bug")
     rewinds.stop(engine, one)
     return f"rewind {one.number}"
@@ -95,9 +95,9 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
     engine = database.connect(settings().control_url)
     job = died(engine)
     asked = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
-    said = oncall.consequence(asked)
+    said = oncall.describe_effect(asked)
     assert f"**{job}** is given up" in said and "- nothing was put back" in said and "Asked for by ada: a test" in said
-    state = oncall.state_of(asked)
+    state = oncall.approved_state(asked)
     for refused in (None, answer("ada"), answer("grace", tasks.REJECT)):
         with pytest.raises(AirflowSkipException, match=f"{job}: nothing done"):
             oncall.run_command(engine, asked, state, refused)
@@ -131,4 +131,4 @@ def test_a_job_is_named_to_give_it_up_and_for_nothing_else(users, form):
 def test_a_job_that_there_is_not_is_refused_before_anybody_is_asked(users, job):
     asked = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
     with pytest.raises(AirflowFailException):
-        oncall.consequence(asked)
+        oncall.describe_effect(asked)

@@ -21,7 +21,7 @@ FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}
 
 def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    possible = {f"backfill.{one.name}" for one in tables if slices.impossible(one) is None}
+    possible = {f"backfill.{one.name}" for one in tables if slices.refusal(one) is None}
     assert {name for name in dags if name.startswith("backfill.")} == possible
     assert f"backfill.{BRONZE}" not in possible
     dag = dags[f"backfill.{SILVER}"]

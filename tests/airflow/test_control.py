@@ -80,19 +80,19 @@ def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong, sentence):
 
 
 def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
-    reset = oncall.consequence(oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada"))
+    reset = oncall.describe_effect(oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada"))
     assert f"**{FLOW}** ends" in reset
     assert "generation 1 begins where the last commit of its table ended" in reset
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
     (settings().checkpoints(BRONZE) / "3").mkdir(parents=True)
-    emptied = oncall.consequence(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
+    emptied = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
     (settings().checkpoints(BRONZE) / "3").rmdir()
     assert "generation 4 begins with all that its source still holds: no batch is in the table" in emptied
-    loss = oncall.consequence(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
+    loss = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss
-    release = oncall.consequence(oncall.command(form(flow=FLOW, action="release"), "ada"))
+    release = oncall.describe_effect(oncall.command(form(flow=FLOW, action="release"), "ada"))
     assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release
     assert "its table has to be moved away, and built anew" in release
     assert release.endswith("Asked for by ada: a test")
@@ -201,7 +201,7 @@ def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     asked = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
     [said] = oncall.run_command(engine, asked, None, None)
     with database.transaction(engine) as connection:
-        ends_at = acknowledgements.current(connection)[BRONZE].ends_at
+        ends_at = acknowledgements.valid(connection)[BRONZE].ends_at
         assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600
         incidents.end(connection, BRONZE)
     assert said.startswith(f"{BRONZE}: its alarm STUCK is acknowledged by ada until ")

@@ -10,7 +10,7 @@ from include.control.store import database
 from include.control.store.schema import audits
 from include.orchestration import full_refresh, tasks
 from include.validation import slices
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import part
 
 GOLD = "gold.heart_rate_by_model"
@@ -21,7 +21,7 @@ GRACE = {"id": "1", "name": "grace"}
 
 def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    possible = {f"full_refresh.{one.name}" for one in tables if slices.impossible(one, as_a_whole=True) is None}
+    possible = {f"full_refresh.{one.name}" for one in tables if slices.refusal(one, as_a_whole=True) is None}
     assert {name for name in dags if name.startswith("full_refresh.")} == possible
     assert {f"full_refresh.{SILVER}", f"full_refresh.{FILES}"} <= possible
     assert f"full_refresh.{BRONZE}" not in possible
@@ -76,7 +76,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp
         settings.cache_clear()
 
 
-@is_long
+@only_in_full_runs
 def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follow(pipeline, person):
     pipeline.produce(part(1, count=500))
     assert pipeline.run("--once").returncode == 0

@@ -103,7 +103,7 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
     run_each_day(session, "supervise")
     before = {model: count(model) for model in (DagRun, TaskInstance, XComModel, Log)}
     versions = count(DagVersion)
-    said = housekeeping.forget_airflow()
+    said = housekeeping.clean_airflow()
     assert said.endswith("deleted")
     kept = {model: count(model) for model in before}
     # Other tests leave young ones.
@@ -127,7 +127,7 @@ def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(mon
     assert alarm.reason.startswith("Airflow's metadata: ")
     assert notify.command(alarm) == "python -m include.orchestration.housekeeping"
     assert (ROOT / notify.runbook(alarm)).exists()
-    monkeypatch.setattr(housekeeping, "forget_airflow", lambda: "deleted")
+    monkeypatch.setattr(housekeeping, "clean_airflow", lambda: "deleted")
     assert housekeeping.main() == 0
     assert incidents.open_of(engine, housekeeping.NAME) is None
 

@@ -10,7 +10,7 @@ from include.control.process import Process
 from include.orchestration.launchers.liveness import Liveness
 from include.orchestration.launchers.local import Local
 from include.orchestration.launchers.standalone import ANSWER_SECONDS
-from include.orchestration.reconcile import MOST_TASKS, tasks_of
+from include.orchestration.reconcile import MOST_TASKS, to_task_arguments
 
 GONE = Process(1, -1.0, "another boot").to_json()
 
@@ -44,11 +44,11 @@ def sick(count: int) -> list[dict[str, str]]:
 
 
 def test_each_sick_flow_is_a_task_with_its_name_until_they_are_too_many():
-    assert tasks_of(sick(MOST_TASKS)) == sick(MOST_TASKS)
+    assert to_task_arguments(sick(MOST_TASKS)) == sick(MOST_TASKS)
 
 
 def test_of_many_sick_flows_the_last_task_lists_those_that_have_none():
-    tasks = tasks_of(sick(300))
+    tasks = to_task_arguments(sick(300))
     assert tasks[:-1] == sick(MOST_TASKS - 1)
     assert tasks[-1]["flow"] == f"{300 - MOST_TASKS + 1} more flows"
     listed = [line for line in tasks[-1]["reason"].splitlines() if line]

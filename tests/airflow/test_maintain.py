@@ -16,14 +16,14 @@ from sqlalchemy import Engine, select
 from include import catalog
 from include.control import lease
 from include.control.jobs import window_queue, windows
-from include.control.jobs.windows import Shape
+from include.control.jobs.windows import TableSize
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import incidents
 from include.maintenance import table_state
 from include.orchestration import cron, maintenance
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Maintenance
 from tests.support.waiting import wait_until
@@ -65,7 +65,7 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     assert dags[f"maintain.{BRONZE}"].test().state == "success"
     [window] = windows.calendar(database.connect(where.control_url))
     assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
-    assert len(Log(path).state.live) == 1
+    assert len(DeltaLog(path).state.live) == 1
     assert DeltaTable(str(path)).count() == sum(range(MANY + 1))
 
 
@@ -78,15 +78,15 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
     keeper = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
 
     def do_it() -> None:
-        wait_until(lambda: window_queue.take(engine, 1), 120)
-        keeper.take([lease.of_window(BRONZE)])
-        windows.ask(engine, 1, BRONZE, keeper.epoch(lease.of_window(BRONZE)))
-        windows.open_(engine, 1, table_state.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        wait_until(lambda: window_queue.claim(engine, 1), 120)
+        keeper.take([lease.window_lease(BRONZE)])
+        windows.request(engine, 1, BRONZE, keeper.epoch(lease.window_lease(BRONZE)))
+        windows.open_(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         DeltaTable(str(path)).optimize.compact(commit_properties=CommitProperties({"userMetadata": '{"window": 1}'}))
-        windows.close(engine, 1, table_state.look(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
-        keeper.give_back([lease.of_window(BRONZE)])
+        windows.close(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        keeper.give_back([lease.window_lease(BRONZE)])
 
-    keeper.take([lease.of_driver("main")])
+    keeper.take([lease.driver_lease("main")])
     keeper.start()
     try:
         driver = threading.Thread(target=do_it)
@@ -98,7 +98,7 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
     assert run.state == "success"
     states = {task.task_id: task.state for task in run.get_task_instances()}
     assert states == {"plan": "success", "in_driver": "success", "window": "skipped", "verify": "success"}
-    assert len(Log(path).state.live) == 1
+    assert len(DeltaLog(path).state.live) == 1
 
 
 @pytest.fixture
@@ -121,19 +121,19 @@ def commit(said: dict[str, object]) -> None:
     write_deltalake(str(settings().table_path(BRONZE)), rows, mode="append", commit_properties=properties)
 
 
-def window(engine: Engine, after: Shape, *said: dict[str, object]) -> int:
+def window(engine: Engine, after: TableSize, *said: dict[str, object]) -> int:
     """A window that was open while the table got these commits."""
     commit({"flow": BRONZE})
     number = windows.plan(engine, BRONZE, "a test", "many files", is_worth_it=True)
-    windows.ask(engine, number, BRONZE, 1)
-    windows.open_(engine, number, Shape(0, 2, 10, 2, 10))
+    windows.request(engine, number, BRONZE, 1)
+    windows.open_(engine, number, TableSize(0, 2, 10, 2, 10))
     for one in said:
         commit(one | {"window": number} if "window" in one else one)
     windows.close(engine, number, replace(after, version=len(said)))
     return number
 
 
-AFTER = Shape(0, 1, 10, 0, 10)
+AFTER = TableSize(0, 1, 10, 0, 10)
 
 
 def told(engine: Engine) -> list[str]:
@@ -169,6 +169,6 @@ def test_what_went_wrong_in_a_window_is_named_and_told(home: Engine, after, said
 def test_a_window_whose_job_died_is_named(home: Engine):
     commit({"flow": BRONZE})
     number = windows.plan(home, BRONZE, "a test", "many files", is_worth_it=True)
-    windows.ask(home, number, BRONZE, 1)
+    windows.request(home, number, BRONZE, 1)
     with pytest.raises(AirflowFailException, match="its window did not finish: many files; its job died"):
         maintenance.verify(BRONZE, number)

@@ -44,19 +44,19 @@ def end(engine: Engine) -> None:
 def test_an_incident_is_one_message_however_often_it_is_seen_and_the_next_one_another(engine, receiver):
     for _ in range(3):
         begin(engine)
-        assert notify.tell_all(engine) == 0
+        assert notify.notify_all(engine) == 0
     assert len(receiver.messages) == 1
     end(engine)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     assert len(receiver.messages) == 1
     begin(engine)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     assert len(receiver.messages) == 2
 
 
 def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, receiver):
     begin(engine)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     (message,) = receiver.messages
     command = message["command"]
     assert message["text"] == (
@@ -101,12 +101,12 @@ def test_whoever_holds_vacuum_back_is_found_by_the_command_that_comes_with_it(en
 def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
     receiver.stop()
     begin(engine)
-    assert notify.tell_all(engine) == notify.LEFT
+    assert notify.notify_all(engine) == notify.UNDELIVERED
     receiver.start()
     receiver.status = 503
-    assert notify.tell_all(engine) == notify.LEFT
+    assert notify.notify_all(engine) == notify.UNDELIVERED
     receiver.status = 200
-    assert notify.tell_all(engine) == 0
+    assert notify.notify_all(engine) == 0
     assert [message["target"] for message in receiver.messages] == [FLOW]
 
 
@@ -115,18 +115,18 @@ def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again
         with database.transaction(engine) as connection:
             incidents.begin(connection, flow, State.STUCK, "why")
     receiver.refuses = "bronze.b"
-    assert notify.tell_all(engine) == notify.LEFT
+    assert notify.notify_all(engine) == notify.UNDELIVERED
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c"]
     assert "did not take the message about bronze.b (HTTP 400): it is sent again" in capsys.readouterr().out
     receiver.refuses = None
-    assert notify.tell_all(engine) == 0
+    assert notify.notify_all(engine) == 0
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c", "bronze.b"]
 
 
 def test_what_was_over_before_anybody_could_be_told_says_so(engine, receiver):
     begin(engine)
     end(engine)
-    notify.tell_all(engine)
+    notify.notify_all(engine)
     (message,) = receiver.messages
     assert message["is_over"] is True
     assert message["text"].startswith(f"OVER: STUCK {FLOW}: ")
@@ -139,7 +139,7 @@ def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, caps
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": url}))
-        assert notify.tell_all(engine) == notify.LEFT
+        assert notify.notify_all(engine) == notify.UNDELIVERED
     assert "did not take the message" in capsys.readouterr().out
     assert incidents.untold(engine)
 
@@ -174,10 +174,10 @@ def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgo
         begin(engine, "the first")
         end(engine)
         begin(engine, "the second")
-        assert notify.tell_all(engine) == notify.NO_CONNECTION
+        assert notify.notify_all(engine) == notify.NO_CONNECTION
         said = capsys.readouterr().out
         assert said.count("airflow connections add sluice_alerts") == 1
-    assert notify.tell_all(engine) == 0
+    assert notify.notify_all(engine) == 0
     assert ["the second" in message["text"] for message in receiver.messages] == [True]
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from include import catalog
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.readers.refreshes import of_commit
 from include.settings import from_environment, settings
 
@@ -83,7 +83,7 @@ def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_da
     first = found["band", date(2026, 3, 1)]
     assert (first["readings"], first["avg_heart_bpm"], first["kcal"]) == (40, 75.0, Decimal("3.500"))
     assert (first["min_heart_bpm"], first["max_heart_bpm"]) == (55, 85)
-    log = Log(where.table_path(VIEW))
+    log = DeltaLog(where.table_path(VIEW))
     assert log.versions == [0]
     done = of_commit(log.commit(0))
     assert done and done.run.startswith("manual__")

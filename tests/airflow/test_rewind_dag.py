@@ -7,11 +7,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.control.jobs import rewinds
-from include.control.jobs.rewinds import Part
+from include.control.jobs.rewinds import RestorePoint
 from include.orchestration import rewind, tasks
 from include.settings import settings
 from tests.support import lake
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import part
 
 SILVER, GOLD = "silver.tracker_readings", "gold.heart_rate_by_model"
@@ -70,14 +70,14 @@ def test_where_nothing_has_come_since_nobody_is_asked(home):
     ],
 )
 def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
-    asked = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: Part(1, None, {}, 1.0)}, [], "ada", "a bug")
+    asked = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: RestorePoint(1, None, {}, 1.0)}, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match=why):
         rewind.require_approval(asked.number, answer)
     found = rewinds.get(home, asked.number)
     assert (found.phase, found.said) == ("given up", why)
 
 
-@is_long
+@only_in_full_runs
 def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, person):
     pipeline.produce(part(1, count=500))
     assert pipeline.run("--once").returncode == 0

@@ -176,7 +176,7 @@ def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_a
     shutdown.end(engine)
     watchdog.well_at -= 10_000
     supervision.heartbeat(engine, attendance.STARTER)
-    assert attendance.look(engine).is_starting
+    assert attendance.read(engine).is_starting
     assert watchdog.look()
     assert stored(engine) == []
 

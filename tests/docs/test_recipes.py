@@ -232,7 +232,7 @@ def test_what_is_to_be_typed_on_a_running_platform_is_known():
     [form] = re.findall(r"`airflow dags trigger control.stream -c '(.*?)'`", page)
     assert json.loads(form).keys() == {"flow", "action", "reason"}
     assert json.loads(form)["action"] in list(Action)
-    assert f"`airflow dags trigger {supervision.NAME}`" in page
+    assert f"`airflow dags trigger {supervision.SUPERVISOR}`" in page
 
 
 JOINS: dict[str, str | Callable] = {

@@ -18,9 +18,9 @@ from include.control.process import Holder, Process
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from include.readers.offset_log import OWNER
-from tests.support.flows import FULL, is_long
+from tests.support.flows import FULL, only_in_full_runs
 from tests.support.live import DRIVER, Live, running
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 KILLS = 10 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
@@ -54,7 +54,7 @@ def seconds_to_recover(live: Live, which: str, is_asked_for: bool) -> float:
 def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(live: Live, capsys):
     dice, recoveries = random.Random(SEED), []
     for number in range(KILLS):
-        let_pass(dice.uniform(0, 4))
+        sleep_through(dice.uniform(0, 4))
         # Each start follows the one before more slowly, until somebody asks for it.
         recoveries.append(seconds_to_recover(live, ("both", "python", "jvm")[number % 3], number % 3 == 2))
     live.assert_nothing_lost_or_doubled()
@@ -80,7 +80,7 @@ def test_parts_of_airflow_that_die_take_no_stream_along_and_start_none_twice(liv
     live.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 def test_a_worker_that_dies_at_the_supervisors_work_keeps_the_supervisor_from_it_for_a_few_minutes_at_most(live: Live):
     driver = live.wait_for_driver()
     with live.never_two_drivers():
@@ -101,7 +101,7 @@ def kill(process: Process | None) -> None:
     process.kill()
 
 
-@is_long
+@only_in_full_runs
 def test_a_driver_that_sleeps_is_replaced_and_writes_no_more(live: Live):
     asleep = live.wait_for_driver()
     live.wait_for_commit()
@@ -118,7 +118,7 @@ def test_a_driver_that_sleeps_is_replaced_and_writes_no_more(live: Live):
     live.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 def test_what_the_engineer_asks_for_is_done_and_the_other_flows_go_on(live: Live):
     driver = live.wait_for_driver()
     live.order("stop", flow=SILVER)
@@ -132,7 +132,7 @@ def test_what_the_engineer_asks_for_is_done_and_the_other_flows_go_on(live: Live
     live.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 def test_drain_catch_up_and_restart_do_what_they_say(live: Live):
     driver = live.wait_for_driver()
     live.order("drain", flow=SILVER)
@@ -156,7 +156,7 @@ def test_drain_catch_up_and_restart_do_what_they_say(live: Live):
     live.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 def test_a_damaged_checkpoint_is_one_red_named_task_until_its_reset_is_approved(live: Live):
     driver = live.wait_for_driver()
     live.order("stop", flow=SILVER)

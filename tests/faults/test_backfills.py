@@ -12,18 +12,18 @@ import pytest
 from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.examples.events import events
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 from tests.support.backfills import Backfills
-from tests.support.flows import Chain, has_rows, is_long, only_in_full_runs
+from tests.support.flows import Chain, has_rows, only_in_full_runs
 from tests.support.jobs import Job
 from tests.support.pipeline import TABLES
 from tests.support.producing import flowing, producing
 from tests.support.waiting import wait_until
 
 
-@is_long
+@only_in_full_runs
 def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver, spark):
     chain.topic.create(2)
     tables = chain.in_slices
@@ -35,8 +35,8 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
             assert [one.table for one in done] == [gold.name, silver.name]
             assert all(one.rows_after == one.rows_before or one.table == gold.name for one in done)
             assert done[1].rows_after
-            seen = Log(settings().table_path(gold.name)).newest
-            wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
+            seen = DeltaLog(settings().table_path(gold.name)).newest
+            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > seen + 2, 120)
         chain.assert_all_arrives(tables)
         assert running.error is None
 
@@ -108,11 +108,11 @@ def is_in(phase: str, which: int = 1) -> Callable:
 def has_committed() -> Callable:
     def look(_engine, tables) -> Callable[[], bool]:
         path = settings().table_path(tables[1].name)
-        before = Log(path).newest
+        before = DeltaLog(path).newest
 
         def is_there() -> bool:
             with suppress(Exception):
-                log = Log(path)
+                log = DeltaLog(path)
                 return any("backfill" in log.commit(one).metadata for one in log.after(before))
             return False
 
@@ -135,7 +135,9 @@ MOMENTS = {
 SHORT = "it-begins-to-replace"
 
 
-@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
+@pytest.mark.parametrize(
+    "moment", [SHORT, *(pytest.param(one, marks=only_in_full_runs) for one in MOMENTS if one != SHORT)]
+)
 def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_doubled(
     chain, driver, engine, tmp_path, moment
 ):
@@ -152,4 +154,4 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale_tables.every(engine) if one.table == gold.name] == []
+    assert [one for one in stale_tables.list_all(engine) if one.table == gold.name] == []

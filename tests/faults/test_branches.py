@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from include.control.commands import Action
-from include.errors import Broken, FlowFailed
+from include.errors import FlowBroken, FlowFailed
 from include.maintenance import policy
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
@@ -84,7 +84,7 @@ def test_a_branch_that_gets_another_name_is_refused_instead_of_doubling_its_rows
     run_once(*table.flows)
     renamed = replace(table, source={"europe": table.source["eu"], "us": table.source["us"]})
     with pytest.raises(
-        Broken, match=f"flow silver.{name}.eu has read .*: give the branch its old name back"
+        FlowBroken, match=f"flow silver.{name}.eu has read .*: give the branch its old name back"
     ) as refused:
         run_once(renamed.flows[0])
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
@@ -143,8 +143,8 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
 
 def test_flows_of_one_table_share_it_only_where_neither_looks_at_it_and_the_store_is_safe():
     flow = both("t").flows[0]
-    assert policy.writes_alone(flow, "file")
-    assert not policy.writes_alone(flow, "hdfs")
-    assert policy.writes_alone(replace(flow, write=Append(unique=("id",))), "hdfs")
-    assert policy.writes_alone(replace(flow, expect=(Expect("positive", "id > 0"),)), "hdfs")
-    assert not policy.writes_alone(replace(flow, branch=None), "file")
+    assert policy.needs_exclusive_write(flow, "file")
+    assert not policy.needs_exclusive_write(flow, "hdfs")
+    assert policy.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), "hdfs")
+    assert policy.needs_exclusive_write(replace(flow, expect=(Expect("positive", "id > 0"),)), "hdfs")
+    assert not policy.needs_exclusive_write(replace(flow, branch=None), "file")

@@ -13,7 +13,7 @@ import pytest
 
 from include.control.commands import Action
 from include.engine.tables import commit
-from include.errors import Broken, FlowFailed, LeaseHeld
+from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import fail_commits
@@ -45,7 +45,7 @@ def test_a_checkpoint_that_is_gone_is_refused_and_begins_anew_where_the_table_en
     topic.send(*range(60, 64), "y")
     for table in chain.all:
         shutil.rmtree(directory(table))
-        with pytest.raises(Broken, match=f"{table.name}: .*batch 0, .*action reset checkpoint") as refused:
+        with pytest.raises(FlowBroken, match=f"{table.name}: .*batch 0, .*action reset checkpoint") as refused:
             run_once(table)
         assert refused.value.error == "CHECKPOINT_LOST"
         ask(Action.RESET_CHECKPOINT, table)
@@ -62,7 +62,7 @@ def test_a_checkpoint_whose_newest_generation_is_gone_is_refused(chain, topic, r
         topic.send(generation)
         run_once(chain.bronze)
     shutil.rmtree(directory(chain.bronze, 3))
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(chain.bronze)
     assert refused.value.error == "CHECKPOINT_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
@@ -79,7 +79,7 @@ def test_a_checkpoint_restored_from_an_old_backup_is_refused(chain, topic, run_o
     run_once(chain.bronze)
     shutil.rmtree(directory(chain.bronze))
     shutil.copytree(tmp_path / "backup", directory(chain.bronze))
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(chain.bronze)
     assert refused.value.error == "CHECKPOINT_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
@@ -93,7 +93,7 @@ def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, t
     topic.send(*range(60, 64))
     for table in reversed(chain.all):
         shutil.rmtree(settings().table_path(table.name))
-        with pytest.raises(Broken, match=f"{table.name}: its checkpoint .*restore the table") as refused:
+        with pytest.raises(FlowBroken, match=f"{table.name}: its checkpoint .*restore the table") as refused:
             run_once(table)
         assert refused.value.error == "TABLE_LOST"
     for table in chain.all:
@@ -109,7 +109,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
     shutil.rmtree(settings().table_path(chain.bronze.name))
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(chain.bronze)
     assert refused.value.error == "TABLE_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
@@ -125,7 +125,7 @@ def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topi
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     topic.send(2, "y")
     run_once(chain.bronze)
-    with pytest.raises(Broken, match=f"{chain.silver.name}: .*move its table away and action reset") as refused:
+    with pytest.raises(FlowBroken, match=f"{chain.silver.name}: .*move its table away and action reset") as refused:
         run_once(chain.silver)
     assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
     for table in (chain.silver, chain.gold):
@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
     damaged.unlink() if is_gone else damaged.write_bytes(b"")
     topic.send(*range(120, 124))
     if (file, is_gone) != ("commits/1", True):
-        with pytest.raises(Broken, match="restore it from its backup.*action reset checkpoint") as refused:
+        with pytest.raises(FlowBroken, match="restore it from its backup.*action reset checkpoint") as refused:
             run_once(chain.bronze)
         assert refused.value.error == "CHECKPOINT_DAMAGED"
         ask(Action.RESET_CHECKPOINT, chain.bronze)
@@ -254,7 +254,7 @@ def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or
         with failing_commits(monkeypatch):
             run_once(chain.silver)
     (directory(chain.silver) / "offsets" / "1").write_bytes(b"")
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(chain.silver)
     assert refused.value.error == "CHECKPOINT_DAMAGED"
     ask(Action.RESET_CHECKPOINT, chain.silver)
@@ -273,7 +273,7 @@ def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_ba
     beginning = directory(chain.bronze) / "sources" / "0" / "0"
     beginning.with_name(".0.crc").unlink(missing_ok=True)
     beginning.write_bytes(b"")
-    with pytest.raises(Broken, match="action reset checkpoint") as refused:
+    with pytest.raises(FlowBroken, match="action reset checkpoint") as refused:
         run_once(chain.bronze)
     assert refused.value.error == "CHECKPOINT_DAMAGED"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
@@ -286,7 +286,7 @@ def test_the_checkpoint_of_another_flow_is_refused(chain, topic, run_once):
     run_once(chain.bronze)
     other = replace(chain.bronze, name=f"{chain.bronze.name}_b")
     shutil.copytree(directory(chain.bronze), directory(other))
-    with pytest.raises(Broken, match=f"{other.name}: its checkpoint .*a name of its own") as refused:
+    with pytest.raises(FlowBroken, match=f"{other.name}: its checkpoint .*a name of its own") as refused:
         run_once(other)
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import free_port
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 from tests.support.live import Live, running
 from tests.support.pipeline import Pipeline
 from tests.support.postgresql import Server
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 LEASE_SECONDS = 15
 AWAY_SECONDS = 120
@@ -52,18 +52,18 @@ def test_a_driver_ends_in_time_while_the_server_is_down_and_the_next_one_goes_on
     pipeline.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 def test_a_server_that_hangs_for_a_moment_goes_unnoticed(live: Live, server: Server):
     driver = live.wait_for_driver()
     live.wait_for_commit()
     with server.hanging():
-        let_pass(5)
+        sleep_through(5)
     live.wait_for_commit()
     assert live.driver() == driver, live.story()
     live.assert_nothing_lost_or_doubled()
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("how", ["hangs", "is down"])
 def test_drivers_end_in_time_while_the_server_is_away_and_come_back_by_themselves(live: Live, server: Server, how: str):
     driver = live.wait_for_driver()
@@ -71,7 +71,7 @@ def test_drivers_end_in_time_while_the_server_is_away_and_come_back_by_themselve
     with server.hanging() if how == "hangs" else server.down():
         gone_at = time.monotonic()
         wait_until(lambda: not (driver.jvm.is_alive or driver.python.is_alive), LEASE_SECONDS, live.log.read_text)
-        let_pass(gone_at + AWAY_SECONDS - time.monotonic())
+        sleep_through(gone_at + AWAY_SECONDS - time.monotonic())
     assert "this driver ends at once, because it may no longer write" in live.log.read_text()
     live.wait_for_driver(other_than=driver)
     live.wait_for_commit()

@@ -10,7 +10,7 @@ from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import audits
-from include.errors import Broken, FlowFailed
+from include.errors import FlowBroken, FlowFailed
 from include.monitoring import outdated_rows as outdated_words
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
@@ -124,7 +124,7 @@ def test_a_new_column_is_empty_in_old_rows_of_the_table_and_of_its_quarantine(ch
 def test_a_column_that_is_removed_or_retyped_is_refused(chain, topic, run_once, schema, sentence):
     topic.create().send(1)
     run_once(*chain.all)
-    with pytest.raises(Broken, match=f"^{chain.silver.name}: {sentence}") as refused:
+    with pytest.raises(FlowBroken, match=f"^{chain.silver.name}: {sentence}") as refused:
         run_once(replace(chain.silver, schema=schema))
     assert refused.value.error == "SCHEMA_CHANGED"
     topic.send(2)
@@ -145,7 +145,7 @@ OTHERS = ("source", "mode", "bucket")
 def test_a_change_that_its_checkpoint_cannot_follow_is_refused(chain, topic, run_once, change):
     topic.create().send(1)
     run_once(*chain.all)
-    with pytest.raises(Broken, match=f"^{chain.gold.name}: its checkpoint .*put the declaration back") as refused:
+    with pytest.raises(FlowBroken, match=f"^{chain.gold.name}: its checkpoint .*put the declaration back") as refused:
         run_once(CHANGES[change](chain.gold))
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)
@@ -158,12 +158,12 @@ def test_a_flow_that_reads_another_topic_now_is_refused_until_that_is_accepted(c
     run_once(chain.bronze)
     other = Topic(broker).create().send(2)
     moved = replace(chain.bronze, source=Kafka(other.name))
-    with pytest.raises(Broken, match=f"^{chain.bronze.name}: ") as refused:
+    with pytest.raises(FlowBroken, match=f"^{chain.bronze.name}: ") as refused:
         run_once(moved)
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     ask(Action.RESET_CHECKPOINT, moved)
     for _ in range(2):
-        with pytest.raises(Broken, match="action accept data loss begins at the start of the new"):
+        with pytest.raises(FlowBroken, match="action accept data loss begins at the start of the new"):
             run_once(moved)
     old = topic.messages()
     ask(Action.ACCEPT_DATA_LOSS, moved)
@@ -176,7 +176,7 @@ def test_a_reset_does_not_let_other_keys_into_the_table(chain, topic, run_once, 
     topic.create().send(1)
     run_once(*chain.all)
     ask(Action.RESET_CHECKPOINT, chain.gold)
-    with pytest.raises(Broken, match="put the declaration back") as refused:
+    with pytest.raises(FlowBroken, match="put the declaration back") as refused:
         run_once(CHANGES["keys"](chain.gold))
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)

@@ -16,13 +16,13 @@ from include.engine.jobs import shadow_table
 from include.errors import UsageError
 from include.ledger import verify
 from include.readers import position
-from include.readers.delta_log import Log
-from include.recovery.backfills import rehearsal
+from include.readers.delta_log import DeltaLog
+from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Kafka, Table
 from include.validation.slices import Slice
 from tests.support.backfills import Backfills
-from tests.support.flows import Chain, has_rows, is_long, rows_of
+from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs import Job
 from tests.support.producing import flowing
 from tests.support.topic import Topic
@@ -43,15 +43,15 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
             wait_until(lambda: has_rows(gold), 120)
             done = Backfills(spark, tables).run(bronze, as_a_whole=True)
             assert [one.table for one in done] == [gold.name, silver.name, bronze.name]
-            seen = Log(settings().table_path(gold.name)).newest
-            wait_until(lambda: Log(settings().table_path(gold.name)).newest > seen + 2, 120)
+            seen = DeltaLog(settings().table_path(gold.name)).newest
+            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > seen + 2, 120)
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [position.of(one.flow).generation for one in tables] == [2, 2, 2]
+    assert [position.position_of(one.flow).generation for one in tables] == [2, 2, 2]
     assert not any(place.exists() for place in shadow_table.places(bronze))
 
 
-@is_long
+@only_in_full_runs
 def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_it(chain, topic, run_once, spark):
     topic.create().send(1, 2, 61, 62, "x")
     run_once(*chain.all)
@@ -63,7 +63,7 @@ def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_
     run_once(*chain.all)
     chain.assert_holds([*read, topic.messages()[-1]])
     tables = unprotected(chain)
-    said = list(rehearsal(tables[0], Catalog({one.name: one for one in tables}), Slice()))
+    said = list(preview(tables[0], Catalog({one.name: one for one in tables}), Slice()))
     assert said[:2] == [
         f"{chain.bronze.name} as a whole: 6 rows are made again from topic '{topic.name}'",
         f"  3 of its records are in topic '{topic.name}' no more, and will be gone",
@@ -78,7 +78,7 @@ def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, broker, run_once, spark):
     other = Topic(broker).create()
     topic.create(2).send(1, 2, 3)
@@ -96,13 +96,13 @@ def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, brok
     other.send(7)
     run_once(*[flow for table in tables for flow in table.flows])
     assert sorted(int(row["value"]) for row in rows_of(both.name)) == [1, 2, 3, 4, 5, 6, 7]
-    assert [position.of(flow.flow).generation for flow in both.flows] == [2, 2]
+    assert [position.position_of(flow.flow).generation for flow in both.flows] == [2, 2]
     assert sum(row["rows"] for row in rows_of(chain.gold.name)) == 7
     for table in tables:
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they_begin(chain, topic, run_once, spark):
     topic.create().send(1, 2, 61)
     tables = unprotected(chain)
@@ -116,7 +116,7 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
     topic.delete()
     topic.create(2).send(5, 6)
     catalog = Catalog({one.name: one for one in tables})
-    assert any("1 of its records are in topic" in one for one in rehearsal(tables[0], catalog, Slice()))
+    assert any("1 of its records are in topic" in one for one in preview(tables[0], catalog, Slice()))
     Backfills(spark, tables).run(tables[0], as_a_whole=True)
     topic.send(7)
     run_once(*tables)
@@ -142,7 +142,7 @@ def is_in(phase: str, which: int = 0) -> Callable:
 
 
 def twin_has_rows(_engine, tables) -> Callable[[], bool]:
-    return lambda: has_rows(shadow_table.of(tables[0]))
+    return lambda: has_rows(shadow_table.shadow_of(tables[0]))
 
 
 def flow_is_left_to_it(engine, tables) -> Callable[[], bool]:
@@ -164,11 +164,11 @@ def has_commit(which: int, more: int) -> Callable:
 
     def look(_engine, tables) -> Callable[[], bool]:
         path = settings().table_path(tables[which].name)
-        before = Log(path).newest
+        before = DeltaLog(path).newest
 
         def is_there() -> bool:
             with suppress(Exception):
-                log = Log(path)
+                log = DeltaLog(path)
                 found = [one for one in log.after(before) if "backfill" in log.commit(one).metadata]
                 return bool(found) and log.newest >= found[0] + more
             return False
@@ -198,7 +198,9 @@ MOMENTS = {
 SHORT = "it-begins-to-replace"
 
 
-@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
+@pytest.mark.parametrize(
+    "moment", [SHORT, *(pytest.param(one, marks=only_in_full_runs) for one in MOMENTS if one != SHORT)]
+)
 def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_ever_sees_a_half(
     chain, driver, engine, tmp_path, moment
 ):
@@ -217,7 +219,7 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
             assert all(one.phase == "done" for one in backfills.newest(engine, table.name)), second.log.read_text()
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale_tables.every(engine) if one.table in (silver.name, gold.name)] == []
+    assert [one for one in stale_tables.list_all(engine) if one.table in (silver.name, gold.name)] == []
     assert not any(place.exists() for place in shadow_table.places(bronze))
 
 
@@ -233,7 +235,7 @@ def watched(table: Table) -> Iterator[Watched]:
     def look() -> None:
         most = 0
         while not over.wait(0.05):
-            count = sum(one.rows or 0 for one in Log(settings().table_path(table.name)).state.live)
+            count = sum(one.rows or 0 for one in DeltaLog(settings().table_path(table.name)).state.live)
             found.shrank |= count < most
             most = max(most, count)
 

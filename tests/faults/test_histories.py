@@ -83,7 +83,7 @@ class History:
 
     def compact(self) -> None:
         path = settings().table_path(self.dice.choice(self.all).name)
-        with commit.stamped(self.spark, {"window": 0, "step": "optimize"}, {}):
+        with commit.user_metadata(self.spark, {"window": 0, "step": "optimize"}, {}):
             self.spark.sql(f"OPTIMIZE delta.`{path}`")
 
     def make_again(self) -> None:
@@ -110,7 +110,7 @@ class History:
         with self.monkeypatch.context() as patched, suppress(Killed):
             patched.setattr(engine_rewind, step, _die)
             house.run(self.tables[root], moment)
-        for left in rewinds.begun(house.engine, list(self.tables)):
+        for left in rewinds.unfinished(house.engine, list(self.tables)):
             assert house.end(left.number).phase == "done"
 
 

@@ -17,7 +17,7 @@ from include.engine import session
 from include.engine.batch import batch
 from include.engine.stream import flow, host
 from include.spec import Expect
-from tests.support.flows import is_long, rows_of, wait_for_rows
+from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.waiting import wait_until
 
 LONG = 180
@@ -178,7 +178,7 @@ def test_a_driver_that_is_to_be_restarted_ends_after_the_batches_in_hand(chain, 
     chain.assert_bronze_holds(topic.messages())
 
 
-@is_long
+@only_in_full_runs
 def test_a_batch_in_hand_gives_signs_of_life_while_its_tasks_end_and_none_while_they_hang(
     chain, topic, driver, monkeypatch, tmp_path
 ):
@@ -203,7 +203,7 @@ def test_a_batch_in_hand_gives_signs_of_life_while_its_tasks_end_and_none_while_
         return rows.withColumn("value", take_a_token("value"))
 
     monkeypatch.setattr(flow, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(host, "SIGN_SECONDS", 1)
+    monkeypatch.setattr(host, "HEARTBEAT_POLLS", 1)
     topic.create(partitions=8).send(*range(8))
     with driver(fast(chain.bronze, transform=slowly)) as running:
         wait_until(lambda: chain.bronze.name in running.host._flows, LONG)

@@ -20,13 +20,13 @@ from include.engine.jobs import backfill_rows as engine_slices
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.ledger import verify
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Table
 from include.validation import slices
 from tests.support.backfills import Killed
-from tests.support.flows import Chain, has_rows, is_long, rows_of, wait_for_rows
+from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.pipeline import part
 from tests.support.producing import flowing
 from tests.support.waiting import wait_until
@@ -36,19 +36,19 @@ SOURCE = "value BINARY, partition INT, offset BIGINT"
 
 def ask(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
     """begin, end: minutes of 1970-01-01."""
-    range_ = slices.of(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
-    return backfill_queue.ask(engine, table.name, range_, "a test", driver)
+    range_ = slices.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
+    return backfill_queue.request(engine, table.name, range_, "a test", driver)
 
 
-def outcome(engine: Engine, number: int) -> backfill_queue.BackfillStatus:
+def outcome(engine: Engine, number: int) -> backfill_queue.RequestStatus:
     """Once it is done, or came to nothing."""
 
     def is_over() -> bool:
-        now = backfill_queue.standing(engine, number)
+        now = backfill_queue.status(engine, number)
         return now.is_done or now.failure is not None
 
-    wait_until(is_over, 120, lambda: backfill_queue.standing(engine, number).said)
-    return backfill_queue.standing(engine, number)
+    wait_until(is_over, 120, lambda: backfill_queue.status(engine, number).said)
+    return backfill_queue.status(engine, number)
 
 
 def of_root(engine: Engine, number: int) -> list[Backfill]:
@@ -81,9 +81,9 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
         with flowing(chain.topic, 20, 0.5):
             wait_until(lambda: has_rows(gold), 120)
             first, second = ask(engine, silver, running.name, 1, 3), ask(engine, silver, running.name, 5, 6)
-            before = Log(settings().table_path(f"bronze.{chain.name}")).newest
+            before = DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest
             assert outcome(engine, first).is_done
-            assert Log(settings().table_path(f"bronze.{chain.name}")).newest > before
+            assert DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest > before
             assert outcome(engine, second).is_done
         ended = sorted(of_root(engine, first) + of_root(engine, second), key=lambda one: one.ended_at)
         assert [(one.root, one.table) for one in ended] == [
@@ -92,10 +92,10 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
         assert all(one.rows_before == one.rows_after > 0 for one in ended if one.table == silver.name)
         chain.assert_all_arrives(tables)
         assert running.error is None
-    assert [one for one in stale_tables.every(engine) if one.table == gold.name] == []
+    assert [one for one in stale_tables.list_all(engine) if one.table == gold.name] == []
 
 
-@is_long
+@only_in_full_runs
 def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_mended(silver, append, driver, engine):
     with driver(silver) as running:
         wait_for_rows(silver, 40)
@@ -117,11 +117,11 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
     replace_table = engine_slices._replace_table
 
     def look_around(*given) -> None:
-        flow, version = running.host._flows[silver.flow], Log(settings().table_path(silver.name)).newest
+        flow, version = running.host._flows[silver.flow], DeltaLog(settings().table_path(silver.name)).newest
         looks = flow._gate_polls
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
         wait_until(lambda: flow._gate_polls > looks + 5, 60)
-        assert Log(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
+        assert DeltaLog(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
         commands.execute(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
         wait_until(lambda: running.query(silver) is None, 60)
         running.thread.join(3)
@@ -163,20 +163,20 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
         assert running.error is None
 
 
-@is_long
+@only_in_full_runs
 def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driver, engine, stranger):
     with driver(silver) as running:
         wait_for_rows(silver, 40)
         # So that it is in the middle of it.
-        stranger.take([lease.of_window(silver.name)])
+        stranger.take([lease.window_lease(silver.name)])
         number = ask(engine, silver, running.name, 1, 3)
         wait_until(lambda: backfills.find(engine, number).phase == backfills.WAITING, 60)
         commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert running.error is None
-    assert not backfill_queue.standing(engine, number).is_in_hand
-    stranger.give_back([lease.of_window(silver.name)])
+    assert not backfill_queue.status(engine, number).is_in_hand
+    stranger.give_back([lease.window_lease(silver.name)])
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
         assert outcome(engine, number).is_done
@@ -184,10 +184,10 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
     assert len(of_root(engine, number)) == 1
 
 
-@is_long
+@only_in_full_runs
 def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
     def work(own: Worker, one: Backfill) -> None:
-        backfills.say(engine, one.number, backfills.REPLACING, "for ever")
+        backfills.set_phase(engine, one.number, backfills.REPLACING, "for ever")
         threading.Timer(1, own.halt, ["its window lasts too long"]).start()
         own.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
 
@@ -205,22 +205,22 @@ def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silve
 MOMENTS = (backfills.COMPUTING, backfills.DRAINING, backfills.REPLACING)
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(pipeline, moment):
     table = catalog.load().table("silver.tracker_readings")
     pipeline.produce(part(1, count=500))
     pipeline.submit()
     pipeline.wait_until_gold_is_right()
-    range_ = slices.of(table, "2026-03-01T12:00", "2026-03-01T13:00")
-    number = backfill_queue.ask(pipeline.control, table.name, range_, "a test", table.driver)
+    range_ = slices.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
+    number = backfill_queue.request(pipeline.control, table.name, range_, "a test", table.driver)
     # Not wait_until, which looks five times a second.
     look = threading.Event()
     while backfills.find(pipeline.control, number).phase != moment:
         look.wait(0.01)
-        assert not backfill_queue.standing(pipeline.control, number).is_done, "it was over before it was seen"
+        assert not backfill_queue.status(pipeline.control, number).is_done, "it was over before it was seen"
     pipeline.kill(pipeline.submitted[-1], "both")
-    assert not backfill_queue.standing(pipeline.control, number).is_done
+    assert not backfill_queue.status(pipeline.control, number).is_done
     pipeline.produce(part(2, count=500))
     pipeline.submit()
     assert outcome(pipeline.control, number).is_done

@@ -30,12 +30,12 @@ from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.expected import Message
 from tests.support.flows import FULL, Chain, Driver, rows_of
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 INTERLEAVINGS = 200 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
@@ -54,8 +54,8 @@ RETURNED, TRAVELLED = "a registered reader read again", "a time traveller read a
 Actor = Callable[[], str]
 
 
-def log(table: str) -> Log:
-    return Log(settings().table_path(table))
+def log(table: str) -> DeltaLog:
+    return DeltaLog(settings().table_path(table))
 
 
 def rows_at(table: str, version: int) -> Counter:
@@ -134,7 +134,7 @@ class Story:
         offset = self.dice.uniform(0, 1)
 
         def act_late() -> str:
-            let_pass(offset)
+            sleep_through(offset)
             return act()
 
         return f"{name} after {offset:.2f} s", act_late
@@ -145,7 +145,7 @@ class Story:
         def act() -> str:
             for values in batches:
                 self.chain.topic.send(*values)
-                let_pass(0.5)
+                sleep_through(0.5)
             return "sent"
 
         return f"sends {batches}", act
@@ -163,7 +163,7 @@ class Story:
         seconds = self.dice.choice([0, PROMISE_SECONDS])
 
         def act() -> str:
-            let_pass(seconds)
+            sleep_through(seconds)
             return self.maintain(table)
 
         return f"window of {table.name} after {seconds} s and", act
@@ -173,7 +173,7 @@ class Story:
 
         def act() -> str:
             self.ask(Action.STOP, table)
-            let_pass(seconds)
+            sleep_through(seconds)
             self.ask(Action.START, table)
             return "a flow stopped and started"
 
@@ -219,7 +219,7 @@ class Story:
             since = time.monotonic()
             version = log(table).newest
             reader = Reader("time travel", table, version, rows_at(table, version))
-            let_pass(since + seconds - time.monotonic())
+            sleep_through(since + seconds - time.monotonic())
             try:
                 reader.read_again()
             except Exception:
@@ -240,7 +240,7 @@ class Story:
         try:
             keeper.take(window.leases(table))
         except LeaseHeld as error:
-            windows.end(self.engine, number, "skipped", str(error))
+            windows.close_unfinished(self.engine, number, "skipped", str(error))
             return f"refused {table.name}"
         keeper.start()
         try:
@@ -284,7 +284,7 @@ class Story:
             self.chain.topic.send(str(number))
             self.check(running)
         assert self.maintain(self.bronze) == "a window"
-        let_pass(PROMISE_SECONDS)
+        sleep_through(PROMISE_SECONDS)
         for _ in ("it is there", "it has left"):
             self.came[self.maintain(self.gathered)] += 1
             self.readers_leave()

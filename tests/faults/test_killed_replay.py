@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.flows import FULL
 from tests.support.pipeline import TOPIC, Pipeline, part
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 SILVER, QUARANTINE = "silver.tracker_readings", "quarantine.silver_tracker_readings"
 MENDED_BPM = 70
@@ -57,7 +57,7 @@ def test_a_replay_that_is_killed_again_and_again_puts_each_mended_row_back_once(
         job, seen = submit(pipeline), replay_commits(pipeline)
         if number % 3 < 2:
             wait_until(lambda job=job, seen=seen: job.poll() is not None or replay_commits(pipeline) > seen, 180)
-        let_pass(dice.uniform(0, 1))
+        sleep_through(dice.uniform(0, 1))
         if job.poll() is None:
             killed_at_work += replay_commits(pipeline) > seen
             kill(job)
@@ -77,5 +77,5 @@ def test_a_replay_that_is_killed_again_and_again_puts_each_mended_row_back_once(
 
 def replay_commits(pipeline: Pipeline) -> int:
     """How many commits of the two tables carry a replay's number."""
-    logs = [Log(pipeline.home / "lake" / name.replace(".", "/")) for name in (SILVER, QUARANTINE)]
+    logs = [DeltaLog(pipeline.home / "lake" / name.replace(".", "/")) for name in (SILVER, QUARANTINE)]
     return sum("replay" in log.commit(version).metadata for log in logs for version in log.versions)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from tests.support.flows import FULL
 from tests.support.pipeline import TABLES, Pipeline
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 KILLS = 90 if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
@@ -54,7 +54,7 @@ def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(at_work: Pi
                     recoveries.append(time.monotonic() - killed_at)
                     with capsys.disabled():
                         print(f"\rkill {number} of {KILLS}: next commit after {recoveries[-1]:.0f} s", end="")
-            let_pass(dice.uniform(0, 4))
+            sleep_through(dice.uniform(0, 4))
             pipeline.kill(driver, ("python", "jvm", "both")[number % 3])
             killed_at, before = time.monotonic(), pipeline.commits()
             driver = pipeline.submit()

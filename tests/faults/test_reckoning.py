@@ -15,8 +15,8 @@ from include.errors import FlowFailed
 from include.ledger import provenance
 from include.ledger.verify import verify
 from include.readers import kafka_broker
-from include.readers.batches import HELD, BatchHistory
-from include.readers.offset_ranges import of_kafka
+from include.readers.batches import STATES_WITH_ROWS, BatchHistory
+from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Table
 from tests.support.commits import around_commits
@@ -63,7 +63,7 @@ def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
     tables = Catalog({table.name: table for table in chain.all})
     for table in (chain.bronze, chain.silver):
         scanned = brought(table)
-        told = [one for one in BatchHistory(table).batches() if one.state in HELD]
+        told = [one for one in BatchHistory(table).batches() if one.state in STATES_WITH_ROWS]
         assert {one.version for one in told} >= {version for version, rows in scanned.items() if rows}
         for one in told:
             assert one.version is not None
@@ -79,7 +79,7 @@ def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
             assert Counter(read) >= scanned[one.version]
             if table is chain.bronze:
                 assert Counter(read) == scanned[one.version]
-                assert ranges.ranges == of_kafka(one.source_from, one.source_to)
+                assert ranges.ranges == kafka_ranges(one.source_from, one.source_to)
     for table in chain.all:
         verify(table)
 

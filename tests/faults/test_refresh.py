@@ -19,13 +19,13 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.engine.jobs import refresh as refreshing
 from include.engine.jobs import window
-from include.engine.jobs.refresh import Run
+from include.engine.jobs.refresh import RefreshRun
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
-from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable
+from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.ledger import verify
 from include.readers import refreshes
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Replace, Table
 from tests.conftest import ROOT
@@ -45,7 +45,7 @@ def refresh(spark, engine) -> Callable[..., None]:
             tables = Catalog({view.name: view for view in chosen})
             host = Host(spark, engine, keeper, "refresh")
             own = window.Worker(engine, keeper, host, spark, tables, lambda reason: os.abort())
-            refreshing.do(own, Run.begin(name, list(chosen)))
+            refreshing.refresh_remaining(own, RefreshRun.begin(name, list(chosen)))
         finally:
             keeper.stop()
 
@@ -61,7 +61,7 @@ def grow(name, append) -> Callable[[int], None]:
 
 
 def versions(table: Table) -> list[int]:
-    return Log(settings().table_path(table.name)).versions
+    return DeltaLog(settings().table_path(table.name)).versions
 
 
 def rows_at(table: Table, version: int) -> list[dict]:
@@ -166,7 +166,9 @@ def test_a_run_that_comes_to_its_work_behind_a_newer_one_is_refused_and_the_newe
         return view.transform(rows)
 
     other = replace(view, name=f"gold.{name}_c", transform=overtaken)
-    with pytest.raises(Broken, match="run 'monday' reads .* at version 0, and run 'tuesday' has made it of version 1"):
+    with pytest.raises(
+        FlowBroken, match="run 'monday' reads .* at version 0, and run 'tuesday' has made it of version 1"
+    ):
         refresh("monday", other, view)
     assert len(rows_of(view.name)) == 13
 
@@ -239,7 +241,9 @@ def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
         "broke": {"small": 2, "even": 4, "positive": 0},
     }
     broken = replace(view, expect=(Expect("large", "n > 6", otherwise="fail"),))
-    with pytest.raises(Broken, match=rf"{view.name}: run 'tuesday' breaks 'large' \(7 rows\), and the view is left"):
+    with pytest.raises(
+        FlowBroken, match=rf"{view.name}: run 'tuesday' breaks 'large' \(7 rows\), and the view is left"
+    ):
         refresh("tuesday", broken)
     assert versions(view) == [0]
     assert verify.verify(view).notes == []
@@ -265,7 +269,7 @@ def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(nam
     assert schema["n"].metadata["comment"] == "longer"
     table = DeltaTable(str(settings().table_path(view.name)))
     assert (table.metadata().description, table.metadata().partition_columns) == ("another", [])
-    properties = Log(settings().table_path(view.name)).state.properties
+    properties = DeltaLog(settings().table_path(view.name)).state.properties
     assert (properties["sluice.owner"], properties["delta.enableExpiredLogCleanup"]) == ("team-x", "false")
     assert len(rows_at(view, 0)) == 8, "the version before is still there"
 
@@ -311,10 +315,10 @@ def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_lef
     told = capsys.readouterr().out
     assert f"{first.name}: replaced: 0 rows" in told
     assert f"silver.{name} held no rows yet; next by `airflow dags trigger refresh.{first.name}`" in told
-    assert refreshes.lacks(first).startswith(f"last refreshed when silver.{name} held no rows")
+    assert refreshes.staleness_words(first).startswith(f"last refreshed when silver.{name} held no rows")
     append(f"silver.{name}", [{"n": 1, "part": 1}], "n INT, part INT")
     refresh("tuesday", first)
-    assert (len(rows_of(first.name)), refreshes.lacks(first)) == (1, "")
+    assert (len(rows_of(first.name)), refreshes.staleness_words(first)) == (1, "")
 
 
 def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, refresh, engine):

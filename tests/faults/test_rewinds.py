@@ -7,9 +7,9 @@ import pytest
 from include.control.commands import Action
 from include.control.jobs import rewinds
 from include.readers.active_commits import REWIND
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
-from tests.support.flows import has_rows, is_long, numbers, rows_of
+from tests.support.flows import has_rows, numbers, only_in_full_runs, rows_of
 from tests.support.jobs import Job
 from tests.support.producing import flowing
 from tests.support.rewinds import moment_of
@@ -30,7 +30,7 @@ def is_in(phase: str) -> Callable:
 
 def has_restored(layer: int) -> Callable:
     def look(_engine, silver) -> bool:
-        log = Log(settings().table_path(silver.name.replace("silver", ("silver", "gold")[layer])))
+        log = DeltaLog(settings().table_path(silver.name.replace("silver", ("silver", "gold")[layer])))
         return REWIND in log.commit(log.newest).metadata
 
     return look
@@ -49,7 +49,9 @@ MOMENTS = {
 SHORT = "the-first-is-put-back"
 
 
-@pytest.mark.parametrize("moment", [SHORT, *(pytest.param(one, marks=is_long) for one in MOMENTS if one != SHORT)])
+@pytest.mark.parametrize(
+    "moment", [SHORT, *(pytest.param(one, marks=only_in_full_runs) for one in MOMENTS if one != SHORT)]
+)
 def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_each_row_is_there_once(
     chain, driver, engine, ask, tmp_path, moment
 ):
@@ -58,7 +60,7 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
     with driver(bronze, silver, gold) as running:
         with flowing(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 300)
-            wait_until(lambda: Log(settings().table_path(gold.name)).newest > 2, 300)
+            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > 2, 300)
             good = moment_of(gold)
             running.change(silver, transform=wrong)
             ask(Action.RESTART, silver)
@@ -81,7 +83,7 @@ def has_wrong_rows(silver) -> bool:
 
 def assert_never_half(table: str) -> None:
     """Whoever read the table behind a commit of the rewind read a version that there had been."""
-    log = Log(settings().table_path(table))
+    log = DeltaLog(settings().table_path(table))
     for commit in log.commits():
         if REWIND in commit.metadata:
             there, then = (

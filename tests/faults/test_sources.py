@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from include.control.commands import Action
-from include.errors import Broken, FlowFailed, Unreachable
+from include.errors import FlowBroken, FlowFailed, Unreachable
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
@@ -23,7 +23,9 @@ def test_a_topic_that_was_created_anew_is_refused_until_its_loss_is_accepted(
     old = topic.messages()
     topic.delete()
     topic.create().send(*range(60, 60 + records))
-    with pytest.raises(Broken, match=f"{chain.bronze.name}: topic '{topic.name}' .*action accept data loss") as refused:
+    with pytest.raises(
+        FlowBroken, match=f"{chain.bronze.name}: topic '{topic.name}' .*action accept data loss"
+    ) as refused:
         run_once(chain.bronze)
     assert refused.value.error == "TOPIC_REPLACED"
     ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
@@ -64,7 +66,9 @@ def test_records_that_retention_took_unread_are_named_and_skipped_only_when_some
     topic.send(*range(60, 72))
     topic.delete_before(5)
     for _ in range(2):
-        with pytest.raises(Broken, match=r"partition 0 from offset 3 to before 5.*action accept data loss") as refused:
+        with pytest.raises(
+            FlowBroken, match=r"partition 0 from offset 3 to before 5.*action accept data loss"
+        ) as refused:
             run_once(chain.bronze)
         assert refused.value.error == "KAFKA_DATA_LOSS"
     chain.assert_bronze_holds(read)
@@ -84,11 +88,11 @@ def test_records_that_retention_takes_from_a_planned_batch_are_never_skipped_in_
         topic.delete_before(2)
         return rows
 
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(replace(chain.bronze, transform=retention_overtakes))
     assert refused.value.error.startswith("KAFKA_DATA_LOSS")
     assert chain.bronze.name in str(refused.value)
-    with pytest.raises(Broken, match=f"{chain.bronze.name}.*action accept data loss") as refused:
+    with pytest.raises(FlowBroken, match=f"{chain.bronze.name}.*action accept data loss") as refused:
         run_once(chain.bronze)
     assert refused.value.error.startswith("KAFKA_DATA_LOSS")
     chain.assert_bronze_holds([])
@@ -160,7 +164,7 @@ def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark,
     run_once(copy(name))
     path = str(settings().table_path(f"bronze.{name}"))
     spark.createDataFrame([{"a": 2}], ROW).write.format("delta").mode("overwrite").save(path)
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(copy(name))
     assert refused.value.error.startswith("DELTA_SOURCE_TABLE_IGNORE_CHANGES")
     assert f"silver.{name}" in str(refused.value)
@@ -172,7 +176,7 @@ def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_on
     run_once(copy(name))
     shutil.rmtree(settings().table_path(f"bronze.{name}"))
     append(f"bronze.{name}", [{"a": 2}], ROW)
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(copy(name))
     assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
     assert held(copy(name)) == [1]
@@ -182,7 +186,7 @@ def test_a_data_file_of_the_source_that_is_gone_is_named(append, run_once, name)
     append(f"bronze.{name}", [{"a": 1}], ROW)
     for file in settings().table_path(f"bronze.{name}").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(Broken, match=f"silver.{name}.*parquet") as refused:
+    with pytest.raises(FlowBroken, match=f"silver.{name}.*parquet") as refused:
         run_once(copy(name))
     assert refused.value.error == "FAILED_READ_FILE.FILE_NOT_EXIST"
 
@@ -207,7 +211,7 @@ def test_a_column_the_source_gets_while_it_is_read_ends_the_query_and_the_next_o
 def test_a_value_the_transform_cannot_cast_needs_a_person(append, run_once, name):
     append(f"bronze.{name}", [{"t": "x"}], "t STRING")
     table = copy(name, transform=lambda rows: rows.selectExpr("CAST(t AS INT) AS a"))
-    with pytest.raises(Broken, match=f"silver.{name}: .*CAST_INVALID_INPUT") as refused:
+    with pytest.raises(FlowBroken, match=f"silver.{name}: .*CAST_INVALID_INPUT") as refused:
         run_once(table)
     assert refused.value.error == "CAST_INVALID_INPUT"
     run_once(replace(table, transform=lambda rows: rows.selectExpr("try_cast(t AS INT) AS a")))
@@ -220,7 +224,7 @@ def test_a_row_that_breaks_a_constraint_of_the_table_needs_a_person(append, run_
     path = f"delta.`{settings().table_path(f'silver.{name}')}`"
     spark.sql(f"ALTER TABLE {path} ADD CONSTRAINT small CHECK (a < 10)")
     append(f"bronze.{name}", [{"a": 11}], ROW)
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(copy(name))
     assert refused.value.error.startswith("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
     spark.sql(f"ALTER TABLE {path} DROP CONSTRAINT small")
@@ -231,6 +235,6 @@ def test_a_row_that_breaks_a_constraint_of_the_table_needs_a_person(append, run_
 @only_in_full_runs
 def test_a_missing_value_where_the_schema_wants_one_needs_a_person(append, run_once, name):
     append(f"bronze.{name}", [{"a": None}], ROW)
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         run_once(copy(name, schema="a INT NOT NULL"))
     assert refused.value.error == "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"

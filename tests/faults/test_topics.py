@@ -12,7 +12,7 @@ from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import losses
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.monitoring import status
 from include.orchestration import source_health
 from include.settings import settings
@@ -87,7 +87,7 @@ def test_a_topic_that_comes_while_a_pattern_is_read_is_read_and_then_known_for_w
     owner = json.loads((settings().checkpoints(table.flow) / "1" / "owner.json").read_text())
     assert sorted(owner["source"]["topics"]) == [a.name, b.name]
     ask(Action.START, table)
-    with pytest.raises(Broken, match=f"topic '{b.name}' was deleted and created anew") as refused:
+    with pytest.raises(FlowBroken, match=f"topic '{b.name}' was deleted and created anew") as refused:
         run_once(table)
     assert refused.value.error == "TOPIC_REPLACED"
     ask(Action.ACCEPT_DATA_LOSS, table)
@@ -115,7 +115,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_named_and_left_behind_only_when
     ask(Action.START, table)
     c.delete()
     for _ in range(2):
-        with pytest.raises(Broken, match=f"topic '{b.name}', which it has read, is no longer among") as refused:
+        with pytest.raises(FlowBroken, match=f"topic '{b.name}', which it has read, is no longer among") as refused:
             run_once(table)
         assert refused.value.error == "KAFKA_DATA_LOSS"
     ask(Action.ACCEPT_DATA_LOSS, table)
@@ -140,7 +140,7 @@ def test_what_retention_took_of_one_topic_is_named_and_the_others_lose_nothing(t
     assert source_health.look(engine, Catalog({table.name: table}))[table.flow].expires.startswith(
         f"Kafka deletes unread records of topic '{a.name}'"
     )
-    with pytest.raises(Broken, match=f"{gone}.: action accept data loss"):
+    with pytest.raises(FlowBroken, match=f"{gone}.: action accept data loss"):
         run_once(table)
     ask(Action.ACCEPT_DATA_LOSS, table)
     run_once(table)
@@ -156,7 +156,7 @@ def test_a_topic_that_left_the_list_is_refused_and_nothing_of_the_others_is_lost
     table = table_of(name, Kafka((a.name, b.name)))
     run_once(table)
     a.send(3)
-    with pytest.raises(Broken, match="put the declaration back") as refused:
+    with pytest.raises(FlowBroken, match="put the declaration back") as refused:
         run_once(replace(table, source=Kafka(a.name)))
     assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     run_once(table)

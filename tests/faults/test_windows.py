@@ -27,20 +27,20 @@ from include.engine.batch import batch
 from include.engine.stream import host
 from include.errors import Unreachable
 from include.maintenance import table_state, vacuum_guard
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
-from tests.support.flows import Chain, is_long, rows_of, wait_for_rows
+from tests.support.flows import Chain, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.jobs import SHORT_LIVED
 from tests.support.pipeline import Pipeline, part
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 SILVER = "silver.tracker_readings"
 
 
-def log(table: Table) -> Log:
-    return Log(settings().table_path(table.name))
+def log(table: Table) -> DeltaLog:
+    return DeltaLog(settings().table_path(table.name))
 
 
 def send_in_batches(chain: Chain, count: int, begin: int = 0) -> None:
@@ -81,7 +81,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
 
     run_once(chain.bronze)
     monkeypatch.setattr(batch, "write", slow)
-    window = LockRequest(lease.of_window(silver.name), silver.name, alone=True)
+    window = LockRequest(lease.window_lease(silver.name), silver.name, alone=True)
     keeper = LeaseRenewer(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
     with driver(silver) as running:
         assert begun.wait(60)
@@ -106,7 +106,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
     keeper.stop()
 
 
-@is_long
+@only_in_full_runs
 def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, run_once):
     chain.topic.create()
     bronze, silver, _ = chain.in_windows
@@ -117,7 +117,7 @@ def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, 
         run_once(bronze)
         run_once(silver)
     # The last batch of silver has a checkpoint of bronze's log between its beginning and its end.
-    found = table_state.look(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
+    found = table_state.survey(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
     vacuum_guard.clean_log(found.log, found.log_needed_from)
     chain.topic.send(22)
     run_once(bronze, silver)
@@ -125,11 +125,11 @@ def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, 
 
 
 def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine, run_once, monkeypatch):
-    monkeypatch.setattr(host, "ALTER_SECONDS", 1)
+    monkeypatch.setattr(host, "DDL_TIMEOUT_SECONDS", 1)
     chain.topic.create().send(1)
     run_once(chain.bronze)
     owned = replace(chain.bronze, owner="team-x")
-    window = LockRequest(lease.of_window(owned.name), owned.name, alone=True)
+    window = LockRequest(lease.window_lease(owned.name), owned.name, alone=True)
     keeper = LeaseRenewer(engine, Holder.here("window", os.getpid()), 60, lambda reason: os.abort())
     keeper.take([window.name])
     keeper.start()
@@ -144,14 +144,14 @@ def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine,
     assert DeltaTable(str(settings().table_path(owned.name))).metadata().configuration["sluice.owner"] == "team-x"
 
 
-@is_long
+@only_in_full_runs
 def test_of_two_windows_the_second_names_the_first_and_is_skipped(chain, engine, run_once, job):
     chain.topic.create()
     bronze, _, _ = chain.in_windows
     for number in range(8):
         chain.topic.send(*range(1 + 20 * number))
         run_once(bronze)
-    lease.acquire(engine, [lease.of_window(bronze.name)], Holder.here("first", os.getpid()), 60)
+    lease.acquire(engine, [lease.window_lease(bronze.name)], Holder.here("first", os.getpid()), 60)
     second = job(chain, bronze)
     assert second.wait() == 5
     assert f"window {bronze.name} is already written by driver 'first'" in second.log.read_text()
@@ -159,7 +159,7 @@ def test_of_two_windows_the_second_names_the_first_and_is_skipped(chain, engine,
     assert "OPTIMIZE" not in [commit.operation for commit in log(bronze).commits()]
 
 
-@is_long
+@only_in_full_runs
 def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
     chain.topic.create()
     bronze, silver, gold = chain.in_windows
@@ -175,7 +175,7 @@ def test_a_stream_of_upserts_compacts_its_own_table(chain, driver):
     chain.assert_holds(chain.topic.messages())
 
 
-@is_long
+@only_in_full_runs
 def test_a_version_that_time_travel_is_promised_for_outlives_the_windows_and_an_older_one_does_not(
     chain, run_once, maintain
 ):
@@ -214,7 +214,7 @@ def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, ma
     chain.assert_holds(chain.topic.messages())
 
 
-@is_long
+@only_in_full_runs
 def test_an_optimize_by_hand_beside_a_live_upsert_ends_no_flow_and_costs_no_row(chain, driver, spark):
     chain.topic.create()
     bronze, silver, gold = (replace(table, interval_seconds=0.1) for table in chain.all)
@@ -283,7 +283,7 @@ class Job:
             assert not deadline.is_set(), self.log.read_text()
         timer.cancel()
         with database.transaction(engine) as connection:
-            holder = lease.holders(connection)[lease.of_window(self.table.name)]
+            holder = lease.holders(connection)[lease.window_lease(self.table.name)]
         for half in {"jvm": [holder.jvm], "python": [holder.python], "both": [holder.jvm, holder.python]}[which]:
             with suppress(ProcessLookupError):
                 os.kill(half.pid, signal.SIGKILL)
@@ -347,7 +347,9 @@ PHASES = {
 SHORT = "merge-writes"
 
 
-@pytest.mark.parametrize("phase", [SHORT, *(pytest.param(one, marks=is_long) for one in PHASES if one != SHORT)])
+@pytest.mark.parametrize(
+    "phase", [SHORT, *(pytest.param(one, marks=only_in_full_runs) for one in PHASES if one != SHORT)]
+)
 def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_work(chain, driver, engine, job, phase):
     which, moment, victim = PHASES[phase]
     tables = chain.in_windows
@@ -378,7 +380,7 @@ def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_w
     chain.assert_holds(chain.topic.messages())
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a_long_one(
     chain, engine, run_once, job, survives
@@ -393,7 +395,7 @@ def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a
     with closing(sqlite3.connect(settings().home / "control.db", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         if survives:
-            let_pass(4)
+            sleep_through(4)
             assert begun.process.poll() in (None, 0), begun.log.read_text()
         else:
             assert begun.wait() == 6, begun.log.read_text()
@@ -410,7 +412,7 @@ def test_a_window_outlives_a_short_absence_of_the_control_database_and_ends_in_a
 def window_of(pipeline: Pipeline, table: str) -> Iterator[None]:
     """The table to oneself, by the control database of a pipeline."""
     keeper = LeaseRenewer(pipeline.control, Holder.here("a test", os.getpid()), 10, lambda reason: os.abort())
-    entry = LockRequest(lease.of_window(table), table, alone=True)
+    entry = LockRequest(lease.window_lease(table), table, alone=True)
     keeper.take([entry.name])
     keeper.start()
     try:
@@ -421,7 +423,7 @@ def window_of(pipeline: Pipeline, table: str) -> Iterator[None]:
         keeper.stop()
 
 
-@is_long
+@only_in_full_runs
 def test_a_driver_that_is_killed_while_its_flow_waits_at_the_gate_loses_and_doubles_nothing(pipeline: Pipeline):
     pipeline.produce(part(1, count=500))
     driver = pipeline.submit()

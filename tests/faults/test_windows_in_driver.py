@@ -10,7 +10,7 @@ from include.control.commands import Action, Command
 from include.control.jobs import window_queue, windows
 from include.engine.tables import maintain
 from include.ledger import verify
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.flows import Chain, rows_of, wait_for_rows
@@ -42,7 +42,7 @@ def silver(name, bring) -> Table:
 
 def ask(engine: Engine, table: Table, driver: str) -> int:
     number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
-    assert window_queue.ask(engine, number, driver)
+    assert window_queue.request(engine, number, driver)
     return number
 
 
@@ -50,10 +50,10 @@ def outcome(engine: Engine, number: int) -> windows.Window:
     """Once it is over."""
 
     def is_over() -> bool:
-        now = window_queue.standing(engine, number)
+        now = window_queue.status(engine, number)
         return now.is_done or now.failure is not None
 
-    wait_until(is_over, 120, lambda: window_queue.standing(engine, number).said)
+    wait_until(is_over, 120, lambda: window_queue.status(engine, number).said)
     found = windows.find(engine, number)
     assert found
     return found
@@ -107,18 +107,18 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
     with driver(silver) as successor:
         wait_until(lambda: windows.find(engine, number).state == "done", 60)
         assert successor.error is None
-    assert len(Log(settings().table_path(silver.name)).state.live) == 1
+    assert len(DeltaLog(settings().table_path(silver.name)).state.live) == 1
 
 
 def test_what_nobody_else_can_have_begun_may_be_withdrawn_once(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "a test", is_worth_it=True)
-    assert not window_queue.ask(engine, number, "nobody"), "no such driver lives"
-    window_queue.leave(engine, number, "nobody")
-    assert window_queue.take(engine, number)
-    assert not window_queue.take(engine, number)
+    assert not window_queue.request(engine, number, "nobody"), "no such driver lives"
+    window_queue.hand_back(engine, number, "nobody")
+    assert window_queue.claim(engine, number)
+    assert not window_queue.claim(engine, number)
 
 
 def test_a_window_whose_driver_died_is_told_so(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "many files", is_worth_it=True)
-    windows.ask(engine, number, f"silver.{name}", 1)
-    assert window_queue.standing(engine, number).failure == "many files; its job died"
+    windows.request(engine, number, f"silver.{name}", 1)
+    assert window_queue.status(engine, number).failure == "many files; its job died"

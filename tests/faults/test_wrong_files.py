@@ -66,7 +66,7 @@ class Project:
             {**given, "SLUICE_JARS": os.environ["SLUICE_JARS"], "SLUICE_LEASE_SECONDS": "10"}
         )
         java_home = java.home()
-        self.environment = environment.of_process(environment.write(self.where, java_home), java_home) | {
+        self.environment = environment.process_environment(environment.write(self.where, java_home), java_home) | {
             "PYTHONPATH": str(root),
             "PYTHONDONTWRITEBYTECODE": "1",
             "_AIRFLOW_PROCESS_CONTEXT": "server",

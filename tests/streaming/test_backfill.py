@@ -13,18 +13,18 @@ from include.engine.batch import batch
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import backfill_rows
 from include.engine.stream.host import Host
-from include.errors import Broken, FlowFailed
+from include.errors import FlowBroken, FlowFailed
 from include.ledger import verify
 from include.readers import position
-from include.readers.delta_log import Log
-from include.readers.offset_ranges import place
+from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import delta_position
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
-from include.validation.delta_sources import FEED
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import fail_commits
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 
 SOURCE = "number INT, place BIGINT"
 
@@ -94,12 +94,12 @@ def totals(table: Table) -> dict[int, tuple[int, int]]:
 
 def said(table: Table) -> dict:
     """What the newest backfill says of itself in the table's log."""
-    found = Log(settings().table_path(table.name))
+    found = DeltaLog(settings().table_path(table.name))
     return next(one.metadata["backfill"] for one in found.commits() if "backfill" in one.metadata)
 
 
 def is_stale(table: Table) -> bool:
-    return any(one.table == table.name for one in stale_tables.every(database.connect(settings().control_url)))
+    return any(one.table == table.name for one in stale_tables.list_all(database.connect(settings().control_url)))
 
 
 def wanted(flow: Table) -> str:
@@ -125,7 +125,7 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
         "to": "1970-01-01T00:02:00.000000Z",
         "alone": False,
         "rows_before": 2,
-        "position": {silver.flow: position.of(silver.flow).offset},
+        "position": {silver.flow: position.position_of(silver.flow).offset},
     }
     verify.verify(today)
     run_once(today)
@@ -147,7 +147,7 @@ def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gold, bring, run_once, spark):
     # Neither has a column by which ranges of it could be cut.
     plain = replace(silver, time_column=None)
@@ -186,7 +186,7 @@ def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silve
     verify.verify(today)
 
 
-@is_long
+@only_in_full_runs
 def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, spark):
     bring(1, 61, 62, 120)
     bring(59, 63, 1900)
@@ -243,14 +243,14 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     path = str(settings().table_path(silver.source.table))
     rows = spark.createDataFrame([(60 + n, 100 + n) for n in range(8)], SOURCE).repartition(4)
     rows.write.format("delta").mode("append").save(path)
-    files = len(Log(settings().table_path(silver.source.table)).state.live)
+    files = len(DeltaLog(settings().table_path(silver.source.table)).state.live)
     assert files >= 4
     stop_after(2)
     with pytest.raises(FlowFailed):
         run_once(silver)
     monkeypatch.undo()
-    stands = position.of(silver.flow).offset
-    assert stands["isStartingVersion"] is is_first and place(stands)[1] >= 0
+    stands = position.position_of(silver.flow).offset
+    assert stands["isStartingVersion"] is is_first and delta_position(stands)[1] >= 0
     read = held(silver)
     assert 0 < len(read) < 8
     # What is in the same version behind it comes with the flow.
@@ -268,7 +268,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     first, second = silver.flows
     bring(1, 61)
     run_once(first)
-    make = backfill_rows.make
+    make = backfill_rows.compute_rows
 
     def slow(*given):
         made = make(*given)
@@ -281,7 +281,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
         run_once(second)
         return made
 
-    monkeypatch.setattr(engine_backfill, "make", slow)
+    monkeypatch.setattr(engine_backfill, "compute_rows", slow)
     today = replace(silver, transform=times_ten)
     [done] = Backfills(spark, (today,)).run(today, 60, 120)
     assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
@@ -289,7 +289,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     verify.verify(today)
 
 
-@is_long
+@only_in_full_runs
 def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_made_again(
     silver, gold, bring, run_once, spark, monkeypatch
 ):
@@ -297,7 +297,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
     bring(1, 61)
     run_once(silver, copy)
     today = replace(silver, transform=times_ten)
-    made, make = Backfills(spark, (today, copy)), backfill_rows.make
+    made, make = Backfills(spark, (today, copy)), backfill_rows.compute_rows
 
     def slow(*given):
         monkeypatch.undo()
@@ -305,7 +305,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
         made.run(today, 60, 120)
         return found
 
-    monkeypatch.setattr(engine_backfill, "make", slow)
+    monkeypatch.setattr(engine_backfill, "compute_rows", slow)
     made.run(copy, 0, 120)
     assert held(copy) == held(silver) == [(0, 1), (1, 610)]
     verify.verify(copy)
@@ -342,7 +342,7 @@ def test_a_rule_that_fails_in_the_range_leaves_all_as_it_was(silver, bring, run_
     bring(1, 61)
     run_once(silver)
     today = replace(silver, transform=times_ten, expect=(Expect("is_tiny", "number < 60", otherwise="fail"),))
-    with pytest.raises(Broken, match=r"break 'is_tiny' \(1 rows\), and nothing of it was replaced"):
+    with pytest.raises(FlowBroken, match=r"break 'is_tiny' \(1 rows\), and nothing of it was replaced"):
         Backfills(spark, (today,)).run(today, 60, 120)
     assert held(silver) == [(0, 1), (1, 61)]
 
@@ -390,13 +390,13 @@ def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_ag
     bring(63, 4)
     run_once(today, gold)
     assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
-    assert position.of(gold.flow).generation == 2
+    assert position.position_of(gold.flow).generation == 2
     for table in (today, gold):
         verify.verify(table)
     assert is_stale(gold) is False
 
 
-@is_long
+@only_in_full_runs
 def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_read(
     silver, name, bring, append, run_once, spark
 ):
@@ -450,7 +450,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     assert [one.table for one in done] == [follows.name, silver.name]
     assert held(follows) == [(0, 1), (1, 610)]
     engine = database.connect(settings().control_url)
-    [found] = [one for one in stale_tables.every(engine) if one.table in (copy.name, again.name, follows.name)]
+    [found] = [one for one in stale_tables.list_all(engine) if one.table in (copy.name, again.name, follows.name)]
     assert found.table == copy.name
     assert "no time_column says by which column a range of it is cut" in found.why
     bring(62)
@@ -465,7 +465,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     assert is_stale(copy) is False
 
 
-@is_long
+@only_in_full_runs
 def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
     whole = Table(
         name=f"gold.{name}_whole",
@@ -483,9 +483,9 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
     verify.verify(whole)
 
 
-@is_long
+@only_in_full_runs
 def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, gold, bring, run_once, spark):
-    silver = replace(silver, properties={FEED: "true"})
+    silver = replace(silver, properties={CHANGE_FEED_PROPERTY: "true"})
     columns = "number INT, place BIGINT, _change_type STRING"
     changes = Table(name=gold.name, comment="", source=Delta(silver.name, changes=True), schema=columns)
     bring(1, 61)
@@ -496,10 +496,10 @@ def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, 
     run_once(changes)
     seen = [(row["number"], row["_change_type"]) for row in rows_of(changes.name)]
     assert Counter(seen) == Counter([(1, "insert"), (61, "insert"), (61, "delete"), (610, "insert")])
-    assert position.of(changes.flow).generation == 1
+    assert position.position_of(changes.flow).generation == 1
 
 
-@is_long
+@only_in_full_runs
 def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_replaced(
     silver, gold, bring, run_once, spark, monkeypatch
 ):
@@ -515,7 +515,7 @@ def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_repla
     assert (wanted(gold), is_stale(gold)) == ("running", False)
 
 
-LONG = [pytest.param(phase, marks=is_long) for phase in ("made", "stopped", "drained", "replaced", "below")]
+LONG = [pytest.param(phase, marks=only_in_full_runs) for phase in ("made", "stopped", "drained", "replaced", "below")]
 
 
 @pytest.fixture
@@ -533,7 +533,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
         return both
 
     points = {
-        "made": (engine_backfill, "make", after),
+        "made": (engine_backfill, "compute_rows", after),
         "stopped": (engine_backfill.backfills, "stop_readers", after),
         "drained": (engine_backfill, "_drain", after),
         "quarantined": (backfill_rows, "_replace_quarantine", after),
@@ -580,8 +580,8 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     assert all(one.phase == "done" and not one.readers for one in left)
 
 
-@is_long
-@pytest.mark.parametrize("phase", [pytest.param("drained", marks=is_long), "replaced"])
+@only_in_full_runs
+@pytest.mark.parametrize("phase", [pytest.param("drained", marks=only_in_full_runs), "replaced"])
 def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase
 ):

@@ -11,7 +11,7 @@ from include import catalog
 from include.examples import transactions
 from include.settings import settings
 from include.spec import Delta, Files
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 
 TABLES = catalog.load().tables
 DAYS = {
@@ -35,7 +35,7 @@ def chain(name: str) -> list:
 
 def drop(name: str, day: str) -> None:
     rows = [(day, amount, text) for amount, text in DAYS[day]]
-    transactions.drop(Path(settings().folder(name)), f"{day}_transactions.csv", rows)
+    transactions.write_file(Path(settings().folder(name)), f"{day}_transactions.csv", rows)
 
 
 def balances(name: str) -> dict:
@@ -57,12 +57,12 @@ def test_the_balance_is_right_whatever_the_order_in_which_the_days_arrive(name, 
     assert typed["2019-08-04_transactions.csv", 1] == (date(2019, 8, 4), Decimal("-21.60"))
 
 
-@is_long
+@only_in_full_runs
 def test_a_year_of_generated_files_comes_out_as_plain_python_has_it(name, run_once):
     made = dict(transactions.files(seed=7, days=365))
     assert len(made) == 365
     for file, rows in made.items():
-        transactions.drop(Path(settings().folder(name)), file, rows)
+        transactions.write_file(Path(settings().folder(name)), file, rows)
     run_once(*chain(name))
     rows = [(file, index, row) for file, rows in made.items() for index, row in enumerate(rows)]
     bronze = {(row["_filename"], row["_index"]): row for row in rows_of(f"bronze.{name}")}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from include.engine.fast_path import compaction, statistics
-from include.engine.fast_path.features import Layout, Refused
+from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import maintain
 from include.maintenance.plan import OPTIMIZE, Step
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.support.commits import switch_fast_path
 
@@ -45,7 +45,7 @@ def compact(spark, name):
     def run(smaller_than_bytes: int = MB, target_bytes: int = 8 * MB):
         numbers = {"smaller_than_bytes": smaller_than_bytes, "target_bytes": target_bytes}
         maintain.compact(spark, f"bronze.{name}", Step(OPTIMIZE, True, "a test", numbers), {"window": 7})
-        log = Log(settings().table_path(f"bronze.{name}"))
+        log = DeltaLog(settings().table_path(f"bronze.{name}"))
         return log.commit(log.versions[-1])
 
     return run
@@ -105,7 +105,7 @@ def test_all_rows_are_there_afterwards_in_few_files_with_the_bounds_of_their_val
 
 def bounds(path: Path) -> dict:
     """The statistics of the only file of a table."""
-    log = Log(path)
+    log = DeltaLog(path)
     (file,) = log.state.live
     for version in reversed(log.versions):
         for action in log.actions(version, b'"add"'):
@@ -133,10 +133,10 @@ def test_a_stream_that_reads_the_table_sees_no_row_of_it_again(spark, path, arri
 def test_files_are_put_together_up_to_the_size_and_no_further(spark, path, arrive, compact):
     for begin in range(0, 600, 100):
         arrive(begin, begin + 100)
-    sizes = sorted(file.bytes for file in Log(path).state.live)
+    sizes = sorted(file.bytes for file in DeltaLog(path).state.live)
     largest = sizes[-1]
     compact(smaller_than_bytes=largest, target_bytes=sum(sizes[:2]))
-    live = Log(path).state.live
+    live = DeltaLog(path).state.live
     # What is as large as the bound stays, two of the others become one, and one that would be alone stays too.
     assert [file.rows for file in sorted(live, key=lambda file: file.bytes)].count(200) >= 1
     assert largest in {file.bytes for file in live} and sum(file.rows for file in live) == 600
@@ -162,7 +162,7 @@ def test_timestamps_of_older_writers_keep_their_centuries(spark, path, compact):
         frame.write.format("delta").mode("append").save(str(path))
     before = rows_of(spark, path)
     compact()
-    assert len(Log(path).state.live) == 1
+    assert len(DeltaLog(path).state.live) == 1
     assert rows_of(spark, path) == before
 
 
@@ -174,7 +174,7 @@ def test_what_arrow_would_change_is_left_to_spark_and_nothing_lies_about(spark, 
     assert compact().operation == "OPTIMIZE"
     assert "OPTIMIZE compacts it: the column place of its file" in capsys.readouterr().out
     assert rows_of(spark, path) == before
-    live = {file.path for file in Log(path).state.live}
+    live = {file.path for file in DeltaLog(path).state.live}
     assert len(live) == 1
     # Two files of before, and the one that holds their rows now.
     assert len(list(path.glob("*.parquet"))) == 3
@@ -190,7 +190,7 @@ def test_a_file_that_another_writer_replaces_meanwhile_is_a_conflict(spark, path
 
     monkeypatch.setattr(Transaction, "compact", interfere)
     with pytest.raises(ConcurrentDeleteDeleteException):
-        compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+        compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
     assert len(rows_of(spark, path)) == 30
 
 
@@ -203,9 +203,9 @@ def test_rows_that_arrive_meanwhile_are_no_conflict(spark, path, name, arrive, m
         commit(self, *given)
 
     monkeypatch.setattr(Transaction, "compact", interfere)
-    compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+    compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
     assert len(rows_of(spark, path)) == 40
-    assert len(Log(path).state.live) == 2
+    assert len(DeltaLog(path).state.live) == 2
 
 
 def test_the_commit_says_whose_it_is_also_in_a_session_that_is_not_the_threads(spark, path, name, arrive):
@@ -214,14 +214,14 @@ def test_the_commit_says_whose_it_is_also_in_a_session_that_is_not_the_threads(s
     spark.sql("SELECT 1").collect()
     step = Step(OPTIMIZE, True, "a test", {"smaller_than_bytes": MB, "target_bytes": 8 * MB})
     maintain.compact(other, f"bronze.{name}", step, {"window": 8})
-    log = Log(path)
+    log = DeltaLog(path)
     assert log.commit(log.versions[-1]).metadata == {"window": 8}
 
 
 def test_the_commit_has_its_checksum_and_the_next_transaction_builds_on_it(spark, path, name, arrive):
     arrive(0, 30, files=3)
-    compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
-    version = Log(path).versions[-1]
+    compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
+    version = DeltaLog(path).versions[-1]
     assert Path(path, "_delta_log", f"{version:020}.crc").exists()
     assert Target(spark, f"bronze.{name}").begin().read_version == version
 
@@ -229,8 +229,8 @@ def test_the_commit_has_its_checksum_and_the_next_transaction_builds_on_it(spark
 def test_a_table_with_a_feature_that_arrow_does_not_keep_is_refused(spark, path, name, arrive):
     arrive(0, 30, files=3)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    with pytest.raises(Refused, match="deletionVectors"):
-        compaction.compact(spark, f"bronze.{name}", MB, 8 * MB)
+    with pytest.raises(NotSupported, match="deletionVectors"):
+        compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
 
 
 VALUES = st.fixed_dictionaries(
@@ -265,5 +265,5 @@ LAYOUT = Layout(
 @given(st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=4))
 def test_the_bounds_of_parts_together_are_those_of_all_their_rows(parts):
     tables = [pa.Table.from_pylist(part, LAYOUT.schema) for part in parts]
-    together = json.loads(statistics.together([statistics.of(part, LAYOUT) for part in tables]))
+    together = json.loads(statistics.merge([statistics.of(part, LAYOUT) for part in tables]))
     assert together == json.loads(statistics.of(pa.concat_tables(tables), LAYOUT))

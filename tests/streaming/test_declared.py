@@ -8,12 +8,12 @@ from deltalake import DeltaTable
 from include.catalog import Catalog
 from include.control.store import database
 from include.engine.tables import create_table, maintain
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.maintenance import table_state
 from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Table
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.waiting import wait_until
 
 SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.05)
@@ -108,7 +108,7 @@ def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
 )
 def test_another_partitioning_is_refused(spark, name, was: tuple, now: tuple, words: str):
     create_table.create(spark, table(name, partition_by=was))
-    with pytest.raises(Broken, match=f"stored partitioned by {words}: declare it as it is stored"):
+    with pytest.raises(FlowBroken, match=f"stored partitioned by {words}: declare it as it is stored"):
         create_table.create(spark, table(name, partition_by=now))
 
 
@@ -118,7 +118,7 @@ def clustered_by(spark, one: Table) -> list[str]:
 
 
 def plan(one: Table):
-    found = table_state.look(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
+    found = table_state.survey(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
     return found.plan.step(OPTIMIZE), found
 
 
@@ -153,14 +153,14 @@ def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, 
         assert clustered_by(spark, one) == list(columns)
 
 
-@is_long
+@only_in_full_runs
 def test_a_table_without_clustering_can_be_clustered_later(spark, name):
     create_table.create(spark, table(name))
     create_table.create(spark, table(name, cluster_by=("day",)))
     assert clustered_by(spark, table(name)) == ["day"]
 
 
-@is_long
+@only_in_full_runs
 def test_a_partitioned_table_is_written_compacted_and_vacuumed_partition_by_partition(spark, run_once, name):
     one = table(name, partition_by=("day",))
     path = settings().table_path(one.name)

@@ -11,18 +11,18 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.engine.tables import create_table, maintain
-from include.errors import Broken, FlowFailed, Unreachable
+from include.errors import FlowBroken, FlowFailed, Unreachable
 from include.ledger import verify
-from include.ledger.batch_files import Appends
+from include.ledger.batch_files import AppendedFiles
 from include.maintenance import table_state
 from include.readers import checkpoint
 from include.readers.batches import BatchHistory
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
-from include.validation.delta_sources import resolved
+from include.validation.delta_sources import inline_steps
 from tests.support.commits import around_commits
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 
 CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
 
@@ -47,7 +47,7 @@ def offsets(table: str) -> list[tuple[int, int, bool]]:
 
 def account(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
     """What the ledger says: of each batch its number, its rows, and the files it read by version, index and rows."""
-    appends = Appends(Log(settings().table_path(table.source.table)), table.source)
+    appends = AppendedFiles(DeltaLog(settings().table_path(table.source.table)), table.source)
     found = list(BatchHistory(table).batches())[::-1]
     assert {one.state for one in found} == {"committed"}
     return [(one.batch, one.rows, [(f.version, f.index, f.rows) for f in appends.of(one)]) for one in found]
@@ -55,7 +55,7 @@ def account(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, in
 
 def batches(table: str) -> list[int]:
     """How many rows each batch of a flow wrote."""
-    log = Log(settings().table_path(table))
+    log = DeltaLog(settings().table_path(table))
     found = [log.commit(version) for version in log.versions]
     return [one.rows or 0 for one in found if "batch" in one.metadata]
 
@@ -85,7 +85,7 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
     assert verify.verify(table).notes == []
 
 
-@is_long
+@only_in_full_runs
 def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_once, name):
     spark.range(0, 40, 1, 4).write.format("delta").save(str(settings().table_path(f"bronze.{name}")))
     table = reader(name, schema="id BIGINT", max_bytes=1)
@@ -93,12 +93,12 @@ def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_onc
     assert batches(table.name) == [10, 10, 10, 10]
 
 
-@is_long
+@only_in_full_runs
 def test_a_flow_begins_with_a_version_or_a_moment_and_goes_on_from_there(source, run_once, name):
     source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     for number in (1, 2, 3):
         source(f"INSERT INTO {{t}} VALUES ({number}, {number})")
-    second = Log(settings().table_path(f"bronze.{name}")).commit(2).timestamp
+    second = DeltaLog(settings().table_path(f"bronze.{name}")).commit(2).timestamp
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{round(second * 1000) % 1000:03}Z"
     tables = [reader(name, "silver", since_version=3), reader(name, "gold", since=moment)]
     run_once(*tables)
@@ -139,7 +139,9 @@ def test_changes_of_versions_that_kept_none_are_refused_and_not_passed_over(sour
     source("INSERT INTO {t} VALUES (1, 10)")
     source("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     source("INSERT INTO {t} VALUES (2, 20)")
-    with pytest.raises(Broken, match="begin where its source keeps changes: a later since_version, or none for all"):
+    with pytest.raises(
+        FlowBroken, match="begin where its source keeps changes: a later since_version, or none for all"
+    ):
         run_once(reader(name, schema=CHANGED, changes=True, since_version=1))
     run_once(reader(name, "gold", schema=CHANGED, changes=True, since_version=3))
     assert [row["id"] for row in rows_of(f"gold.{name}")] == [2]
@@ -183,7 +185,7 @@ def test_a_checkpoint_of_appends_is_none_of_changes(source, run_once, name):
     source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
     source("INSERT INTO {t} VALUES (1, 10)")
     run_once(reader(name))
-    with pytest.raises(Broken, match="Spark cannot go on from there"):
+    with pytest.raises(FlowBroken, match="Spark cannot go on from there"):
         run_once(reader(name, changes=True))
 
 
@@ -219,7 +221,7 @@ def readings_of(name: str) -> list[Table]:
         transform=total,
         write=Upsert(("hour",), recompute=Bucket("hour", of="minute", unit="hour")),
     )
-    stored, _ = resolved({one.name: one for one in (bronze, silver, gold)})
+    stored, _ = inline_steps({one.name: one for one in (bronze, silver, gold)})
     return list(stored.values())
 
 
@@ -227,7 +229,7 @@ def hours(name: str) -> list[tuple[str, int, int]]:
     return sorted((f"{row['hour']:%H}", row["n"], row["minutes"]) for row in rows_of(f"gold.{name}"))
 
 
-@is_long
+@only_in_full_runs
 def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, run_once, name):
     bronze, silver, gold = readings_of(name)
     create_table.create(spark, bronze)
@@ -244,7 +246,7 @@ def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, ru
     assert hours(name) == [("12", 10, 2)]
 
 
-@is_long
+@only_in_full_runs
 def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source, run_once, name):
     source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
     source("INSERT INTO {t} VALUES (1, 10)")
@@ -261,7 +263,7 @@ def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source
     ]
 
 
-@is_long
+@only_in_full_runs
 def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, source, run_once, name):
     source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
     source("INSERT INTO {t} VALUES (1, 10), (2, 20)")
@@ -295,6 +297,6 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
     assert not any(file.exists() for file in changes)
 
 
-def look(table: Table, *readers: Table) -> table_state.Survey:
+def look(table: Table, *readers: Table) -> table_state.TableSurvey:
     engine = database.connect(settings().control_url)
-    return table_state.look(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]
+    return table_state.survey(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]

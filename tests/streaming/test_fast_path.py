@@ -14,15 +14,15 @@ from pyspark.sql import functions as F
 
 from include.engine.batch import tuning
 from include.engine.fast_path import aggregate, internals, path, source
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
 from include.ledger import verify
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 
 SOURCE = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -84,7 +84,7 @@ def arrive(append, name) -> Callable[..., None]:
 
 def batches(table: str) -> list[bool]:
     """Of each batch of a table, oldest first, whether it took the fast path."""
-    said = [commit.metadata for commit in Log(settings().table_path(table)).commits()]
+    said = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
     return [one["fast_path"] for one in reversed(said) if "batch" in one]
 
 
@@ -102,10 +102,11 @@ AWKWARD = [
     [
         Append(unique=("device", "time"), first_by=("place",)),
         pytest.param(
-            Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)), marks=is_long
+            Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)),
+            marks=only_in_full_runs,
         ),
         Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1, late="drop")),
-        pytest.param(Append(), marks=is_long),
+        pytest.param(Append(), marks=only_in_full_runs),
     ],
     ids=["identity with a time", "within a watermark", "late rows dropped", "no identity"],
 )
@@ -128,7 +129,7 @@ def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, sp
         ]
         made = [tuple(map(str, row.values())) for row in rows_of(gold.name)]
         found.append((Counter(rows), Counter(broken), Counter(made)))
-        commits = [commit.metadata for commit in Log(settings().table_path(ours.name)).commits()]
+        commits = [commit.metadata for commit in DeltaLog(settings().table_path(ours.name)).commits()]
         said.append([(one["rows"], one["newest"], one["source_to"]) for one in commits if "batch" in one])
     assert found[0] == found[1]
     assert found[0][0].total() > 3
@@ -168,11 +169,11 @@ def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_onl
         )
         assert ours == theirs
     assert (set(batches(f"gold.{name}")), set(batches(by_spark.name))) == ({True}, {False})
-    before = {file.path for file in Log(settings().table_path(f"gold.{name}")).state.live}
+    before = {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
     # Behind all others, so that no row before it changes.
     arrive(("ÿ", 9, 70))
     run_once(silver, running(name))
-    assert before < {file.path for file in Log(settings().table_path(f"gold.{name}")).state.live}
+    assert before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
     assert verify.verify(running(name)).batches == 4
 
 
@@ -315,7 +316,7 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
 
 def test_a_batch_without_new_commits_reads_nothing(name):
     offset = {"reservoirVersion": 3, "index": -1, "isStartingVersion": False}
-    assert source.Source(per_minute(name)).between(offset, offset) == source.Reads(0)
+    assert source.Source(per_minute(name)).between(offset, offset) == source.PlannedRead(0)
 
 
 def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
@@ -358,5 +359,5 @@ def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, n
 def test_a_table_the_fast_path_does_not_know_is_refused(spark, name, statement):
     create_table.create(spark, readings(name))
     spark.sql(statement.format(t=f"silver.{name}"))
-    with pytest.raises(Refused):
+    with pytest.raises(NotSupported):
         Target(spark, f"silver.{name}").begin()

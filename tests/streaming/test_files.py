@@ -18,13 +18,13 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.engine.files import batch_of_files
-from include.errors import Broken, FlowFailed
+from include.errors import FlowBroken, FlowFailed
 from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings
 from include.spec import Append, Cast, Delta, Expect, Table
 from tests.support.commits import fail_commits
-from tests.support.flows import Driver, is_long, rows_of
+from tests.support.flows import Driver, only_in_full_runs, rows_of
 from tests.support.landing import Landing
 from tests.support.waiting import wait_until
 
@@ -271,7 +271,7 @@ def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, 
     assert landing.troubles() == sorted([*expected, ("stays.csv", "changed")])
 
 
-@is_long
+@only_in_full_runs
 def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(landing, run_once):
     table = landing.table(max_files=600)
     for number in range(1000):
@@ -286,7 +286,7 @@ def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(la
     assert status.lag(table) == "0 files"
 
 
-@pytest.mark.parametrize("is_log_left", [pytest.param(True, marks=is_long), False])
+@pytest.mark.parametrize("is_log_left", [pytest.param(True, marks=only_in_full_runs), False])
 def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fails, is_log_left):
     table = landing.table("parquet")
     odd = "a b*[c]{d}?%20+\u00e9#.parquet"
@@ -320,7 +320,7 @@ def test_a_checkpoint_whose_log_of_files_was_cut_short_is_refused(landing, run_o
             file.unlink(missing_ok=True)
         if damaged is not None:
             (log / "0").write_text(damaged)
-        with pytest.raises(Broken, match=sentence) as refused:
+        with pytest.raises(FlowBroken, match=sentence) as refused:
             run_once(table)
         assert refused.value.error == "CHECKPOINT_DAMAGED"
 
@@ -339,7 +339,7 @@ SECOND_ROW = {
 }
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(landing, run_once, format):
     for mode, row in SECOND_ROW.items():
@@ -350,7 +350,7 @@ def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(lan
         one.drop(f"2.{format}", WRITERS[format](SECOND))
         if row is None:
             with pytest.raises(
-                Broken, match=r"file .*2\.\w+: column 'C' is none of the table: add `C STRING`"
+                FlowBroken, match=r"file .*2\.\w+: column 'C' is none of the table: add `C STRING`"
             ) as refused:
                 run_once(table)
             assert refused.value.error == "NEW_COLUMN"
@@ -361,7 +361,7 @@ def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(lan
         assert one.rows() == {f"1.{format}": [{"a": "1", "b": "2"}], f"2.{format}": [row]}
 
 
-@is_long
+@only_in_full_runs
 def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(landing, run_once):
     day = datetime(2026, 3, 1, tzinfo=UTC)
     kept = {"n": [2**40], "t": [day], "s": [{"x": 1}], "l": [[1, 2]], "b": [b"\x00\xff"]}
@@ -393,7 +393,7 @@ def silver(landing: Landing, **parse) -> Table:
     )
 
 
-@is_long
+@only_in_full_runs
 def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing, run_once, stored):
     landing.drop("a.csv", 'day,amount\n2019-08-04,1.5\n2019-08-05,\nsoon,"1,5"\n')
     run_once(landing.table(), silver(landing))
@@ -407,14 +407,16 @@ def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing,
     assert errors == [[], [], [("day", "'soon' is no DATE"), ("amount", "'1,5' is no DECIMAL(10,2)")]]
     strict = silver(landing, fails=True)
     landing.drop("b.csv", "day,amount\n2019-08-04,1\n2019-08-05,a lot\n")
-    with pytest.raises(Broken, match=r"_filename b\.csv, _index 1, field amount: 'a lot' is no DECIMAL\(10,2\)") as end:
+    with pytest.raises(
+        FlowBroken, match=r"_filename b\.csv, _index 1, field amount: 'a lot' is no DECIMAL\(10,2\)"
+    ) as end:
         run_once(landing.table(), strict)
     assert end.value.error == "USER_RAISED_EXCEPTION"
     run_once(silver(landing))
     assert stored(f"silver.{landing.name}").count() == 5
 
 
-@is_long
+@only_in_full_runs
 def test_a_stream_that_reads_the_table_goes_on_by_itself_after_a_new_column(
     landing, run_once, spark, monkeypatch, name
 ):
@@ -450,7 +452,7 @@ def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, 
     assert landing.rows() == {"a.csv": [{"a": "1"}]}
 
 
-@is_long
+@only_in_full_runs
 def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once, monkeypatch):
     """A file that comes between the plan and the read waits for the next batch."""
     table = landing.table(max_files=1)

@@ -12,15 +12,15 @@ from include.catalog import Catalog
 from include.control.jobs import backfills, stale_tables
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import shadow_swap, shadow_table
-from include.errors import Broken, FlowFailed, LeaseHeld, Unreachable, UsageError
+from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
 from include.readers import position
-from include.recovery.backfills import rehearsal
+from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from include.validation.slices import Slice
 from tests.support.backfills import Backfills, Killed
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.landing import Landing
 
 SOURCE = "number INT, place BIGINT"
@@ -88,7 +88,7 @@ def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_c
     run_once(files, reader)
     assert held(files) == held(reader) == [1, 2, 5, 6, 30, 31]
     assert landing.troubles() == [("c.parquet", "unreadable"), ("e.parquet", "unreadable")]
-    assert position.of(files.flow).generation == 2
+    assert position.position_of(files.flow).generation == 2
     for table in (files, reader):
         verify.verify(table)
 
@@ -100,7 +100,7 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
     (landing.folder / "1.parquet").unlink()
     tables = Catalog({files.name: files})
     with pytest.raises(UsageError) as refused:
-        list(rehearsal(files, tables, Slice()))
+        list(preview(files, tables, Slice()))
     assert str(refused.value) == (
         f"{files.name} cannot be refreshed: file '1.parquet' that it holds cannot be read in {landing.folder} any "
         f"more, and those rows would be gone; new data still flows: put back what is missing, or declare "
@@ -113,7 +113,7 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
     run_once(files)
     assert held(files) == [1, 2, 3], "new data still flows"
     allowed = replace(files, reset_allowed=True)
-    assert "will be gone" in "\n".join(rehearsal(allowed, tables, Slice()))
+    assert "will be gone" in "\n".join(preview(allowed, tables, Slice()))
     Backfills(spark, (allowed,)).run(allowed, as_a_whole=True)
     assert held(files) == [2, 3]
     verify.verify(allowed)
@@ -159,7 +159,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
         write=replace(gold.write, keys=("minute", "is_even")),
     )
     for table, error in ((today, "SCHEMA_CHANGED"), (by_kind, "CHECKPOINT_OF_ANOTHER_DEFINITION")):
-        with pytest.raises(Broken, match="--full") as refused:
+        with pytest.raises(FlowBroken, match="--full") as refused:
             run_once(table)
         assert refused.value.error == error
     Backfills(spark, (today, by_kind)).run(today, as_a_whole=True)
@@ -177,7 +177,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
         assert leaves_nothing_behind(table)
 
 
-@is_long
+@only_in_full_runs
 def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_columns_away(
     files, name, landing, run_once, spark
 ):
@@ -213,7 +213,7 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, reader, landing, run_once, spark):
     landing.drop("a.parquet", numbers(1))
     run_once(files, reader)
@@ -223,14 +223,14 @@ def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, 
     landing.drop("b.parquet", numbers(2))
     run_once(files, reader)
     assert (held(files), held(reader)) == ([2, 10], [1, 2])
-    [found] = [one for one in stale_tables.every(made.engine) if one.table == reader.name]
+    [found] = [one for one in stale_tables.list_all(made.engine) if one.table == reader.name]
     assert f"{files.name} was made again alone: backfill {reader.name}" in found.why
     made.run(reader, as_a_whole=True)
     assert held(reader) == [2, 10]
-    assert [one for one in stale_tables.every(made.engine) if one.table == reader.name] == []
+    assert [one for one in stale_tables.list_all(made.engine) if one.table == reader.name] == []
 
 
-@is_long
+@only_in_full_runs
 def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, monkeypatch):
     landing.drop("a.parquet", numbers(1))
     run_once(files)
@@ -288,7 +288,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
     return at
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("point", POINTS)
 def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_the_next_try(
     files, reader, landing, run_once, spark, kill, monkeypatch, point
@@ -319,7 +319,7 @@ def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_t
     assert all(one.phase == "done" and not one.readers for one in left)
 
 
-@is_long
+@only_in_full_runs
 def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
     files, reader, landing, run_once, spark, monkeypatch
 ):
@@ -336,13 +336,13 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
             made.run(files, as_a_whole=True)
         landing.drop(f"after{point}.parquet", numbers(2))
         run_once(files, reader)
-        assert position.of(files.flow).generation == 1
+        assert position.position_of(files.flow).generation == 1
     assert held(files) == held(reader) == [1, 2, 2]
     for table in (files, reader):
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_a_range_that_is_made_again_lets_the_flow_of_a_dead_refresh_go_on(
     silver, name, append, run_once, spark, kill, monkeypatch
 ):

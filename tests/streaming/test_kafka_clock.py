@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from include.errors import Unreachable
 from include.local import broker as local_broker
 from include.readers import kafka_broker, kafka_retention
-from include.readers.kafka_retention import Lost
+from include.readers.kafka_retention import LostOffsets
 from tests.conftest import free_port
 from tests.support import topic as topics
 from tests.support.waiting import wait_until
@@ -46,11 +46,11 @@ class Topic(topics.Topic):
         assert refused == []
         return self
 
-    def clock(self, position: int = 0) -> kafka_retention.Clock:
+    def clock(self, position: int = 0) -> kafka_retention.RetentionClock:
         return kafka_retention.clock(self.servers, self.name, {0: position})[0]
 
-    def lost(self, positions: dict[int, int]) -> list[Lost]:
-        return kafka_retention.lost(self.servers, self.name, positions)
+    def lost(self, positions: dict[int, int]) -> list[LostOffsets]:
+        return kafka_retention.lost_offsets(self.servers, self.name, positions)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable
     )
 
 
-@pytest.mark.parametrize("ask", [kafka_retention.clock, kafka_retention.lost])
+@pytest.mark.parametrize("ask", [kafka_retention.clock, kafka_retention.lost_offsets])
 def test_a_clock_of_a_topic_that_does_not_exist_is_the_same_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable, match="does not exist on"):
         ask(topic.servers, topic.name, {0: 0})
@@ -274,7 +274,7 @@ def test_a_position_that_retention_overtook_is_due_and_names_what_is_lost(topic:
     clock = topic.clock(position=2)
     assert (clock.expires_in_seconds, clock.unread) == (0, 4)
     assert clock.why == "offsets 2 to 5 were deleted before they were read"
-    assert topic.lost({0: 2}) == [Lost(topic.name, 0, 2, 6)]
+    assert topic.lost({0: 2}) == [LostOffsets(topic.name, 0, 2, 6)]
     assert topic.lost({0: 6}) == []
 
 
@@ -283,8 +283,8 @@ def test_a_topic_created_anew_has_lost_what_was_read(topic: Topic):
     topic.delete()
     topic.create(1).send(*[0] * 3)
     assert topic.lost({0: 10, 1: 4}) == [
-        Lost(topic.name, 0, 3, 10, shrank=True),
-        Lost(topic.name, 1, 0, 4, shrank=True),
+        LostOffsets(topic.name, 0, 3, 10, shrank=True),
+        LostOffsets(topic.name, 1, 0, 4, shrank=True),
     ]
     clock = topic.clock(position=10)
     assert (clock.expires_in_seconds, clock.unread) == (None, 0)
@@ -317,8 +317,8 @@ def test_the_soonest_clock_is_the_one_that_runs_out_first(topic: Topic):
     topic.create(4).send(HOUR, partition=1).send(2 * HOUR, partition=2).send(0, partition=3)
     clocks = kafka_retention.clock(topic.servers, topic.name, {})
     assert [clock.partition for clock in clocks] == [0, 1, 2, 3]
-    assert kafka_retention.soonest(clocks) == clocks[2]
-    assert kafka_retention.soonest(clocks[:1]) is None
+    assert kafka_retention.first_to_expire(clocks) == clocks[2]
+    assert kafka_retention.first_to_expire(clocks[:1]) is None
 
 
 def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
@@ -337,7 +337,7 @@ def test_the_broker_keeps_an_unread_record_as_long_as_its_clock_says(hasty):
     assert 0 < clock.expires_in_seconds <= 3
     wait_until(lambda: kafka_broker.begin_offsets(due.servers, due.name) == {0: 3}, 20)
     assert time.monotonic() - asked >= clock.expires_in_seconds
-    assert due.lost({0: 1}) == [Lost(due.name, 0, 1, 3)]
+    assert due.lost({0: 1}) == [LostOffsets(due.name, 0, 1, 3)]
 
 
 def test_the_broker_keeps_an_old_record_behind_a_younger_one_as_the_clock_says(hasty):

@@ -14,9 +14,9 @@ from include.catalog import Catalog
 from include.control.store import database
 from include.control.store.schema import metadata
 from include.engine.preview import preview_report
-from include.engine.preview.preview import Asked, Preview, previews
+from include.engine.preview.preview import Preview, PreviewRequest, previews
 from include.errors import Unreachable, UsageError
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.rules import unique
 from include.settings import settings
 from include.spec import (
@@ -33,8 +33,8 @@ from include.spec import (
     Upsert,
     Watermark,
 )
-from include.validation.delta_sources import resolved
-from tests.support.batches import Batches
+from include.validation.delta_sources import inline_steps
+from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 from tests.support.landing import Landing
 from tests.support.topic import Topic
@@ -61,8 +61,8 @@ def preview(spark):
 
     def run(*tables: Table, rows: int = 100, file: Path | None = None, flow: str | None = None) -> Preview:
         before = left_behind()
-        made = Catalog(*resolved({table.name: table for table in tables}))
-        [found] = previews(Asked(spark, made, rows, file, flow), tables[-1].name)
+        made = Catalog(*inline_steps({table.name: table for table in tables}))
+        [found] = previews(PreviewRequest(spark, made, rows, file, flow), tables[-1].name)
         assert left_behind() == before
         return found
 
@@ -107,7 +107,7 @@ def arrive(append, name):
 
 
 def test_rows_are_previewed_as_their_flow_then_writes_them(preview, spark, tmp_path, arrive, bronze, silver, stored):
-    batches = Batches(spark, tmp_path, RAW)
+    batches = BatchWriter(spark, tmp_path, RAW)
     values = (reading(1, 60), reading(1, 61), reading(2, 0), reading(3, 250), reading(4, "many"), "garbage")
     arrive(0, *values)
     found = preview(bronze, silver)
@@ -144,7 +144,7 @@ def test_only_the_newest_files_of_a_source_are_opened_and_a_rule_that_fails_show
     preview, arrive, bronze, silver
 ):
     arrive(0, reading(1, 60))
-    [old] = [file.path for file in Log(settings().table_path(bronze.name)).state.live]
+    [old] = [file.path for file in DeltaLog(settings().table_path(bronze.name)).state.live]
     arrive(1, reading(2, 60), reading(3, 300))
     (settings().table_path(bronze.name) / old).unlink()
     strict = replace(silver, expect=(Expect("calm", "bpm < 200", "fail"), unique("device")), write=Append())

@@ -11,7 +11,7 @@ import pytest
 from include.local import environment, java
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 
 READING = {"device_id": "a", "time": "2026-03-01T12:00:00Z", "heart_bpm": 60}
 
@@ -33,7 +33,7 @@ def preview(home: Path):
             "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
         }
     )
-    variables = environment.of_process(environment.write(where, java.home()), java.home())
+    variables = environment.process_environment(environment.write(where, java.home()), java.home())
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
         submit = [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "jobs" / "preview.py")]
@@ -49,7 +49,7 @@ def preview(home: Path):
     return run
 
 
-@is_long
+@only_in_full_runs
 def test_the_job_shows_a_sample_without_a_platform_and_leaves_its_home_as_it_was(preview, home: Path, tmp_path: Path):
     sample = tmp_path / "sample.json"
     sample.write_text("\n".join([json.dumps(READING), json.dumps({**READING, "heart_bpm": "many"}), "garbage"]))

@@ -12,12 +12,12 @@ from include.catalog import Catalog
 from include.engine.jobs import replay as engine_replay
 from include.engine.tables import commit
 from include.errors import FlowFailed, UsageError
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark
-from tests.support.batches import Batches
-from tests.support.flows import is_long, rows_of
+from tests.support.batches import BatchWriter
+from tests.support.flows import only_in_full_runs, rows_of
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -37,8 +37,8 @@ def table(name: str) -> Table:
 
 
 @pytest.fixture
-def batches(spark: SparkSession, tmp_path: Path) -> Batches:
-    return Batches(spark, tmp_path, SCHEMA)
+def batches(spark: SparkSession, tmp_path: Path) -> BatchWriter:
+    return BatchWriter(spark, tmp_path, SCHEMA)
 
 
 def mended(table: Table, condition: str = "bpm < 350") -> Table:
@@ -72,7 +72,7 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 5, 6], [2, 3])
 
 
-@is_long
+@only_in_full_runs
 def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, batches, replay, spark):
     batches.write(table, FIRST)
     path = settings().table_path(table.quarantine)
@@ -83,7 +83,7 @@ def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, bat
     assert (row["device"], row["time"], row["bpm"]) == ("b", at(2), 77)
 
 
-@is_long
+@only_in_full_runs
 def test_only_rows_that_broke_a_named_rule_are_looked_at(table, batches, replay, spark):
     batches.write(table, FIRST)
     spark.sql(f"UPDATE delta.`{settings().table_path(table.quarantine)}` SET bpm = 70, device = 'z'")
@@ -118,7 +118,13 @@ def killed(step: str, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param("begun", marks=is_long), "marked", "appended", pytest.param("deleted", marks=is_long)]
+    "step",
+    [
+        pytest.param("begun", marks=only_in_full_runs),
+        "marked",
+        "appended",
+        pytest.param("deleted", marks=only_in_full_runs),
+    ],
 )
 def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, replay, monkeypatch, step: str):
     batches.write(table, FIRST)
@@ -155,7 +161,7 @@ def test_a_row_of_a_batch_that_is_begun_and_not_written_is_left_to_its_flow(tabl
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 5, 6], [])
 
 
-@is_long
+@only_in_full_runs
 def test_rows_of_the_first_batch_are_left_to_it_too(table, batches, replay, monkeypatch):
     monkeypatch.setattr(commit, "commit", lambda *arguments, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -164,7 +170,7 @@ def test_rows_of_the_first_batch_are_left_to_it_too(table, batches, replay, monk
     assert (places(table.name), places(table.quarantine)) == ([], [1, 2, 3, 4])
 
 
-@is_long
+@only_in_full_runs
 def test_of_equal_mended_rows_a_unique_rule_lets_one_in(table, batches, replay):
     once = replace(table, write=Append(first_by=("place",)), expect=(table.expect[0], unique("device")))
     batches.write(once, [("a", at(0), 300, 0), ("a", at(1), 310, 1), ("b", at(2), 60, 2), ("b", at(3), 300, 3)])
@@ -182,7 +188,7 @@ def test_a_replayed_row_that_is_late_downstream_is_named_there_and_let_in_by_nam
         write=Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=30)),
         expect=(Expect("known", "place < 100"),),
     )
-    downstream = Batches(spark, batches.home / "below", SCHEMA)
+    downstream = BatchWriter(spark, batches.home / "below", SCHEMA)
     downstream.home.mkdir()
     batches.write(table, [("a", at(0), 300, 0), ("b", at(0), 300, 1), ("c", at(90), 60, 2), ("d", at(0), 60, 3)])
     downstream.write(below, [("c", at(90), 60, 2), ("d", at(0), 60, 3)])
@@ -201,13 +207,13 @@ def test_a_replayed_row_that_is_late_downstream_is_named_there_and_let_in_by_nam
     assert (places(below.name), places(below.quarantine)) == ([0, 1, 2, 3, 5], [6])
 
 
-@is_long
+@only_in_full_runs
 def test_every_commit_of_a_replay_says_so(table, batches, replay):
     batches.write(table, FIRST)
     done = replay(mended(table))
     before = done.before.version
     for name in (table.name, table.quarantine):
-        log = Log(settings().table_path(name))
+        log = DeltaLog(settings().table_path(name))
         versions = [one for one in log.versions if name != table.name or one > before]
         stamps = [log.commit(one).metadata for one in versions if "window" in log.commit(one).metadata]
         assert {(one["window"], one["replay"]) for one in stamps} == {(done.number, 1)}
@@ -217,10 +223,10 @@ def test_every_commit_of_a_replay_says_so(table, batches, replay):
 def test_a_dry_run_counts_and_touches_nothing(table, batches, spark, monkeypatch, capsys):
     batches.write(table, FIRST)
     monkeypatch.setattr(engine_replay, "open_session", lambda name, tables: spark)
-    before = [Log(settings().table_path(name)).newest for name in (table.name, table.quarantine)]
+    before = [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)]
     engine_replay.run(mended(table), Catalog({table.name: table}), [], dry_run=True)
     assert "2 rows are good by today's rules, 2 are still bad" in capsys.readouterr().out
-    assert [Log(settings().table_path(name)).newest for name in (table.name, table.quarantine)] == before
+    assert [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)] == before
 
 
 def test_a_table_without_a_quarantine_cannot_be_replayed(table):

@@ -13,15 +13,15 @@ from include.control.jobs import rewinds, stale_tables
 from include.control.supervision import supervision
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import rewind as engine_rewind
-from include.errors import Broken, UsageError
+from include.errors import FlowBroken, UsageError
 from include.ledger import verify
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.recovery import giving_up
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
 from tests.support.backfills import Backfills, Killed
-from tests.support.flows import is_long, rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.rewinds import Rewinds, moment_of
 
 SOURCE = "number INT, place BIGINT"
@@ -139,14 +139,14 @@ PHASES = {
     "nothing is put back yet": ("_in_window", 0),
     "the source is put back": ("_in_window", 1),
     "all is put back": ("_begin_generations", 0),
-    "one flow has its new generation": ("checkpoint.renew", 1),
+    "one flow has its new generation": ("checkpoint.begin_next_generation", 1),
     "its views are to be refreshed": ("_refresh", 0),
     "it is to end": ("rewinds.finish", 0),
 }
 
 
 @pytest.mark.parametrize(
-    "phase", [one if one == "the source is put back" else pytest.param(one, marks=is_long) for one in PHASES]
+    "phase", [one if one == "the source is put back" else pytest.param(one, marks=only_in_full_runs) for one in PHASES]
 )
 def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_writes(
     silver, gold, view, bring, run_once, spark, monkeypatch, phase
@@ -163,14 +163,14 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
-    [left] = rewinds.begun(house.engine, [gold.name])
+    [left] = rewinds.unfinished(house.engine, [gold.name])
     # The next try dies there, too.
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, 0))
         house.end(left.number)
-    wanted, decision = supervision.show(house.engine, "nobody's", [silver.flow])[silver.flow]
+    wanted, decision = supervision.preview(house.engine, "nobody's", [silver.flow])[silver.flow]
     assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
-    with pytest.raises(Broken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
+    with pytest.raises(FlowBroken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
         run_once(gold)
     with pytest.raises(UsageError, match="has begun and is not done"):
         engine_rewind.run(gold, house.tables, moment, "a test", "", dry_run=False)
@@ -204,10 +204,10 @@ def dies_at(where: str, times: int) -> Callable:
 
 def refresh(house: Rewinds, view: Table) -> None:
     with house.worker() as own:
-        engine_refresh.do(own, engine_refresh.Run.begin(f"run {uuid.uuid4()}", [view]))
+        engine_refresh.refresh_remaining(own, engine_refresh.RefreshRun.begin(f"run {uuid.uuid4()}", [view]))
 
 
-@is_long
+@only_in_full_runs
 @pytest.mark.parametrize("phase", ["the source is put back", "all is put back", "one flow has its new generation"])
 def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_ends_it(
     silver, gold, copy, bring, run_once, spark, monkeypatch, phase
@@ -222,7 +222,7 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
         house.run(silver, moment)
-    [left] = rewinds.begun(house.engine, [gold.name])
+    [left] = rewinds.unfinished(house.engine, [gold.name])
     found = giving_up.plan(house.engine, house.tables, f"rewind {left.number}")
     giving_up.carry_out(house.engine, house.tables, f"rewind {left.number}", found.lines, "a test", "no way")
     bring(62)
@@ -232,16 +232,16 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     if phase == "the source is put back":
         # They hold what was undone above them, and must not read it twice.
         for reader in (gold, copy):
-            with pytest.raises(Broken):
+            with pytest.raises(FlowBroken):
                 run_once(reader)
         assert held(copy) == [(0, 1), (1, 61), (2, 7)]
-        assert {one.table for one in stale_tables.every(house.engine)} == {gold.name, copy.name}
+        assert {one.table for one in stale_tables.list_all(house.engine)} == {gold.name, copy.name}
         house.run(silver, moment)
         run_once(silver)
     run_once(gold, copy)
     assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
-    assert stale_tables.every(house.engine) == []
+    assert stale_tables.list_all(house.engine) == []
     for table in (silver, gold, copy):
         verify.verify(table)
 
@@ -272,7 +272,7 @@ def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, g
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_rows_that_a_replay_put_back_are_in_the_quarantine_again(silver, bring, run_once, spark, replay):
     bring(1, 2000)
     run_once(silver)
@@ -294,7 +294,7 @@ def test_rows_that_a_replay_put_back_are_in_the_quarantine_again(silver, bring, 
     verify.verify(mended)
 
 
-@is_long
+@only_in_full_runs
 def test_a_flow_that_a_person_had_stopped_stays_stopped(silver, gold, bring, run_once, spark):
     house = Rewinds(spark, silver, gold)
     bring(1)
@@ -317,14 +317,14 @@ def test_a_rewind_that_is_refused_touches_nothing(silver, bring, run_once, spark
     run_once(silver)
     path = settings().table_path(f"bronze.{name}")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE number = 1")
-    before = Log(settings().table_path(silver.name)).newest
+    before = DeltaLog(settings().table_path(silver.name)).newest
     with pytest.raises(UsageError, match="has replaced what would be read again"):
         house.run(silver, moment)
-    assert Log(settings().table_path(silver.name)).newest == before
-    assert rewinds.begun(house.engine, [silver.name]) == []
+    assert DeltaLog(settings().table_path(silver.name)).newest == before
+    assert rewinds.unfinished(house.engine, [silver.name]) == []
 
 
-@is_long
+@only_in_full_runs
 def test_what_vacuum_has_deleted_is_named_and_refused(silver, gold, bring, run_once, spark):
     house = Rewinds(spark, silver, gold)
     bring(1)
@@ -343,12 +343,12 @@ def test_what_vacuum_has_deleted_is_named_and_refused(silver, gold, bring, run_o
 
 def delete_what_was_removed(table: str) -> None:
     """As VACUUM does once its retention is over."""
-    log = Log(settings().table_path(table))
+    log = DeltaLog(settings().table_path(table))
     for one in log.state.tombstones:
         (log.table / one.path).unlink()
 
 
-@is_long
+@only_in_full_runs
 def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spark):
     house = Rewinds(spark, silver, gold)
     bring(1)
@@ -374,7 +374,7 @@ def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spa
     assert totals(gold) == {0: (1, 1)}
 
 
-@is_long
+@only_in_full_runs
 def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, bring, run_once, spark):
     silver = replace(silver, time_column="time")
     tables = (silver, gold, copy)
@@ -391,12 +391,14 @@ def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, brin
     run_once(*tables)
     assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 2)]
     assert totals(gold) == {0: (3, 2), 1: (61, 1)}
-    assert [one for one in stale_tables.every(house.engine) if one.table in (silver.name, gold.name, copy.name)] == []
+    assert [
+        one for one in stale_tables.list_all(house.engine) if one.table in (silver.name, gold.name, copy.name)
+    ] == []
     for table in tables:
         verify.verify(table)
 
 
-@is_long
+@only_in_full_runs
 def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once, spark):
     silver = replace(silver, write=Append(unique=("place",), watermark=Watermark("time", minutes=1)))
     bring(100)
@@ -414,7 +416,7 @@ def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once
     verify.verify(silver)
 
 
-@is_long
+@only_in_full_runs
 def test_without_anything_to_undo_nothing_is_done(silver, bring, run_once, spark):
     bring(1)
     run_once(silver)

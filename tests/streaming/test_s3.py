@@ -14,7 +14,7 @@ from include.engine.batch import read
 from include.errors import Unreachable, UsageError
 from include.monitoring import status
 from tests.conftest import S3_PORT
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 from tests.support.landing import Landing
 
 BUCKET = "landing-of-tests"
@@ -75,7 +75,7 @@ def test_each_object_is_read_once_also_late_ones_and_oddly_named_ones(landing, r
     assert status.lag(table) == "0 files"
 
 
-@is_long
+@only_in_full_runs
 def test_hundreds_of_objects_at_once_are_read_once_each(landing, run_once):
     for number in range(300):
         landing.put(f"{number}.json", f'{{"a": {number}}}\n')
@@ -83,7 +83,7 @@ def test_hundreds_of_objects_at_once_are_read_once_each(landing, run_once):
     assert landing.rows() == {f"{number}.json": [{"a": str(number)}] for number in range(300)}
 
 
-@is_long
+@only_in_full_runs
 def test_an_object_that_is_cut_off_is_named_and_stops_no_other(landing, run_once):
     good = as_parquet(a=[1, 2])
     landing.put("good.parquet", good)

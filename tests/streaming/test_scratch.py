@@ -14,5 +14,5 @@ def test_a_session_keeps_its_scratch_in_a_folder_that_names_its_process(spark):
     (folder,) = folders
     assert folder.parent == settings().temporary
     assert Process.from_json((folder / OWNER).read_text()).is_alive
-    assert not process.is_scratch_of_dead(folder)
+    assert not process.is_leftover(folder)
     assert folder in Path(spark.sparkContext._temp_dir).parents

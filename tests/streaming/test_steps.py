@@ -4,10 +4,10 @@ import threading
 from collections import Counter
 
 from include.catalog import Catalog
-from include.engine.batch.transform import transformed
+from include.engine.batch.transform import apply
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
-from include.validation.delta_sources import resolved
+from include.validation.delta_sources import inline_steps
 from tests.support.flows import rows_of
 
 READING = "device STRING, time TIMESTAMP, bpm INT"
@@ -26,7 +26,7 @@ def arrive(spark, name: str, *rows: tuple) -> None:
 
 
 def catalog_of(*tables: Table) -> Catalog:
-    return Catalog(*resolved({one.name: one for one in tables}))
+    return Catalog(*inline_steps({one.name: one for one in tables}))
 
 
 def doubled(rows):
@@ -97,7 +97,7 @@ def test_queries_that_run_at_once_in_one_process_see_their_own_source(spark):
     def run(number: int) -> None:
         session = spark.newSession()
         rows = session.range(number, number + 1)
-        made = [transformed(rows, "SELECT id * 10 AS id FROM source").collect()[0].id for _ in range(10)]
+        made = [apply(rows, "SELECT id * 10 AS id FROM source").collect()[0].id for _ in range(10)]
         found[number] = {*made, len(session.catalog.listTables())}
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]

@@ -9,12 +9,12 @@ from confluent_kafka import Producer
 
 from include.engine.batch import read
 from include.engine.fast_path import data_file, path, topic_reader
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.ledger import verify
 from include.readers import kafka_broker
-from include.readers.delta_log import Log
-from include.readers.offset_ranges import Range
+from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.flows import rows_of
@@ -39,12 +39,12 @@ def bronze(name: str, topic: Topic) -> Table:
     return Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name))
 
 
-def whole(topic: Topic) -> list[Range]:
+def whole(topic: Topic) -> list[OffsetRange]:
     offsets = kafka_broker.offsets(topic.servers, topic.name)
-    return [Range(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
+    return [OffsetRange(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
 
 
-def values(reader: TopicReader, ranges: list[Range]) -> list[bytes | None]:
+def values(reader: TopicReader, ranges: list[OffsetRange]) -> list[bytes | None]:
     return [value for part in reader.read(ranges) for value in part["value"].to_pylist()]
 
 
@@ -80,23 +80,27 @@ def test_offsets_that_hold_no_record_are_stepped_over_also_the_last_ones(topic, 
     assert everything.after == 10
     assert values(reader, [everything]) == [b"3", b"4"]
     # All of it was rolled back.
-    assert values(reader, [Range(topic.name, 0, 0, 2)]) == []
+    assert values(reader, [OffsetRange(topic.name, 0, 0, 2)]) == []
 
 
 def test_only_the_records_of_the_batch_are_read_though_the_topic_goes_on(topic, reader):
     topic.create(2).send(*range(20))
-    assert sorted(values(reader, [Range(topic.name, 0, 2, 4), Range(topic.name, 1, 9, 10)])) == [b"19", b"4", b"6"]
+    assert sorted(values(reader, [OffsetRange(topic.name, 0, 2, 4), OffsetRange(topic.name, 1, 9, 10)])) == [
+        b"19",
+        b"4",
+        b"6",
+    ]
     # The same connection reads the next batch, of another partition, and one from before.
-    assert values(reader, [Range(topic.name, 1, 0, 1)]) == [b"1"]
-    assert values(reader, [Range(topic.name, 0, 0, 1)]) == [b"0"]
+    assert values(reader, [OffsetRange(topic.name, 1, 0, 1)]) == [b"1"]
+    assert values(reader, [OffsetRange(topic.name, 0, 0, 1)]) == [b"0"]
     assert values(reader, []) == []
 
 
 def test_what_the_broker_no_longer_holds_is_refused(topic, reader):
     topic.create().send(1, 2, 3).delete_before(2)
-    with pytest.raises(Refused, match="Offset out of range"):
-        values(reader, [Range(topic.name, 0, 0, 3)])
-    assert values(reader, [Range(topic.name, 0, 2, 3)]) == [b"3"]
+    with pytest.raises(NotSupported, match="Offset out of range"):
+        values(reader, [OffsetRange(topic.name, 0, 0, 3)])
+    assert values(reader, [OffsetRange(topic.name, 0, 2, 3)]) == [b"3"]
 
 
 def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topic, reader, monkeypatch):
@@ -104,7 +108,7 @@ def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topi
     topic.create().send(1, 2)
     read = []
     with ThreadPoolExecutor() as pool:
-        reading = pool.submit(lambda: read.extend(values(reader, [Range(topic.name, 0, 0, 3)])))
+        reading = pool.submit(lambda: read.extend(values(reader, [OffsetRange(topic.name, 0, 0, 3)])))
         wait_until(lambda: read or reader._most_records > topic_reader.FIRST_RECORDS, 30)
         assert not reading.done()
         topic.send(3)
@@ -114,8 +118,8 @@ def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topi
 
 def test_a_broker_that_is_away_is_refused(monkeypatch):
     monkeypatch.setattr(topic_reader, "SILENT_SECONDS", 1)
-    with pytest.raises(Refused):
-        values(TopicReader("127.0.0.1:1"), [Range("nowhere", 0, 0, 1)])
+    with pytest.raises(NotSupported):
+        values(TopicReader("127.0.0.1:1"), [OffsetRange("nowhere", 0, 0, 1)])
 
 
 def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
@@ -128,7 +132,7 @@ def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
     send_awkward()
     topic.send(*range(100))
     run_once(bronze)
-    log = Log(settings().table_path(bronze.name))
+    log = DeltaLog(settings().table_path(bronze.name))
     assert [commit.metadata["fast_path"] for commit in log.commits() if "batch" in (commit.metadata or {})] == [True]
     (file,) = log.state.live
     assert file.rows == 115
@@ -138,7 +142,7 @@ def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
 
 def test_what_the_reader_refuses_is_written_by_spark(run_once, bronze, topic, monkeypatch, capsys):
     def refuse(self, ranges):
-        raise Refused("for a test")
+        raise NotSupported("for a test")
         yield
 
     topic.create(2).send(1, 2, 3)

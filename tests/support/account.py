@@ -14,11 +14,11 @@ from include.spec import Delta, Table
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 # Time at which batch 0 was planned, in milliseconds since 1970.
-BEGAN = 1_795_000_000_000
+BEGAN_MS = 1_795_000_000_000
 
 
 @dataclass
-class Stored:
+class StoredTable:
     """A table with a flow. source: identity of the source in the commit metadata. generation: of the checkpoint."""
 
     table: Table
@@ -42,7 +42,7 @@ class Stored:
         self.write("metadata", json.dumps({"id": "7fd1aba9"}))
         owner = {"flow": self.table.flow, "source": self.source, "write": {"mode": "Append"}, "definitions": []}
         self.write("owner.json", json.dumps({**owner, "first": int(self.generation > 1), "after": None}))
-        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": BEGAN + batch * 1_000, "conf": SETTINGS}
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": BEGAN_MS + batch * 1_000, "conf": SETTINGS}
         self.write(f"offsets/{batch}", f"v1\n{json.dumps(metadata)}\n{json.dumps(end)}")
 
     def commit(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, row_counts: dict | None = None) -> None:

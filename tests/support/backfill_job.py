@@ -14,7 +14,7 @@ def main() -> None:
     name, topic, table_name, begin, end = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
     table = tables.table(table_name)
-    backfill.run(table, tables, slices.of(table, begin, end), "a test", dry_run=False)
+    backfill.run(table, tables, slices.parse_slice(table, begin, end), "a test", dry_run=False)
 
 
 if __name__ == "__main__":

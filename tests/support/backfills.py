@@ -47,7 +47,9 @@ class Backfills:
         times = [
             None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat() for seconds in (begin, end)
         ]
-        requested = backfills.begin(self.engine, table.name, slices.of(table, *times, as_a_whole=as_a_whole), "a test")
+        requested = backfills.begin(
+            self.engine, table.name, slices.parse_slice(table, *times, as_a_whole=as_a_whole), "a test"
+        )
         lease_renewer = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
         lease_renewer.start()
         try:

@@ -19,7 +19,7 @@ from include.spec import Table
 
 
 @dataclass
-class Batches:
+class BatchWriter:
     """schema: DDL of the source rows. life: the context of a running driver; None: each batch starts a new driver."""
 
     spark: SparkSession

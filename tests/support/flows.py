@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 FULL = os.environ.get("SLUICE_FAULTS") == "full"
 # In short runs, slow flows leave CPU time to the killed jobs, which have a lower priority.
 PACE_SECONDS = 0.1 if FULL else 8.0
-is_long = only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
+only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
 
 
 def numbers(rows, *others: str):
@@ -169,7 +169,7 @@ class Driver:
         self.thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
-        self.keeper.take([lease.of_driver(self.name)])
+        self.keeper.take([lease.driver_lease(self.name)])
         self.keeper.start()
         orders.begin(self.engine, list(self.tables), by_hand=not self.is_supervised)
         self.thread.start()

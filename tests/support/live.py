@@ -52,7 +52,7 @@ class Live(Pipeline):
             }
         )
         java_home = java.home()
-        variables = environment.of_process(environment.write(config, java_home), java_home)
+        variables = environment.process_environment(environment.write(config, java_home), java_home)
         return cls(home, {**variables, **SHORT_LIVED, "SLUICE_EVENTS_PER_SECOND": "50"}, config.kafka)
 
     @property
@@ -98,7 +98,7 @@ class Live(Pipeline):
 
     def driver(self) -> Holder | None:
         """The holder of the supervised driver's lease, unless it is dead."""
-        holder = self.holders().get(lease.of_driver(DRIVER))
+        holder = self.holders().get(lease.driver_lease(DRIVER))
         return holder if holder and not holder.is_known_dead else None
 
     def epoch(self, flow: str) -> int:
@@ -138,9 +138,9 @@ class Live(Pipeline):
 
     def wait_for_pulse(self, timeout_seconds: float = 240) -> None:
         """Wait until the supervisor has completed another run."""
-        age_seconds = supervision.pulse_seconds_ago(self.control)
+        age_seconds = supervision.heartbeat_seconds_ago(self.control)
         assert age_seconds is not None
-        wait_until(lambda: (supervision.pulse_seconds_ago(self.control) or 0) < age_seconds, timeout_seconds)
+        wait_until(lambda: (supervision.heartbeat_seconds_ago(self.control) or 0) < age_seconds, timeout_seconds)
 
     def order(self, action: str, **target: str) -> None:
         """Trigger `control.stream` as the on-call engineer does, and wait until the command was executed."""

@@ -82,7 +82,7 @@ class OnCall:
             return json.load(answer)
 
 
-def copied(database: Path, copy: Path) -> Path:
+def copy_database(database: Path, copy: Path) -> Path:
     """Copy a SQLite database that other processes may have open."""
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
@@ -96,9 +96,9 @@ def on_call(config: Settings, database: Path) -> Iterator[OnCall]:
     database: an Airflow database with parsed DAGs. It is copied, because a new one takes two starts of Airflow.
     """
     platform, java_home = Platform(config.home), java.home()
-    variables = environment.of_process(environment.write(config, java_home), java_home)
+    variables = environment.process_environment(environment.write(config, java_home), java_home)
     engineer = OnCall(Airflow(config, platform, variables))
-    copy = copied(database, config.home / "airflow" / "airflow.db")
+    copy = copy_database(database, config.home / "airflow" / "airflow.db")
     with closing(sqlite3.connect(copy)) as connection, connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("UPDATE dag SET is_paused = TRUE WHERE dag_id = ?", (SUPERVISOR,))

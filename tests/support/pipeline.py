@@ -239,7 +239,7 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
         }
     )
     java_home = java.home()
-    variables = environment.of_process(environment.write(config, java_home), java_home)
+    variables = environment.process_environment(environment.write(config, java_home), java_home)
     instance = Pipeline(home, {**variables, **SHORT_LIVED}, address)
     only_trackers(instance.control)
     return instance

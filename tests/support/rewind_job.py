@@ -16,7 +16,7 @@ def main() -> None:
     name, topic, moment = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
     silver = tables.table(f"silver.{name}")
-    unfinished = rewinds.begun(database.connect(settings().control_url), [silver.name])
+    unfinished = rewinds.unfinished(database.connect(settings().control_url), [silver.name])
     if unfinished:
         rewind.resume(unfinished[0].number, tables)
     else:

@@ -17,7 +17,7 @@ from include.engine.jobs import rewind
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
@@ -62,6 +62,6 @@ class Rewinds:
 
 def moment_of(table: Table, version: int | None = None) -> str:
     """The commit time of this version, or of the newest, in ISO 8601."""
-    log = Log(settings().table_path(table.name))
+    log = DeltaLog(settings().table_path(table.name))
     seconds = log.commit(log.newest if version is None else version).timestamp
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

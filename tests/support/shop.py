@@ -31,7 +31,7 @@ TABLE = Table(
 """
 
 
-class Shop:
+class TableProject:
     """The table files of the project. `include.catalog` reads only these."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -42,7 +42,7 @@ class Shop:
             (self._root / layer / "__init__.py").touch()
         (self._root / "__init__.py").touch()
         monkeypatch.syspath_prepend(root)
-        monkeypatch.setattr(catalog, "declared_in", lambda: (package,))
+        monkeypatch.setattr(catalog, "table_packages", lambda: (package,))
         # Changes within a second would not invalidate a cached bytecode file.
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
 

@@ -14,7 +14,7 @@ def wait_until(
         time.sleep(0.2)
 
 
-def let_pass(seconds: float) -> None:
+def sleep_through(seconds: float) -> None:
     """Sleep for the duration of a fault, or until its random start.
 
     For anything that a test can observe, use `wait_until`.

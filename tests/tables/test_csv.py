@@ -35,7 +35,7 @@ def test_every_cell_of_every_file_arrives(spark, landing, sheets, quoting, is_ma
         content = text.getvalue().encode("utf-8-sig" if is_marked else "utf-8")
         paths.append(str(landing.drop(f"{number}.csv", content)))
     table = landing.table(schema="a STRING, b STRING, c STRING", new_columns="fail")
-    read = batch_of_files.read(spark, table, file_headers.heads(table, paths)).collect()
+    read = batch_of_files.read(spark, table, file_headers.read_headers(table, paths)).collect()
     found = {(row["_filename"], row["_index"]): (row["a"], row["b"], row["c"]) for row in read}
     assert len(read) == sum(map(len, sheets))
     kept = (lambda cell: cell) if quoting == csv.QUOTE_ALL else (lambda cell: cell or None)

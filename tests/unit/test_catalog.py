@@ -139,7 +139,7 @@ def test_a_quarantine_is_named_after_its_table():
 def test_two_files_that_sql_takes_for_one_table_are_refused(other: TableFile, sentence: str):
     file = TableFile("here", "silver/Flights.py")
     with pytest.raises(DeclarationError) as refusal:
-        table_files.declared(file, [file, other])
+        table_files.import_table(file, [file, other])
     assert str(refusal.value) == sentence
 
 
@@ -147,12 +147,12 @@ def test_right_tables_are_told_from_wrong_ones_and_from_those_that_read_wrong_on
     right, found = catalog.examine("tests.mistakes.several_files_are_wrong")
     assert list(right.tables) == ["bronze.events", "silver.right"]
     assert set(found.broken) == {"silver.others", "silver.readings"}
-    assert found.unjudged == {"gold.waiting": "silver.readings", "gold.below": "gold.waiting"}
+    assert found.unchecked == {"gold.waiting": "silver.readings", "gold.below": "gold.waiting"}
 
 
 def test_a_check_that_fails_itself_is_a_sentence_about_the_file():
     found = Examination()
-    with found.noting("silver.a", "include/tables/silver/a.py"):
+    with found.collect_mistakes("silver.a", "include/tables/silver/a.py"):
         raise AttributeError("no such thing")
     assert found.sentences == [
         "include/tables/silver/a.py: no check understands its values (AttributeError: no such thing): see "

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
-from include.settings import HALT_SECONDS, LEASE_LOOK, LEASE_MARGIN, ROOT, from_environment
+from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment
 
 
 def test_without_any_variable_everything_lies_below_var():
@@ -73,7 +73,7 @@ def test_a_lease_that_is_over_before_its_driver_has_ended_itself_is_refused(valu
 
 def test_the_shortest_lease_leaves_its_driver_the_time_to_end_itself():
     shortest = from_environment({"SLUICE_LEASE_SECONDS": "7"}).lease_seconds
-    assert shortest * (LEASE_MARGIN - LEASE_LOOK) >= HALT_SECONDS
+    assert shortest * (LEASE_MARGIN - LEASE_CHECK_INTERVAL) >= HALT_SECONDS
 
 
 @pytest.mark.parametrize("value", ["http", "-1", "0", "0.5", "8080.7", "70000", "65536", "nan", "inf"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.flows import is_long
+from tests.support.flows import only_in_full_runs
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -33,13 +33,13 @@ def test_make_test_runs_a_short_form_of_each_file_of_faults(file: Path):
 
 
 def test_a_test_whose_only_parameters_are_long_does_not_run_in_make_test():
-    @pytest.mark.parametrize("moment", [pytest.param("late", marks=is_long)])
+    @pytest.mark.parametrize("moment", [pytest.param("late", marks=only_in_full_runs)])
     def only_long(moment): ...
 
-    @is_long
+    @only_in_full_runs
     def long(): ...
 
-    @pytest.mark.parametrize("moment", ["early", pytest.param("late", marks=is_long)])
+    @pytest.mark.parametrize("moment", ["early", pytest.param("late", marks=only_in_full_runs)])
     def short(moment): ...
 
     assert [runs_in_make_test(test) for test in (only_long, long, short)] == [False, False, True]

@@ -15,9 +15,9 @@ def approve(engine: Engine, rewind: Rewind, approver: str) -> None:
     Unreachable.
     """
     with database.transaction(engine) as connection:
-        values = {"job": rewinds.of_job(rewind.number), "who": approver, "at": database.now(connection)}
+        values = {"job": rewinds.lease_name(rewind.number), "who": approver, "at": database.now(connection)}
         connection.execute(database.insert(connection, approvals).values(values).on_conflict_do_nothing())
-        commands.record(
+        commands.audit(
             connection, rewind.who, "rewind", rewind.table, rewind.reason, f"to {rewind.moment}: approved by {approver}"
         )
 
@@ -27,7 +27,7 @@ def require(engine: Engine, rewind: Rewind) -> None:
     if rewind.is_begun:
         return
     with database.reading(engine) as connection:
-        approval = select(approvals.c.who).where(approvals.c.job == rewinds.of_job(rewind.number))
+        approval = select(approvals.c.who).where(approvals.c.job == rewinds.lease_name(rewind.number))
         if connection.execute(approval).first() is None:
             raise UsageError(
                 f"{rewind.table}: rewind {rewind.number} is not begun, as nobody has approved it: approve it in "

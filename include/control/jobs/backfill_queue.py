@@ -22,7 +22,7 @@ TRIES = 2
 
 
 @dataclass(frozen=True)
-class BackfillStatus:
+class RequestStatus:
     """The progress of a backfill or window that a driver was asked for. said: the progress in words. is_done: complete,
     with all tables below it. is_in_hand: a job or driver executes it, or its driver executes another one first.
     failure: why it failed.
@@ -34,17 +34,17 @@ class BackfillStatus:
     failure: str | None = None
 
 
-def ask(engine: Engine, table: str, range_: Slice, requester: str, driver: str) -> int | None:
+def request(engine: Engine, table: str, range_: Slice, requester: str, driver: str) -> int | None:
     """Request a backfill from a driver, and return its number. An equal request that no driver has started is reused.
 
     Returns None, and stores nothing, if the driver is not alive. Raises UsageError if this run's backfill was given up,
     and Unreachable.
     """
     with database.reading(engine) as connection:
-        if lease.of_driver(driver) not in lease.alive(connection):
+        if lease.driver_lease(driver) not in lease.alive(connection):
             return None
         unstarted = _find_unstarted(connection, table, range_)
-    giving_up.require_wanted(engine, table, range_, requester)
+    giving_up.require_not_given_up(engine, table, range_, requester)
     number = unstarted or backfills.begin(engine, table, range_, requester).number
     with database.transaction(engine) as connection:
         values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}
@@ -67,7 +67,7 @@ def _find_unstarted(connection: Connection, table: str, range_: Slice) -> int | 
     return connection.execute(requested.where(is_same_range, requests.c.tries == 0)).scalars().first()
 
 
-def begin(engine: Engine, root: int) -> Backfill | None:
+def claim(engine: Engine, root: int) -> Backfill | None:
     """Count a try, and return the backfill for the driver to execute. Returns None if the request was withdrawn.
 
     Raises FlowFailed if too many drivers have ended during this backfill, and Unreachable.
@@ -86,13 +86,13 @@ def begin(engine: Engine, root: int) -> Backfill | None:
     return backfills.find(engine, root)
 
 
-def end(engine: Engine, root: int) -> None:
+def withdraw(engine: Engine, root: int) -> None:
     """Withdraw the request: the backfill is done, or another process will do it. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(delete(requests).where(requests.c.root == root))
 
 
-def leave(engine: Engine, root: int) -> None:
+def hand_back(engine: Engine, root: int) -> None:
     """Return the request for the next driver, because this one ends before the backfill is done. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(update(requests).where(requests.c.root == root).values(tries=0))
@@ -102,30 +102,30 @@ def fail(engine: Engine, root: int, failure: str) -> None:
     """Withdraw the request. Store the failure unless another job has taken over the backfill. Raises Unreachable."""
     with database.transaction(engine) as connection:
         connection.execute(delete(requests).where(requests.c.root == root))
-        if backfills.of_job(root) not in lease.alive(connection):
+        if backfills.lease_name(root) not in lease.alive(connection):
             is_unfinished = (backfill_table.c.root == root) & backfill_table.c.ended_at.is_(None)
             connection.execute(update(backfill_table).where(is_unfinished).values(failure=failure))
 
 
-def standing(engine: Engine, root: int) -> BackfillStatus:
+def status(engine: Engine, root: int) -> RequestStatus:
     """The status of a requested backfill, for the task that waits for it. Raises Unreachable."""
     # Read requests before backfills: a driver completes its work first and withdraws the request afterwards.
     with database.reading(engine) as connection:
         request = connection.execute(select(requests).where(requests.c.root == root)).one_or_none()
         holders = lease.alive(connection)
         busy_drivers = {
-            row.driver for row in connection.execute(select(requests)) if backfills.of_job(row.root) in holders
+            row.driver for row in connection.execute(select(requests)) if backfills.lease_name(row.root) in holders
         }
-    unfinished = backfills.undone(engine, root)
+    unfinished = backfills.unfinished_of(engine, root)
     if not unfinished:
         is_given_up = backfills.find(engine, root).phase == backfills.GIVEN_UP
         message = "it was given up" if is_given_up else "it is done"
-        return BackfillStatus(message, is_done=not is_given_up, failure=message if is_given_up else None)
+        return RequestStatus(message, is_done=not is_given_up, failure=message if is_given_up else None)
     latest = max(unfinished, key=lambda backfill: backfill.phase_at)
-    if backfills.of_job(root) in holders:
-        return BackfillStatus(f"{latest.table}: {latest.phase}: {latest.said}", is_in_hand=True)
+    if backfills.lease_name(root) in holders:
+        return RequestStatus(f"{latest.table}: {latest.phase}: {latest.said}", is_in_hand=True)
     if request is None:
-        return BackfillStatus("no driver is asked for it", failure=latest.failure)
+        return RequestStatus("no driver is asked for it", failure=latest.failure)
     if request.driver in busy_drivers:
-        return BackfillStatus(f"driver '{request.driver}' does another one first", is_in_hand=True)
-    return BackfillStatus(f"driver '{request.driver}' is asked to do it")
+        return RequestStatus(f"driver '{request.driver}' does another one first", is_in_hand=True)
+    return RequestStatus(f"driver '{request.driver}' is asked to do it")

@@ -14,7 +14,7 @@ from include.control.store.job_schema import backfills, requests
 from include.control.store.schema import resets
 from include.errors import FlowFailed, UsageError
 from include.spec import table_of
-from include.validation.slices import Slice, stored
+from include.validation.slices import Slice, from_stored_texts
 
 PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
 DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up"
@@ -48,7 +48,7 @@ class Backfill:
     alone: bool = False
 
     @property
-    def is_left_behind(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether it is unfinished and no live job or driver executes it."""
         return self.ended_at is None and not self.is_held
 
@@ -61,7 +61,7 @@ class Follower:
     range: Slice | str
 
 
-def of_job(root: int) -> str:
+def lease_name(root: int) -> str:
     """The name of the lease that the backfill's job holds while it is alive."""
     return f"backfill {root}"
 
@@ -93,14 +93,14 @@ def interrupted(engine: Engine, table: str) -> list[Backfill]:
         return [_to_backfill(connection, row) for row in rows]
 
 
-def at_work(connection: Connection) -> list[Backfill]:
+def active(connection: Connection) -> list[Backfill]:
     """The unfinished backfills whose job is alive or that have stopped readers, oldest first."""
     unfinished = select(backfills).where(backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
     candidates = [_to_backfill(connection, row) for row in connection.execute(unfinished).all()]
     return [backfill for backfill in candidates if backfill.is_held or backfill.readers]
 
 
-def undone(engine: Engine, root: int) -> list[Backfill]:
+def unfinished_of(engine: Engine, root: int) -> list[Backfill]:
     """The unfinished backfills of one request. Raises Unreachable."""
     with database.reading(engine) as connection:
         is_unfinished = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
@@ -116,7 +116,7 @@ def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Ba
         return [_to_backfill(connection, row) for row in rows.all()]
 
 
-def say(engine: Engine, number: int, phase: str, message: str) -> None:
+def set_phase(engine: Engine, number: int, phase: str, message: str) -> None:
     """Store the phase and a progress message, and print them. Raises Unreachable."""
     print(f"sluice: backfill {number}: {phase}: {message}", flush=True)
     with database.transaction(engine) as connection:
@@ -141,14 +141,14 @@ def stop_readers(engine: Engine, backfill: Backfill, flows: Collection[str]) -> 
         paused_flows.stop(connection, f"backfill {backfill.number}", flows, backfill.who, reason)
 
 
-def fail(engine: Engine, backfill: Backfill, failure: str) -> None:
+def fail_before_replace(engine: Engine, backfill: Backfill, failure: str) -> None:
     """Store a failure from before the replace, and restore what was wanted of the readers. Raises Unreachable."""
     with database.transaction(engine) as connection:
         paused_flows.resume(connection, f"backfill {backfill.number}", backfill.who)
         _update(connection, backfill.number, failure=failure)
 
 
-def note(engine: Engine, backfill: Backfill, failure: str) -> None:
+def record_failure(engine: Engine, backfill: Backfill, failure: str) -> None:
     """Store a failure from after the replace. The readers stay stopped until a retry succeeds. Raises Unreachable."""
     with database.transaction(engine) as connection:
         _update(connection, backfill.number, failure=failure)
@@ -173,17 +173,17 @@ def finish(
             connection.execute(statement.on_conflict_do_nothing())
         for follower in followers:
             _mark_follower(connection, backfill, follower)
-        stale_tables.end(connection, backfill.table, backfill.range)
-        outdated_rows.end(connection, backfill.table, backfill.range, backfill.planned_at)
+        stale_tables.unmark_range(connection, backfill.table, backfill.range)
+        outdated_rows.unmark_range(connection, backfill.table, backfill.range, backfill.planned_at)
         _close_covered(connection, backfill)
         now = database.now(connection)
         message = f"{before:,} rows before, {after:,} after"
         values = {"version": version, "rows_before": before, "rows_after": after, "phase_at": now, "ended_at": now}
         _update(connection, backfill.number, phase=DONE, said=message, failure=None, **values)
-        commands.record(connection, requester, "backfill", backfill.table, str(backfill.range), message)
+        commands.audit(connection, requester, "backfill", backfill.table, str(backfill.range), message)
 
 
-def forget(connection: Connection, table: str, since: float, reason: str) -> None:
+def close_planned_after(connection: Connection, table: str, since: float, reason: str) -> None:
     """Close the unfinished backfills of a table that were planned after `since`, in seconds since 1970."""
     is_later = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & (backfills.c.planned_at > since)
     values = {"phase": DONE, "said": reason, "failure": None, "ended_at": database.now(connection)}
@@ -193,7 +193,7 @@ def forget(connection: Connection, table: str, since: float, reason: str) -> Non
 def _mark_follower(connection: Connection, backfill: Backfill, follower: Follower) -> None:
     cause = f"{backfill.table} was backfilled {backfill.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):
-        reason, range_ = f"{cause}: {stale_tables.awaits(backfill.root)}", follower.range
+        reason, range_ = f"{cause}: {stale_tables.pending_suffix(backfill.root)}", follower.range
         is_same = (backfills.c.root == backfill.root) & (backfills.c.target == follower.table)
         unfinished = select(backfills.c.number).where(is_same, backfills.c.ended_at.is_(None))
         if connection.execute(unfinished).first() is None:
@@ -238,11 +238,20 @@ def _read(connection: Connection, number: int) -> Backfill:
 
 
 def _to_backfill(connection: Connection, row: Row[Any]) -> Backfill:
-    readers = held_flows.read(row.readers)
+    readers = held_flows.parse(row.readers)
     driver = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
-    is_held = not {of_job(row.root), lease.of_driver(driver or "")}.isdisjoint(lease.alive(connection))
+    is_held = not {lease_name(row.root), lease.driver_lease(driver or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
-        *(row.number, row.root, row.target, stored(row.begins, row.ends), row.key, row.who, row.phase, row.said),
+        *(
+            row.number,
+            row.root,
+            row.target,
+            from_stored_texts(row.begins, row.ends),
+            row.key,
+            row.who,
+            row.phase,
+            row.said,
+        ),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),
         *(row.planned_at, row.phase_at, row.ended_at, is_held),
     )

@@ -21,7 +21,7 @@ BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
-class Halfway:
+class PartialRewind:
     """The state in which a rewind is given up. put_back: the tables it has already restored. anew: the flows that still
     have to begin a new generation after that. stale: by table, why it holds undone rows or lacks rows.
     """
@@ -31,11 +31,11 @@ class Halfway:
     stale: Mapping[str, str] = field(default_factory=dict)
 
 
-def rewind(connection: Connection, job: Rewind, message: str, remains: Halfway) -> None:
+def rewind(connection: Connection, job: Rewind, message: str, remains: PartialRewind) -> None:
     """Give up a rewind. One transaction stores all of it, because no flow may start before its new generation is known:
     on a restored table it would resume where it stopped and leave out the undone rows.
     """
-    rewinds.end(connection, job, rewinds.GIVEN_UP, message)
+    rewinds.close(connection, job, rewinds.GIVEN_UP, message)
     rewinds.undo(connection, job, remains.put_back)
     for table, reason in remains.stale.items():
         stale_tables.mark(connection, table, Slice(), reason)
@@ -50,11 +50,11 @@ def backfill(connection: Connection, job: Backfill, message: str) -> None:
     now = database.now(connection)
     values = {"phase": jobs.GIVEN_UP, "said": message, "failure": None, "phase_at": now, "ended_at": now}
     connection.execute(update(backfills).where(backfills.c.number == job.number).values(values))
-    stale_tables.leave(connection, job.table, job.root)
-    commands.record(connection, job.who, "backfill", job.table, str(job.range), f"{jobs.GIVEN_UP}: {message}")
+    stale_tables.mark_given_up(connection, job.table, job.root)
+    commands.audit(connection, job.who, "backfill", job.table, str(job.range), f"{jobs.GIVEN_UP}: {message}")
 
 
-def require_wanted(engine: Engine, table: str, range_: Slice, requester: str) -> None:
+def require_not_given_up(engine: Engine, table: str, range_: Slice, requester: str) -> None:
     """Raises UsageError if the same run's backfill of this range was given up: a retry must not begin it again."""
     begins, ends = range_.texts
     is_given_up = (backfills.c.target == table) & (backfills.c.who == requester) & (backfills.c.phase == jobs.GIVEN_UP)

@@ -18,14 +18,14 @@ KINDS: dict[str, tuple[Table, Column[str]]] = {
 }
 
 
-def of(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
+def stored_of(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
     """The flows that a job, such as "backfill 3", has stored. The job's row is locked to the end of the transaction."""
     table, column, number = _locate(job)
     stored = select(column).where(table.c.number == number).with_for_update()
-    return read(connection.execute(stored).scalar_one())
+    return parse(connection.execute(stored).scalar_one())
 
 
-def keep(connection: Connection, job: str, remembered: Remembered | None) -> None:
+def store(connection: Connection, job: str, remembered: Remembered | None) -> None:
     """Store the flows of a job. None: it keeps none stopped any more."""
     table, column, number = _locate(job)
     text = None if remembered is None else json.dumps(remembered)
@@ -35,7 +35,7 @@ def keep(connection: Connection, job: str, remembered: Remembered | None) -> Non
 def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
     """By unfinished job, the flows it has stored; the oldest job of each kind first."""
     return {
-        f"{kind} {row.number}": read(row.flows)
+        f"{kind} {row.number}": parse(row.flows)
         for kind, (table, column) in KINDS.items()
         for row in connection.execute(
             select(table.c.number, column.label("flows"))
@@ -45,7 +45,7 @@ def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
     }
 
 
-def still(connection: Connection, flow: str) -> tuple[list[str], tuple[str, str]] | None:
+def holding_jobs(connection: Connection, flow: str) -> tuple[list[str], tuple[str, str]] | None:
     """The jobs that keep a flow stopped, and the state and reason wanted afterwards; None if no job does."""
     stored = {job: flows[flow] for job, flows in by_job(connection).items() if flow in flows}
     return (list(stored), next(iter(stored.values()))) if stored else None
@@ -57,14 +57,14 @@ def rewinds_of(connection: Connection, flows: Collection[str]) -> str:
     return " and ".join(job for job, held in stored if job.startswith("rewind") and not held.keys().isdisjoint(flows))
 
 
-def want(connection: Connection, flow: str, state: str, reason: str) -> None:
+def defer_state(connection: Connection, flow: str, state: str, reason: str) -> None:
     """Store what is wanted of a flow in every job that keeps it stopped. It applies once the last of them ends."""
     for job, flows in by_job(connection).items():
         if flow in flows:
-            keep(connection, job, {**of(connection, job), flow: (state, reason)})
+            store(connection, job, {**stored_of(connection, job), flow: (state, reason)})
 
 
-def read(text: str | None) -> dict[str, tuple[str, str]]:
+def parse(text: str | None) -> dict[str, tuple[str, str]]:
     """Parse the JSON of a job's row. Returns the state and reason by flow."""
     return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
 

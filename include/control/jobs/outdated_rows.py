@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 from include.control.store import database
 from include.control.store.job_schema import outdated
 from include.spec import table_of
-from include.validation.slices import Slice, stored
+from include.validation.slices import Slice, from_stored_texts
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,14 @@ class Outdated:
         return table_of(self.flow)
 
 
-def every(engine: Engine) -> list[Outdated]:
+def list_all(engine: Engine) -> list[Outdated]:
     """The rows outdated by each flow's newest change, which includes earlier ones. Oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(outdated).order_by(outdated.c.number)).all()
-    marks = [Outdated(row.flow, row.generation, row.batch, stored(row.begins, row.ends), row.since) for row in rows]
+    marks = [
+        Outdated(row.flow, row.generation, row.batch, from_stored_texts(row.begins, row.ends), row.since)
+        for row in rows
+    ]
     newest: dict[str, tuple[int, int]] = {}
     for mark in marks:
         newest[mark.flow] = max(newest.get(mark.flow, (0, 0)), (mark.generation, mark.batch))
@@ -45,7 +48,7 @@ def mark(connection: Connection, flow: str, generation: int, batch: int, range_:
     connection.execute(insert(outdated).values(**values, begins=begins, ends=ends, since=database.now(connection)))
 
 
-def take_back(connection: Connection, flow: str, last_commit: tuple[int, int] | None) -> None:
+def unmark_undone(connection: Connection, flow: str, last_commit: tuple[int, int] | None) -> None:
     """Delete the marks of definition changes whose batches no longer exist. last_commit: generation and batch of the
     flow's newest commit. Marks of earlier changes count again.
     """
@@ -57,12 +60,12 @@ def take_back(connection: Connection, flow: str, last_commit: tuple[int, int] | 
     connection.execute(delete(outdated).where(is_undone))
 
 
-def forget(connection: Connection, flow: str) -> bool:
+def keep_rows(connection: Connection, flow: str) -> bool:
     """Delete the marks of a flow whose older rows are to stay as they are. Returns whether there were any."""
     return connection.execute(delete(outdated).where(outdated.c.flow == flow)).rowcount > 0
 
 
-def end(connection: Connection, table: str, recomputed: Slice, asked_at: float) -> None:
+def unmark_range(connection: Connection, table: str, recomputed: Slice, asked_at: float) -> None:
     """Remove a recomputed range from the table's marks; the rest stays outdated.
 
     asked_at: when the backfill was requested, in seconds since 1970. A change after that keeps its marks, because the

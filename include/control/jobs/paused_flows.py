@@ -19,7 +19,7 @@ def stop(connection: Connection, job: str, flows: Iterable[str], requester: str,
     """
     names = list(flows)
     orders.lock(connection, names)
-    stored, held_by_others = held_flows.of(connection, job), _held_by_others(connection, job)
+    stored, held_by_others = held_flows.stored_of(connection, job), _held_by_others(connection, job)
     for flow in names:
         row = connection.execute(select(desired).where(desired.c.flow == flow)).one_or_none()
         state, wanted_reason = (row.state, row.reason) if row else ("running", "")
@@ -27,9 +27,9 @@ def stop(connection: Connection, job: str, flows: Iterable[str], requester: str,
             continue
         is_held_by_other = flow in held_by_others and state == "stopped"
         stored[flow] = held_by_others[flow] if is_held_by_other else (state, wanted_reason)
-        commands.want(connection, flow, "stopped", reason)
-        commands.record(connection, requester, "stop", flow, reason, "stops after the batch in hand")
-    held_flows.keep(connection, job, stored)
+        commands.set_wanted(connection, flow, "stopped", reason)
+        commands.audit(connection, requester, "stop", flow, reason, "stops after the batch in hand")
+    held_flows.store(connection, job, stored)
 
 
 def resume(connection: Connection, job: str, requester: str) -> list[str]:
@@ -40,21 +40,21 @@ def resume(connection: Connection, job: str, requester: str) -> list[str]:
     # Lock the flows before the job's row, in the order of every other writer.
     orders.lock(connection, held_flows.by_job(connection).get(job, {}))
     stored, others, cause = (
-        held_flows.of(connection, job),
+        held_flows.stored_of(connection, job),
         _held_by_others(connection, job),
         f"{job} lets it go on",
     )
     for flow, (state, reason) in stored.items():
         if flow in others:
-            commands.record(
+            commands.audit(
                 connection, requester, "start", flow, cause, "stays stopped: another job is not done with it"
             )
             continue
-        commands.want(connection, flow, state, reason)
+        commands.set_wanted(connection, flow, state, reason)
         commands.clear_failure(connection, flow)
         connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-        commands.record(connection, requester, "start", flow, cause, f"is {state} again")
-    held_flows.keep(connection, job, None)
+        commands.audit(connection, requester, "start", flow, cause, f"is {state} again")
+    held_flows.store(connection, job, None)
     return list(stored)
 
 

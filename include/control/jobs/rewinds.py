@@ -16,7 +16,7 @@ from include.control import commands, lease
 from include.control.jobs import backfills, held_flows, paused_flows, stale_tables
 from include.control.store import database
 from include.control.store.job_schema import rewinds
-from include.errors import Broken, UsageError
+from include.errors import FlowBroken, UsageError
 from include.spec import table_of
 
 PLANNED, STOPPING, RESTORING = "planned", "stopping", "restoring"
@@ -24,7 +24,7 @@ REFRESHING, BEGINNING, DONE, GIVEN_UP = "refreshing", "beginning", "done", "give
 
 
 @dataclass(frozen=True)
-class Part:
+class RestorePoint:
     """The version that one table is restored to. quarantine: the version of its quarantine table; None if it has none.
     at: the commit time of the version, in seconds since 1970. generations: by flow, the newest one at planning time.
     """
@@ -46,7 +46,7 @@ class Rewind:
     number: int
     table: str
     moment: str
-    cut: dict[str, Part]
+    cut: dict[str, RestorePoint]
     views: tuple[str, ...]
     key: str
     who: str
@@ -79,13 +79,19 @@ class Rewind:
         return self.ended_at is None and self.phase != PLANNED
 
 
-def of_job(number: int) -> str:
+def lease_name(number: int) -> str:
     """The name of the lease that the rewind's job holds while it is alive."""
     return f"rewind {number}"
 
 
 def plan(
-    engine: Engine, table: str, moment: str, cut: Mapping[str, Part], views: Iterable[str], requester: str, reason: str
+    engine: Engine,
+    table: str,
+    moment: str,
+    cut: Mapping[str, RestorePoint],
+    views: Iterable[str],
+    requester: str,
+    reason: str,
 ) -> Rewind:
     """Store a new rewind, which begins later. Raises Unreachable."""
     with database.transaction(engine) as connection:
@@ -110,7 +116,7 @@ def get(engine: Engine, number: int) -> Rewind:
         return _read(connection, number)
 
 
-def begun(engine: Engine, tables: Collection[str]) -> list[Rewind]:
+def unfinished(engine: Engine, tables: Collection[str]) -> list[Rewind]:
     """The unfinished rewinds that restore one of these tables. Raises Unreachable."""
     with database.reading(engine) as connection:
         return _begun(connection, tables)
@@ -122,7 +128,7 @@ def _begun(connection: Connection, tables: Collection[str]) -> list[Rewind]:
     return [rewind for row in rows if set(tables) & set((rewind := _to_rewind(connection, row)).cut)]
 
 
-def obstacles(connection: Connection, tables: Collection[str], excluded: int | None = None) -> list[str]:
+def blocking_jobs(connection: Connection, tables: Collection[str], excluded: int | None = None) -> list[str]:
     """The unfinished jobs that block these tables, as sentences with the remedy. excluded: the number of a rewind."""
     others = [job for job in _begun(connection, tables) if job.number != excluded]
     return [
@@ -130,7 +136,7 @@ def obstacles(connection: Connection, tables: Collection[str], excluded: int | N
         *(
             f"{job.table}: backfill {job.number} is in the middle of it: let it end, run it again where it has died, "
             f"or give it up (action give up)"
-            for job in backfills.at_work(connection)
+            for job in backfills.active(connection)
             if not {job.table, *map(table_of, job.readers)}.isdisjoint(tables)
         ),
     ]
@@ -143,14 +149,14 @@ def newest(engine: Engine, limit: int = 20) -> list[Rewind]:
         return [_to_rewind(connection, row) for row in rows]
 
 
-def require_none(engine: Engine, table: str, is_held: Callable[[str], bool]) -> None:
+def require_unblocked(engine: Engine, table: str, is_held: Callable[[str], bool]) -> None:
     """Raises Broken if an unfinished rewind blocks the table, unless `is_held` says that the caller holds its lease."""
-    for rewind in begun(engine, [table]):
-        if not is_held(of_job(rewind.number)):
-            raise Broken(f"{table}: nobody else may write it: {rewind.unfinished}", "REWIND_UNFINISHED")
+    for rewind in unfinished(engine, [table]):
+        if not is_held(lease_name(rewind.number)):
+            raise FlowBroken(f"{table}: nobody else may write it: {rewind.unfinished}", "REWIND_UNFINISHED")
 
 
-def say(engine: Engine, number: int, phase: str, message: str) -> None:
+def set_phase(engine: Engine, number: int, phase: str, message: str) -> None:
     """Store the phase and a progress message, and print them. Raises Unreachable."""
     print(f"sluice: rewind {number}: {phase}: {message}", flush=True)
     with database.transaction(engine) as connection:
@@ -167,25 +173,25 @@ def stop(engine: Engine, rewind: Rewind) -> None:
         # Two jobs that begin at the same moment would not see each other.
         database.serialize(connection, "jobs")
         if _read(connection, rewind.number).phase == PLANNED and (
-            blockers := obstacles(connection, rewind.cut, rewind.number)
+            blockers := blocking_jobs(connection, rewind.cut, rewind.number)
         ):
             raise UsageError(f"{rewind.table}: rewind {rewind.number} is not begun: {'; '.join(blockers)}")
-        paused_flows.stop(connection, of_job(rewind.number), rewind.flows, rewind.who, reason)
+        paused_flows.stop(connection, lease_name(rewind.number), rewind.flows, rewind.who, reason)
         stored = _read(connection, rewind.number)
         phase = STOPPING if stored.phase == PLANNED else stored.phase
         message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
         _update(connection, rewind.number, phase=phase, said=message, failure=None, phase_at=now)
-        commands.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
+        commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
 
 
-def restore(engine: Engine, rewind: Rewind, cut: Mapping[str, Part]) -> None:
+def restore(engine: Engine, rewind: Rewind, cut: Mapping[str, RestorePoint]) -> None:
     """Store what is restored, after the flows have stopped. From now on the rewind can only be completed."""
     with database.transaction(engine) as connection:
         _update(connection, rewind.number, cut=_cut_json(cut))
-    say(engine, rewind.number, RESTORING, f"{len(cut)} tables are put back")
+    set_phase(engine, rewind.number, RESTORING, f"{len(cut)} tables are put back")
 
 
-def note(engine: Engine, rewind: Rewind, failure: str) -> None:
+def record_failure(engine: Engine, rewind: Rewind, failure: str) -> None:
     """Store a failure from after the first RESTORE. The flows stay stopped until a retry completes the rewind."""
     with database.transaction(engine) as connection:
         _update(connection, rewind.number, failure=failure)
@@ -194,33 +200,35 @@ def note(engine: Engine, rewind: Rewind, failure: str) -> None:
 def give_up(engine: Engine, rewind: Rewind, reason: str) -> None:
     """Give up a rewind that has restored nothing. Its flows resume as before."""
     with database.transaction(engine) as connection:
-        end(connection, rewind, GIVEN_UP, reason, reason)
+        close(connection, rewind, GIVEN_UP, reason, reason)
 
 
 def finish(engine: Engine, rewind: Rewind, message: str, failure: str | None = None) -> None:
     """Complete the rewind. Its flows resume in their new generations. failure: the difference the ledger has found."""
     with database.transaction(engine) as connection:
         undo(connection, rewind, rewind.cut)
-        end(connection, rewind, DONE, message, failure)
+        close(connection, rewind, DONE, message, failure)
 
 
 def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
     """Remove what followed from the undone rows of these tables: STALE marks and unfinished backfills since then."""
     for table in tables:
         restored_at = rewind.cut[table].at
-        stale_tables.forget(connection, table, restored_at)
-        backfills.forget(connection, table, restored_at, f"rewind {rewind.number} has undone what it followed")
+        stale_tables.unmark_since(connection, table, restored_at)
+        backfills.close_planned_after(
+            connection, table, restored_at, f"rewind {rewind.number} has undone what it followed"
+        )
 
 
-def end(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
+def close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
     """Close the rewind in this phase, and restore what was wanted of its flows."""
-    paused_flows.resume(connection, of_job(rewind.number), rewind.who)
+    paused_flows.resume(connection, lease_name(rewind.number), rewind.who)
     now = database.now(connection)
     _update(connection, rewind.number, phase=phase, said=message, failure=failure, phase_at=now, ended_at=now)
-    commands.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
+    commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
 
 
-def _cut_json(cut: Mapping[str, Part]) -> str:
+def _cut_json(cut: Mapping[str, RestorePoint]) -> str:
     return json.dumps({name: asdict(part) for name, part in cut.items()})
 
 
@@ -236,9 +244,9 @@ def _read(connection: Connection, number: int) -> Rewind:
 
 
 def _to_rewind(connection: Connection, row: Row[Any]) -> Rewind:
-    cut = {name: Part(**part) for name, part in json.loads(row.cut).items()}
-    stopped = held_flows.read(row.stopped)
-    is_held = of_job(row.number) in lease.alive(connection)
+    cut = {name: RestorePoint(**part) for name, part in json.loads(row.cut).items()}
+    stopped = held_flows.parse(row.stopped)
+    is_held = lease_name(row.number) in lease.alive(connection)
     return Rewind(
         *(row.number, row.target, row.moment, cut, tuple(json.loads(row.views)), row.key, row.who, row.reason),
         *(row.phase, row.said, row.failure, stopped, row.planned_at, row.phase_at, row.ended_at, is_held),

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from include.control.store import database
 from include.control.store.job_schema import stale
-from include.validation.slices import Slice, stored
+from include.validation.slices import Slice, from_stored_texts
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Stale:
     since: float
 
 
-def every(engine: Engine) -> list[Stale]:
+def list_all(engine: Engine) -> list[Stale]:
     """All STALE ranges, oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
         rows = connection.execute(select(stale).order_by(stale.c.number)).all()
-        return [Stale(row.target, stored(row.begins, row.ends), row.why, row.since) for row in rows]
+        return [Stale(row.target, from_stored_texts(row.begins, row.ends), row.why, row.since) for row in rows]
 
 
 def mark(connection: Connection, table: str, range_: Slice, reason: str) -> None:
@@ -33,7 +33,7 @@ def mark(connection: Connection, table: str, range_: Slice, reason: str) -> None
     connection.execute(insert(stale).values(values))
 
 
-def end(connection: Connection, table: str, recomputed: Slice) -> None:
+def unmark_range(connection: Connection, table: str, recomputed: Slice) -> None:
     """Remove the marks inside a range that was recomputed."""
     begins, ends = recomputed.texts
     is_recomputed = stale.c.target == table
@@ -42,19 +42,19 @@ def end(connection: Connection, table: str, recomputed: Slice) -> None:
     connection.execute(delete(stale).where(is_recomputed))
 
 
-def forget(connection: Connection, table: str, since: float) -> None:
+def unmark_since(connection: Connection, table: str, since: float) -> None:
     """Remove the marks since a time, in seconds since 1970, because their cause was undone."""
     connection.execute(delete(stale).where((stale.c.target == table) & (stale.c.since > since)))
 
 
-def awaits(root: int) -> str:
+def pending_suffix(root: int) -> str:
     """The end of the reason while a backfill is still to recompute the table."""
     return f"backfill {root} is to make it again"
 
 
-def leave(connection: Connection, table: str, root: int) -> None:
+def mark_given_up(connection: Connection, table: str, root: int) -> None:
     """Keep the table STALE, and state that this backfill was given up."""
-    awaits_root = (stale.c.target == table) & stale.c.why.endswith(awaits(root))
+    awaits_root = (stale.c.target == table) & stale.c.why.endswith(pending_suffix(root))
     for row in connection.execute(select(stale).where(awaits_root)).all():
-        reason = f"{row.why.removesuffix(awaits(root))}backfill {root} was given up: backfill {table}"
+        reason = f"{row.why.removesuffix(pending_suffix(root))}backfill {root} was given up: backfill {table}"
         connection.execute(update(stale).where(stale.c.number == row.number).values(why=reason))

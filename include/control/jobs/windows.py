@@ -15,7 +15,7 @@ from include.control.store.schema import leases, pauses, windows
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableSize:
     """The size of a table at one version. small_files: the files that compaction would rewrite."""
 
     version: int
@@ -31,7 +31,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Pause:
+class GateWait:
     """How long a flow waited at the gate for a window. beyond_seconds: the part of it outside the open window."""
 
     flow: str
@@ -53,9 +53,9 @@ class Window:
     asked_at: float | None
     opened_at: float | None
     closed_at: float | None
-    before: Shape | None
-    after: Shape | None
-    pauses: tuple[Pause, ...]
+    before: TableSize | None
+    after: TableSize | None
+    pauses: tuple[GateWait, ...]
 
 
 def plan(engine: Engine, table: str, requester: str, reason: str, is_worth_it: bool) -> int:
@@ -72,7 +72,7 @@ def plan(engine: Engine, table: str, requester: str, reason: str, is_worth_it: b
         return int(connection.execute(insert(windows).values(values).returning(windows.c.number)).scalar_one())
 
 
-def ask(engine: Engine, number: int, table: str, epoch: int) -> None:
+def request(engine: Engine, number: int, table: str, epoch: int) -> None:
     """Set the window to asked. Its job holds the table's window lease, and waits until the writers inside have left."""
     with database.transaction(engine) as connection:
         # Only the holder of the lease gets here, so the jobs of earlier windows are dead.
@@ -81,7 +81,7 @@ def ask(engine: Engine, number: int, table: str, epoch: int) -> None:
         _update(connection, number, state="asked", epoch=epoch, asked_at=database.now(connection))
 
 
-def open_(engine: Engine, number: int, before: Shape | None) -> None:
+def open_(engine: Engine, number: int, before: TableSize | None) -> None:
     """Set the window to open: it has the table to itself. before: the table's size; None if it is not stored yet."""
     with database.transaction(engine) as connection:
         values = {"opened_at": database.now(connection), "before": json.dumps(asdict(before)) if before else None}
@@ -94,14 +94,14 @@ def begin_step(engine: Engine, number: int, step: str) -> None:
         _update(connection, number, step=step)
 
 
-def close(engine: Engine, number: int, after: Shape) -> None:
+def close(engine: Engine, number: int, after: TableSize) -> None:
     """Set the window to done. after: the table's size."""
     with database.transaction(engine) as connection:
         values = {"closed_at": database.now(connection), "after": json.dumps(asdict(after))}
         _update(connection, number, state="done", **values)
 
 
-def end(engine: Engine, number: int, state: str, reason: str) -> None:
+def close_unfinished(engine: Engine, number: int, state: str, reason: str) -> None:
     """Close the window as skipped or failed."""
     with database.transaction(engine) as connection:
         _update(connection, number, state=state, why=reason, closed_at=database.now(connection))
@@ -128,9 +128,9 @@ def find(engine: Engine, number: int) -> Window | None:
         return _to_window(connection, row) if row else None
 
 
-def open_of(connection: Connection, tables: Collection[str]) -> dict[str, str]:
+def open_windows(connection: Connection, tables: Collection[str]) -> dict[str, str]:
     """By table, a description of the open window that its flows wait for. Tables without one are absent."""
-    table_of_lease, now_seconds = {lease.of_window(table): table for table in tables}, database.now(connection)
+    table_of_lease, now_seconds = {lease.window_lease(table): table for table in tables}, database.now(connection)
     is_held = leases.c.flow.in_(table_of_lease) & (leases.c.expires_at > now_seconds)
     return {
         row.writes: f"a window has {row.writes} to itself for {now_seconds - row.wanted_at:.0f} s "
@@ -148,7 +148,7 @@ def _to_window(connection: Connection, row: Row[Any]) -> Window:
     state, reason = row.state, row.why
     if state in ("asked", "open") and not _is_held(connection, row):
         state, reason = "failed", f"{reason}; its job died"
-    before, after = (Shape(**json.loads(text)) if text else None for text in (row.before, row.after))
+    before, after = (TableSize(**json.loads(text)) if text else None for text in (row.before, row.after))
     query = select(pauses).where((pauses.c.target == row.target) & (pauses.c.epoch == row.epoch))
     waited = tuple(_to_pause(row, pause) for pause in connection.execute(query.order_by(pauses.c.number)))
     moments = (row.planned_at, row.asked_at, row.opened_at, row.closed_at)
@@ -156,13 +156,13 @@ def _to_window(connection: Connection, row: Row[Any]) -> Window:
 
 
 def _is_held(connection: Connection, row: Row[Any]) -> bool:
-    is_lease = (leases.c.flow == lease.of_window(row.target)) & (leases.c.epoch == row.epoch)
+    is_lease = (leases.c.flow == lease.window_lease(row.target)) & (leases.c.epoch == row.epoch)
     expires_at = connection.execute(select(leases.c.expires_at).where(is_lease)).scalar_one_or_none()
     return expires_at is not None and bool(expires_at > database.now(connection))
 
 
-def _to_pause(window: Row[Any], pause: Row[Any]) -> Pause:
+def _to_pause(window: Row[Any], pause: Row[Any]) -> GateWait:
     seconds = pause.ended_at - pause.began_at
     opened_at, closed_at = window.opened_at or pause.ended_at, window.closed_at or pause.ended_at
     overlap_seconds = min(pause.ended_at, closed_at) - max(pause.began_at, opened_at)
-    return Pause(pause.flow, seconds, seconds - max(overlap_seconds, 0))
+    return GateWait(pause.flow, seconds, seconds - max(overlap_seconds, 0))

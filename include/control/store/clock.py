@@ -14,7 +14,7 @@ def seconds_ago(now_seconds: float, moment: float | None) -> float | None:
     return None if moment is None or moment > now_seconds + CORRECTION_SECONDS else max(0.0, now_seconds - moment)
 
 
-def forget_future(connection: Connection, driver: str, flows: list[str]) -> None:
+def clamp_future_times(connection: Connection, driver: str, flows: list[str]) -> None:
     """Set future times of this driver and these flows to now, so that starts are due. The caller locks the rows."""
     now, is_listed = database.now(connection), runs.c.flow.in_(flows)
     is_future_intent, is_future_sign = is_listed & (runs.c.intended_at > now), is_listed & (runs.c.sign_at > now)

@@ -95,7 +95,7 @@ def _keep_private(file: Path) -> None:
     with suppress(OSError):
         private_files.create(file)
     for suffix in ("-wal", "-shm"):
-        private_files.close(file.with_name(file.name + suffix))
+        private_files.restrict(file.with_name(file.name + suffix))
 
 
 @contextmanager

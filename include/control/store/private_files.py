@@ -9,10 +9,10 @@ def create(file: Path) -> None:
     """Create the file, or restrict an existing one, before anybody writes a secret into it."""
     with suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
-    close(file)
+    restrict(file)
 
 
-def close(path: Path) -> None:
+def restrict(path: Path) -> None:
     """Remove all permissions of other users. Harmless if the file is missing, or belongs to somebody else."""
     with suppress(OSError):
         mode = path.stat().st_mode

@@ -9,7 +9,7 @@ from include.control.store import clock, database
 from include.control.store.schema import pulses
 from include.control.supervision import shutdown
 from include.control.supervision.shutdown import Shutdown
-from include.control.supervision.supervision import NAME
+from include.control.supervision.supervision import SUPERVISOR
 from include.errors import SluiceError
 
 # The supervisor works every minute, and a run may take one.
@@ -19,7 +19,7 @@ STARTER = "make up"
 
 
 @dataclass(frozen=True)
-class Attendance:
+class Presence:
     """worked_seconds_ago: since the supervisor's last heartbeat; None if there was none. started_seconds_ago: the same
     for `make up`. shutdown: the `make down` that stopped the platform.
     """
@@ -57,17 +57,17 @@ class Attendance:
         )
 
 
-def look(engine: Engine) -> Attendance:
+def read(engine: Engine) -> Presence:
     """Read the heartbeats and the shutdown in one short transaction. Raises Unreachable."""
     with database.reading(engine) as connection:
-        worked, started = (_seconds_ago(connection, name) for name in (NAME, STARTER))
-        return Attendance(worked, started, shutdown.current(connection))
+        worked, started = (_seconds_ago(connection, name) for name in (SUPERVISOR, STARTER))
+        return Presence(worked, started, shutdown.current(connection))
 
 
 def absence(url: str) -> str | None:
     """Why nobody acts on the states; None also if the control database does not answer: each flow's state says that."""
     try:
-        return look(database.connect(url)).absence
+        return read(database.connect(url)).absence
     except SluiceError:
         return None
 

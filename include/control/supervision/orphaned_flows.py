@@ -18,7 +18,7 @@ def flows(connection: Connection) -> dict[str, Failure]:
     by_rewinds = {
         flow: _to_failure("rewind", job.number, job.target)
         for job in connection.execute(unfinished)
-        if jobs_of_rewinds.of_job(job.number) not in holders
+        if jobs_of_rewinds.lease_name(job.number) not in holders
         for flow in json.loads(job.stopped)
     }
     with_requests = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
@@ -27,7 +27,7 @@ def flows(connection: Connection) -> dict[str, Failure]:
     return by_rewinds | {
         flow: _to_failure("backfill", job.number, job.target)
         for job in connection.execute(unfinished)
-        if holders.keys().isdisjoint((jobs_of_backfills.of_job(job.root), lease.of_driver(job.driver or "")))
+        if holders.keys().isdisjoint((jobs_of_backfills.lease_name(job.root), lease.driver_lease(job.driver or "")))
         for flow in json.loads(job.readers)
     }
 

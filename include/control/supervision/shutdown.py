@@ -40,7 +40,7 @@ def begin(engine: Engine, pids: Collection[int]) -> None:
         running = [
             row.driver
             for row in connection.execute(select(drivers).order_by(drivers.c.driver))
-            if _is_stopped_with(row, holders.get(lease.of_driver(row.driver)), pids, now_seconds)
+            if _is_stopped_with(row, holders.get(lease.driver_lease(row.driver)), pids, now_seconds)
         ]
         connection.execute(shutdowns.insert().values(began_at=now_seconds, drivers=json.dumps(running)))
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, select, update
 
 from include.control import acknowledgements, driver_rows, incidents, lease, orders
-from include.control.decide import HEALTHY_SECONDS, OF_RUNNING_FLOWS, START_SECONDS, Decision, State, decide
+from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_SICK, START_SECONDS, Decision, State, decide
 from include.control.jobs import windows
 from include.control.observed_flow import Failure, ObservedFlow, Start
 from include.control.process import Holder, Process
@@ -18,7 +18,7 @@ from include.control.supervision import orphaned_flows, shutdown
 from include.control.supervision.shutdown import Shutdown
 from include.spec import table_of
 
-NAME = "supervise"
+SUPERVISOR = "supervise"
 
 
 @dataclass(frozen=True)
@@ -87,30 +87,30 @@ def settle(
     with database.transaction(engine) as connection:
         driver_rows.lock(connection, driver)
         orders.lock(connection, flows)
-        clock.forget_future(connection, driver, flows)
+        clock.clamp_future_times(connection, driver, flows)
         observed_driver = _observe_driver(connection, driver, dead_handle)
         observed = _observe(connection, flows, observed_driver, health or {})
         decisions = {name: decide(flow) for name, flow in observed.items()}
         launch_since = None
         if not observed_driver.is_alive and any(decision.start for decision in decisions.values()):
             launch_since = database.now(connection)
-            epoch = lease.epoch(connection, lease.of_driver(driver))
+            epoch = lease.epoch(connection, lease.driver_lease(driver))
             intent = {"intended_at": launch_since, "handle": None, "epoch": epoch, "ends_at": None}
             connection.execute(update(drivers).where(drivers.c.driver == driver).values(intent))
         _store_intent(connection, decisions, is_new_driver=launch_since is not None)
         if not observed_driver.shutdown:
             _store_states(connection, observed, decisions)
-        acknowledgement_of = acknowledgements.current(connection)
+        acknowledgement_of = acknowledgements.valid(connection)
     acknowledged = {
         flow: str(acknowledgement_of[flow])
         for flow, decision in decisions.items()
         if decision.is_sick and flow in acknowledgement_of and acknowledgement_of[flow].covers(decision)
     }
     kill = any(decision.kill for decision in decisions.values())
-    return Settlement(decisions, acknowledged, launch_since, kill, observed_driver.held.get(lease.of_driver(driver)))
+    return Settlement(decisions, acknowledged, launch_since, kill, observed_driver.held.get(lease.driver_lease(driver)))
 
 
-def show(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
+def preview(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
     """By flow, the state wanted of it and what `settle` would decide now. Nothing is started. Raises Unreachable."""
     handle = handles(engine).get(driver)
     dead_handle = handle if handle and _has_ended_here(handle) else None
@@ -126,7 +126,7 @@ def record_launch(engine: Engine, driver: str, handle: str, launch_since: float)
         connection.execute(update(drivers).where(is_intent).values(handle=handle))
 
 
-def heartbeat(engine: Engine, name: str = NAME) -> None:
+def heartbeat(engine: Engine, name: str = SUPERVISOR) -> None:
     """Record that this process is at work, for the watchdog. Raises Unreachable."""
     with database.transaction(engine) as connection:
         values = {"name": name, "at": database.now(connection)}
@@ -134,7 +134,7 @@ def heartbeat(engine: Engine, name: str = NAME) -> None:
         connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
 
-def pulse_seconds_ago(engine: Engine, name: str = NAME) -> float | None:
+def heartbeat_seconds_ago(engine: Engine, name: str = SUPERVISOR) -> float | None:
     """Since the last heartbeat of this process; None if there was none. Raises Unreachable."""
     with database.reading(engine) as connection:
         at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
@@ -145,10 +145,12 @@ def _observe_driver(connection: Connection, driver: str, dead_handle: str | None
     stored = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
     row = stored or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **driver_rows.NEW, "driver": driver})
     holders, now_seconds = lease.alive(connection), database.now(connection)
-    epoch = lease.epoch(connection, lease.of_driver(driver))
-    is_up, shutdown_ = lease.of_driver(driver) in holders, shutdown.current(connection)
+    epoch = lease.epoch(connection, lease.driver_lease(driver))
+    is_up, shutdown_ = lease.driver_lease(driver) in holders, shutdown.current(connection)
     is_alive = is_up or _may_come_up(row, epoch, dead_handle, now_seconds)
-    restart_seconds_ago = clock.seconds_ago(now_seconds, row.ends_at) if driver_rows.owes_end(row, epoch) else None
+    restart_seconds_ago = (
+        clock.seconds_ago(now_seconds, row.ends_at) if driver_rows.is_restart_due(row, epoch) else None
+    )
     return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, orphaned_flows.flows(connection), shutdown_)
 
 
@@ -178,7 +180,7 @@ def _observe(
     start = newest and Start(newest.flow, now - newest.intended_at, newest.sign_at is not None)
     wanted_rows = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
     wanted_of = {wanted.flow: wanted for wanted in wanted_rows}
-    window_of = windows.open_of(connection, {table_of(flow) for flow in flows})
+    window_of = windows.open_windows(connection, {table_of(flow) for flow in flows})
     # A missing source is reported before a window of the table.
     health_of = {flow: health.get(flow, SourceHealth()) for flow in flows}
     waits_for = {flow: source.waits_for or window_of.get(table_of(flow)) for flow, source in health_of.items()}
@@ -221,7 +223,7 @@ def _store_intent(connection: Connection, decisions: Mapping[str, Decision], is_
     states = {State.BACKING_OFF} if is_new_driver else set()
     starting = [flow for flow, decision in decisions.items() if decision.start or decision.state in states]
     if starting:
-        values = {**orders.AFRESH, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
+        values = {**orders.CLEARED_RUN, "intended_at": database.now(connection), "attempts": runs.c.attempts + 1}
         connection.execute(update(runs).where(runs.c.flow.in_(starting)).values(values))
 
 
@@ -242,5 +244,5 @@ def _store_states(
 
 def _is_healthy_long(flow: ObservedFlow, decision: Decision) -> bool:
     """Whether the flow has been healthy for so long that earlier failures no longer count."""
-    is_running = decision.state in {State.HEALTHY, State.WAITING, *OF_RUNNING_FLOWS}
+    is_running = decision.state in {State.HEALTHY, State.WAITING, *RUNNING_BUT_SICK}
     return is_running and flow.intended_seconds_ago is not None and flow.intended_seconds_ago > HEALTHY_SECONDS

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from include.engine.batch import data_skipping, deduplicate, prepare, quality, table_rows, tuning, watermark
 from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
 from include.engine.tables import commit
@@ -85,14 +85,14 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             )
             context.rows_before, context.newest = written.rows, written.newest
             return
-        except Refused as reason:
+        except NotSupported as reason:
             context.fast_path.say(reason)
             if isinstance(reason, TooLarge):
                 context.rows_before = 0
         except commit.CONFLICTS as conflict:
             # Another writer, which takes no locks, has committed meanwhile.
             print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
-        may_be_replay = may_be_replay or context.fast_path.has_put_aside
+        may_be_replay = may_be_replay or context.fast_path.has_quarantined
         context.fast_path.forget()
     _write(rows, context, metadata, may_be_replay)
 
@@ -102,7 +102,7 @@ def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_
     table = context.table
     is_raw = prepare.is_raw(table)
     records = (
-        sum(offset_range.count for offset_range in offset_ranges.of_kafka(metadata.source_from, metadata.source_to))
+        sum(offset_range.count for offset_range in offset_ranges.kafka_ranges(metadata.source_from, metadata.source_to))
         if is_raw
         else 0
     )
@@ -115,7 +115,7 @@ def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_
     elif isinstance(table.write, Upsert):
         context.rows_before = _recompute(rows, context, table.write, metadata)
     elif is_raw:
-        commit.commit(table_rows.in_few_files(rows, records), table, metadata)
+        commit.commit(table_rows.coalesce_small(rows, records), table, metadata)
     else:
         context.rows_before = _append_checked(rows, context, table.write, metadata, may_be_replay)
 
@@ -144,11 +144,13 @@ def _append_checked(
         kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
         kept_rows = kept_rows.drop(quality.RULES)
         if write.unique:
-            kept_rows = deduplicate.first_of_each(kept_rows, table, write, deduplicate.near(table, write, minutes))
+            kept_rows = deduplicate.first_of_each(
+                kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
+            )
         if write.watermark:
             newest = max((time for time in (newest, context.newest) if time is not None), default=None)
             metadata = replace(metadata, newest={write.watermark.of: newest})
-        commit.commit(table_rows.in_few_files(kept_rows, counts.kept), table, replace(metadata, rows=asdict(counts)))
+        commit.commit(table_rows.coalesce_small(kept_rows, counts.kept), table, replace(metadata, rows=asdict(counts)))
         context.newest = newest
         return counts.read
     finally:
@@ -161,7 +163,7 @@ def _count_rows(
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
     and their greatest watermark time (microseconds since 1970).
     """
-    time_column = deduplicate.moment(table, write)
+    time_column = deduplicate.time_column(table, write)
     starts = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{time_column}`") if write.watermark else F.lit(None).cast("bigint")
     # Most rows break no rule and form one group.
@@ -184,7 +186,7 @@ def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: C
         commit.commit(table_rows.recomputed(rows.sparkSession, table, write, version), table, metadata)
         return rows.count()
     starts = rows if context.is_prepared else prepare.starts(rows, table, bucket)
-    counts = table_rows.touched(starts)
+    counts = table_rows.count_by_bucket(starts)
     condition = data_skipping.condition(bucket.of, counts, bucket.unit)
     recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, condition)
     pruning = data_skipping.condition(f"stored`.`{bucket.name}", counts, bucket.unit)

@@ -14,7 +14,7 @@ from include.spec import Append, Table, Watermark
 PLACE = "_place"
 
 
-def moment(table: Table, write: Append) -> str | None:
+def time_column(table: Table, write: Append) -> str | None:
     """Returns the timestamp column by which stored rows can be restricted: the watermark's, or one of the identity."""
     if write.watermark:
         return write.watermark.of
@@ -22,11 +22,11 @@ def moment(table: Table, write: Append) -> str | None:
     return next((key for key in write.unique if isinstance(schema[key].dataType, TimestampType)), None)
 
 
-def near(table: Table, write: Append, starts: set[int]) -> str:
+def stored_rows_condition(table: Table, write: Append, starts: set[int]) -> str:
     """Returns a SQL condition for the stored rows that rows of these minutes may repeat. starts: in seconds
     since 1970.
     """
-    column = moment(table, write)
+    column = time_column(table, write)
     if not column:
         return "true"
     return data_skipping.condition(column, starts, "minute", write.watermark.minutes * 60 if write.watermark else 0)

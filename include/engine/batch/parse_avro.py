@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType
 from include.engine.batch import schema_registry
 from include.engine.batch.parse import cast, cast_error, error, error_list
 from include.spec import Avro
-from include.validation.avro_schema import fields, texts
+from include.validation.avro_schema import fields, schemas_by_id
 
 # For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
 # is read as the first field of another one, whose second field must be this mark.
@@ -24,7 +24,7 @@ def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
     value = F.col(parse.column)
     schema_id = schema_registry.schema_id(value) if parse.schemas else F.lit(None).cast("int")
     marked_value = F.concat(schema_registry.payload(value) if parse.schemas else value, F.lit(END))
-    schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(texts(parse))}
+    schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(schemas_by_id(parse))}
     decoded = {
         name: F.when(
             F.lit(True) if declared_id is None else schema_id == declared_id,

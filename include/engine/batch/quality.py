@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from include.engine.batch import read
 from include.engine.tables.commit import CommitMetadata
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, Expect, References, Rule, Unique
 from include.settings import settings
 from include.spec import Append, Table
@@ -52,7 +52,7 @@ class RowCounts:
 def require_none_fails(counts: RowCounts, rules: tuple[Rule, ...], metadata: CommitMetadata) -> None:
     """Raises Broken if rows of the batch break a rule of action `fail`."""
     if failing := counts.failing(rules):
-        raise Broken(
+        raise FlowBroken(
             f"{metadata.flow}: batch {metadata.batch} of generation {metadata.generation} breaks {failing}, and "
             f"nothing of it was written; it reads its source from {metadata.source_from} to {metadata.source_to}: mend "
             f"the rule or the transform and restart, or let the rule say otherwise='quarantine'",

@@ -47,7 +47,7 @@ def delta(spark: SparkSession, flow: str, source: Delta, is_new: bool) -> DataFr
     if source.max_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", source.max_bytes)
     if source.changes:
-        starting_version.require_feed(flow, source)
+        starting_version.require_change_feed(flow, source)
         reader = reader.option("readChangeFeed", "true")
     if is_new and (version := starting_version.first_version(flow, source)) is not None:
         reader = reader.option("startingVersion", version)
@@ -113,7 +113,7 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
     if "://" in folder:
         require_connector(spark, folder)
         # Spark would retry for minutes if the store does not respond.
-        landing_folder.require(folder)
+        landing_folder.require_listable(folder)
     elif folder.startswith(f"{settings().landing}/"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     limit = ("maxBytesPerTrigger", source.max_bytes) if source.max_bytes else ("maxFilesPerTrigger", source.max_files)

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine.batch import data_skipping, parse, parse_avro
-from include.engine.batch.transform import transformed
+from include.engine.batch.transform import apply
 from include.settings import settings
 from include.spec import Avro, Bucket, Delta, Table, Upsert
 
@@ -21,7 +21,7 @@ def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
         rows = typed(rows, table.parse, schema)
         rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
-        rows = transformed(rows, table.transform)
+        rows = apply(rows, table.transform)
     return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
 
 
@@ -37,7 +37,7 @@ def starts(rows: DataFrame, bucket: Bucket) -> DataFrame:
     return rows.select(F.unix_seconds(data_skipping.bucket(bucket.of, bucket.unit)).alias("start"))
 
 
-def touched(starts: DataFrame) -> dict[int | None, int]:
+def count_by_bucket(starts: DataFrame) -> dict[int | None, int]:
     """Counts the rows of each bucket. starts: column `start`, as `starts` returns it."""
     return {row["start"]: row["count"] for row in starts.groupBy("start").count().collect()}
 
@@ -59,6 +59,6 @@ def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = 
     return apply_transform(source, table)
 
 
-def in_few_files(rows: DataFrame, count: int) -> DataFrame:
+def coalesce_small(rows: DataFrame, count: int) -> DataFrame:
     """Returns small batches in one partition, and so one file; large ones unchanged, so that all cores write."""
     return rows.coalesce(1) if count <= ROWS_PER_FILE else rows

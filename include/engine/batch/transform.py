@@ -10,12 +10,12 @@ from include.engine.batch.determinism import items
 SOURCE = "source"
 
 
-def transformed(rows: DataFrame, transform: Callable[[Any], Any] | str) -> Any:
+def apply(rows: DataFrame, transform: Callable[[Any], Any] | str) -> Any:
     """Returns what the transform computes from `rows`; a SQL query names them `source`."""
     return _query({SOURCE: rows}, transform) if isinstance(transform, str) else transform(rows)
 
 
-def joined(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str) -> Any:
+def apply_join(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str) -> Any:
     """Returns what the transform of a view computes from its sources, by name."""
     return _query(frames, transform) if isinstance(transform, str) else transform(**frames)
 

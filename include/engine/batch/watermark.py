@@ -19,7 +19,7 @@ def newest(spark: SparkSession, table: Table) -> int | None:
     """
     watermark = table.watermark
     assert watermark
-    newest_times = (resume_position.last_stamp(table) or {}).get("newest") or {}
+    newest_times = (resume_position.last_commit_metadata(table) or {}).get("newest") or {}
     if newest_times.get(watermark.of) is not None:
         return int(newest_times[watermark.of])
     stored = read.newest(spark, table.name)

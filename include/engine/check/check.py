@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include import catalog
 from include.catalog import Catalog
 from include.engine.batch import data_skipping, read
-from include.engine.batch.transform import SOURCE, joined, tables_read
+from include.engine.batch.transform import SOURCE, apply_join, tables_read
 from include.engine.check import checked_rows
 from include.engine.check.analysis_errors import sentence
 from include.engine.check.checked_schema import empty, schema_of
@@ -26,7 +26,7 @@ from include.engine.session import open_session
 from include.errors import DeclarationError, SetupError, report
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Append, Bucket, Delta, Files, Table, Upsert
-from include.validation.declaration import mistake
+from include.validation.declaration import declaration_error
 from include.validation.examination import Examination
 
 # PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
@@ -43,7 +43,7 @@ def examine(spark: SparkSession, tables: Catalog) -> Examination:
     """Analyses every table, except those that read a table whose columns are unknown because of an error."""
     examination, unknown = Examination(), set()
     for table in (*tables.steps.values(), *tables.tables.values()):
-        with examination.noting(table.name, table.file):
+        with examination.collect_mistakes(table.name, table.file):
             unknown.add(table.name)
             schema_of(table)
             unknown.discard(table.name)
@@ -51,9 +51,9 @@ def examine(spark: SparkSession, tables: Catalog) -> Examination:
     # Steps come first, so that their errors are not reported for their readers.
     for table in (*tables.steps.values(), *tables.flows.values(), *tables.views.values()):
         if unknown_sources := [name for name in _sources(table) if name in unknown]:
-            examination.unjudged[table.name] = unknown_sources[0]
+            examination.unchecked[table.name] = unknown_sources[0]
         elif table.name not in unknown:
-            with examination.noting(table.name, table.file):
+            with examination.collect_mistakes(table.name, table.file):
                 _check_table(spark, table, tables)
     return examination
 
@@ -86,7 +86,7 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
     _check_sources(spark, view, set(frames))
     flattened_view = view
     if isinstance(view.source, Mapping) and (transform := view.transform):
-        flattened_view = replace(view, transform=lambda _: joined(frames, transform))
+        flattened_view = replace(view, transform=lambda _: apply_join(frames, transform))
     rows = checked_rows.declared_rows(sources[0], flattened_view)
     checked_rows.check(view, rows, sources, "", tables)
 
@@ -121,12 +121,12 @@ def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
     try:
         tables = tables_read(spark, table.transform)
     except PySparkException as error:
-        raise mistake(table, sentence(error, "its SQL", "mend it, it has to be one SELECT")) from error
+        raise declaration_error(table, sentence(error, "its SQL", "mend it, it has to be one SELECT")) from error
     if undeclared := sorted(tables - names):
         raise checked_rows.hidden_source(table, f"its SQL reads '{undeclared[0]}'")
     if unread := sorted(names - tables):
         role = "a source of the view" if table.is_view else "the rows of its batch"
-        raise mistake(table, f"its SQL never reads `{unread[0]}`, {role}: select from it")
+        raise declaration_error(table, f"its SQL never reads `{unread[0]}`, {role}: select from it")
 
 
 def _with_bucket(source: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
@@ -139,7 +139,7 @@ def _check_timestamp(table: Table, rows: DataFrame, role: str, column: str) -> N
     # Spark casts a text or a date silently.
     if not type_name.startswith("TIMESTAMP"):
         where = " in its source" if role == "bucket" else ""
-        raise mistake(table, f"{role} of '{column}', which is {type_name}{where}: name a TIMESTAMP")
+        raise declaration_error(table, f"{role} of '{column}', which is {type_name}{where}: name a TIMESTAMP")
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def main() -> None:
     analysis = examine(spark, tables)
     spark.stop()
     sentences = sorted([*examination.sentences, *analysis.sentences], key=lambda sentence: sentence.partition(":")[0])
-    unjudged = (examination.unjudged | analysis.unjudged).items()
+    unjudged = (examination.unchecked | analysis.unchecked).items()
     if sentences:
         raise DeclarationError(*sentences, *(f"{name} is not judged, as it reads {other}" for name, other in unjudged))
     print(f"{len(tables.tables) + len(tables.steps)} tables are as they declare")

@@ -11,12 +11,12 @@ from include.catalog import Catalog
 from include.engine.batch import quality
 from include.engine.batch.determinism import AnalysedPlan
 from include.engine.batch.table_rows import apply_transform
-from include.engine.batch.transform import SOURCE, transformed
+from include.engine.batch.transform import SOURCE, apply
 from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
 from include.errors import DeclarationError
 from include.spec import Append, Expect, References, Rule, Table
-from include.validation.declaration import mistake, suggest
+from include.validation.declaration import declaration_error, suggest
 
 
 def declared_rows(source: DataFrame, table: Table) -> DataFrame:
@@ -32,7 +32,7 @@ def declared_rows(source: DataFrame, table: Table) -> DataFrame:
     try:
         return apply_transform(source, replace(table, transform=transform))
     except (PySparkException, Py4JJavaError) as error:
-        raise mistake(table, sentence(error, "its parse" if table.parse else "its schema")) from error
+        raise declaration_error(table, sentence(error, "its parse" if table.parse else "its schema")) from error
 
 
 def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead: str, tables: Catalog) -> None:
@@ -78,24 +78,24 @@ def check_properties(spark: SparkSession, table: Table) -> None:
 
 def hidden_source(table: Table, subject: str) -> DeclarationError:
     """Returns the error of a transform that reads more than its sources."""
-    return mistake(table, _hidden_source(table, subject))
+    return declaration_error(table, _hidden_source(table, subject))
 
 
 def _refuse(table: Table, sentences: list[str]) -> None:
     if sentences:
-        raise DeclarationError(*[str(mistake(table, text)) for text in sentences], table=table.name)
+        raise DeclarationError(*[str(declaration_error(table, text)) for text in sentences], table=table.name)
 
 
 def _transformed(rows: DataFrame, table: Table) -> DataFrame:
     assert table.transform
     try:
-        rows = transformed(rows, table.transform)
+        rows = apply(rows, table.transform)
     except Exception as error:
         # An error of a function has a line in the file; for SQL, Spark says where it is.
         subject = "its SQL" if isinstance(table.transform, str) else "its transform"
-        raise mistake(table, sentence(error, subject), line(error, table)) from error
+        raise declaration_error(table, sentence(error, subject), line(error, table)) from error
     if not isinstance(rows, DataFrame):
-        raise mistake(table, f"its transform returns {type(rows).__name__} and no DataFrame: return its rows")
+        raise declaration_error(table, f"its transform returns {type(rows).__name__} and no DataFrame: return its rows")
     return rows
 
 

@@ -9,8 +9,8 @@ from pyspark.sql import types as T
 
 from include.engine.check.analysis_errors import sentence
 from include.spec import Table
-from include.validation.declaration import mistake
-from include.validation.schemas import REFUSED
+from include.validation.declaration import declaration_error
+from include.validation.schemas import INVALID_NAME_CHARACTERS
 
 UNSTORABLE = re.compile(r"\b(void|interval|time\(|char\(|varchar\(|collate)")
 
@@ -21,11 +21,11 @@ def schema_of(table: Table) -> T.StructType:
         schema = parsed(table.schema)
     except PySparkException as error:
         remedy = "look for a comma, a bracket, a quote or a type that is missing there"
-        raise mistake(table, sentence(error, "its schema", remedy)) from error
+        raise declaration_error(table, sentence(error, "its schema", remedy)) from error
     for field in schema:
         _check_fields(table, field.name, field.dataType)
         if UNSTORABLE.search(field.dataType.simpleString()):
-            raise mistake(
+            raise declaration_error(
                 table,
                 f"column '{field.name}' is {field.dataType.simpleString().upper()}, which a Delta table cannot store: "
                 f"declare another type",
@@ -58,10 +58,10 @@ def _check_fields(table: Table, path: str, type_: T.DataType) -> None:
     elif isinstance(type_, T.StructType):
         names = [field.name.lower() for field in type_]
         for field in type_:
-            if REFUSED.search(field.name):
-                raise mistake(
+            if INVALID_NAME_CHARACTERS.search(field.name):
+                raise declaration_error(
                     table, f"field '{path}.{field.name}' has a character that Delta refuses: use letters, digits and _"
                 )
             if names.count(field.name.lower()) > 1:
-                raise mistake(table, f"field '{path}.{field.name}' stands in its struct twice: take one out")
+                raise declaration_error(table, f"field '{path}.{field.name}' stands in its struct twice: take one out")
             _check_fields(table, f"{path}.{field.name}", field.dataType)

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from include.control.resets import Reset
 from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.tables.commit import txn_app_id
-from include.errors import Broken, FlowFailed, LeaseHeld
+from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.readers import checkpoint, offset_log, topics
-from include.readers.kafka_retention import Lost
+from include.readers.kafka_retention import LostOffsets
 from include.readers.offset_log import OWNER
-from include.readers.resume_position import Beginning, after_last_commit, identity, last_stamp
+from include.readers.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
 from include.recovery import unseeded_generations
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -39,7 +39,7 @@ class Checkpoint:
     source: dict[str, Any]
     deployed_from: int | None = None
     has_older_rows: bool = False
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
 
 
 def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
@@ -54,9 +54,9 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     newest = checkpoint.newest_generation(directory)
     if newest is None:
         sibling_flows.require_unread(table, owner["source"])
-    number, beginning = newest or 1, Beginning()
+    number, beginning = newest or 1, StartPosition()
     if reset:
-        number, beginning = renew(spark, table, reset)
+        number, beginning = begin_next_generation(spark, table, reset)
     elif newest is None:
         _require_no_commit(table)
         generation.begin(directory, number, owner, beginning, spark)
@@ -64,9 +64,9 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     return replace(_deploy(flow_checkpoint, table), lost=beginning.lost)
 
 
-def renew(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, Beginning]:
+def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, StartPosition]:
     """Begins the next generation, as `claim` does. Returns its number and where it resumes."""
-    if unseeded_generations.awaits_its_seed(table):
+    if unseeded_generations.lacks_seed_commit(table):
         # The flow would read again what the refresh has read after the flow's last commit.
         raise _unfinished_refresh_error(table)
     owner, directory = identity(table), _lock_home(spark, table)
@@ -109,7 +109,7 @@ _locked: dict[Path, Any] = {}
 
 
 def _require_no_commit(table: Table) -> None:
-    metadata = last_stamp(table)
+    metadata = last_commit_metadata(table)
     if metadata:
         path = settings().checkpoints(table.flow) / str(metadata["generation"])
         raise _checkpoint_lost_error(table, path, f"batch {metadata['batch']}")
@@ -131,7 +131,7 @@ def _open(path: Path, generation_number: int, table: Table, owner: dict[str, Any
         raise _unfinished_refresh_error(table) if after[0] == generation_number else _table_lost_error(table, path)
     _check_table(path, table, committed, planned, written)
     if isinstance(table.source, Kafka) and written >= 0:
-        topics.require_unread(table, checkpoint.end_offset(path, written), owner["source"])
+        topics.require_unread_available(table, checkpoint.end_offset(path, written), owner["source"])
     flow_checkpoint = Checkpoint(
         path,
         generation_number,
@@ -154,13 +154,13 @@ def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Path
         return
     if isinstance(table.source, Kafka) and stored_identity == {**owner, "source": stored_identity["source"]}:
         topics.require_same(table, stored_identity["source"] or {}, owner["source"])
-        if topics.goes_on(stored_identity["source"] or {}, owner["source"]):
+        if topics.is_continuation(stored_identity["source"] or {}, owner["source"]):
             return
     raise _definition_error(table, path, stored_identity, owner)
 
 
-def _definition_error(table: Table, path: Path, stored_owner: object, owner: object) -> Broken:
-    return Broken(
+def _definition_error(table: Table, path: Path, stored_owner: object, owner: object) -> FlowBroken:
+    return FlowBroken(
         f"{table.flow}: its checkpoint {path} belongs to {stored_owner}, not to {owner}, and Spark cannot "
         f"go on from there: put the declaration back, give the new one a name of its own, or make all of it anew "
         f"(jobs/backfill.py --full)",
@@ -172,7 +172,7 @@ def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
     """Raises Broken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
         stored_owner = offset_log.owner(path)
-    except Broken:
+    except FlowBroken:
         # A damaged owner file is a reason for a reset.
         return
     if stored_owner.get("write") != owner["write"]:
@@ -196,8 +196,8 @@ def _unfinished_refresh_error(table: Table) -> FlowFailed:
     )
 
 
-def _table_lost_error(table: Table, path: Path) -> Broken:
-    return Broken(
+def _table_lost_error(table: Table, path: Path) -> FlowBroken:
+    return FlowBroken(
         f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
         f"checkpoint)",
@@ -205,8 +205,8 @@ def _table_lost_error(table: Table, path: Path) -> Broken:
     )
 
 
-def _checkpoint_lost_error(table: Table, path: Path, written: str) -> Broken:
-    return Broken(
+def _checkpoint_lost_error(table: Table, path: Path, written: str) -> FlowBroken:
+    return FlowBroken(
         f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
         f"(action reset checkpoint)",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from include import catalog
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import offset_log
 from include.spec import Table, ddl
 
@@ -49,7 +49,7 @@ def of_commit(checkpoints: Path, commit: tuple[int, int] | None) -> dict[str, An
     generation, batch = commit
     try:
         owner = offset_log.owner(checkpoints / str(generation))
-    except Broken:
+    except FlowBroken:
         # A damaged owner file may be why the checkpoint was reset.
         return None
     earlier = [definition for definition in owner.get("definitions") or [] if definition["from_batch"] <= batch]

@@ -23,8 +23,8 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
     is_outdated = flow_checkpoint.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
     range_ = range_of(table) if is_outdated else None
     with database.transaction(engine) as connection:
-        commands.record(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
-        outdated_rows.take_back(connection, table.flow, flow_checkpoint.last_commit)
+        commands.audit(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
+        outdated_rows.unmark_undone(connection, table.flow, flow_checkpoint.last_commit)
         if range_ is not None:
             outdated_rows.mark(
                 connection, table.flow, flow_checkpoint.generation, flow_checkpoint.deployed_from, range_

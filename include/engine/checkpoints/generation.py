@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from include.readers import landing_folder
 from include.readers.offset_log import OWNER
-from include.readers.resume_position import Beginning
+from include.readers.resume_position import StartPosition
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, spark: SparkSession) -> None:
+def begin(home: Path, number: int, owner: dict[str, Any], beginning: StartPosition, spark: SparkSession) -> None:
     """Creates the checkpoint directory `home/number`, completely or not at all. spark: its settings apply to the
     batches.
     """
@@ -28,7 +28,7 @@ def begin(home: Path, number: int, owner: dict[str, Any], beginning: Beginning, 
     if is_seeded:
         _seed(directory, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
     if beginning.files:
-        landing_folder.seed(directory, list(beginning.files))
+        landing_folder.seed_source_log(directory, list(beginning.files))
     directory.rename(home / str(number))
 
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.readers import checkpoint, offset_log
 from include.settings import settings
 from include.spec import Table
@@ -18,7 +18,7 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
     others = [flow.name, *sorted(home.name for home in homes.glob(f"{flow.name}.*"))]
     for other in others:
         if other != flow.flow and _overlap(_source(other), source):
-            raise Broken(
+            raise FlowBroken(
                 f"{flow.flow}: flow {other} has read {source} into {flow.name} already, so its rows would come twice: "
                 f"give the branch its old name back ('' is that of the flow that bears the table's name)",
                 "CHECKPOINT_OF_ANOTHER_DEFINITION",
@@ -36,6 +36,6 @@ def _source(flow: str) -> dict[str, Any]:
     """Returns the source that a flow's newest checkpoint names; empty if it names none."""
     home = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(home)
-    with suppress(Broken, ValueError, KeyError):
+    with suppress(FlowBroken, ValueError, KeyError):
         return dict(offset_log.owner(home / str(generation))["source"])
     return {}

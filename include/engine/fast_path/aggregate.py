@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from include.engine.batch import data_skipping, table_rows, tuning
 from include.engine.fast_path import data_file, table_at_version
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.ledger.batch_files import Read
+from include.ledger.batch_files import SourceFile
 from include.readers import checkpoint, stored_rows
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
@@ -53,14 +53,14 @@ class Aggregator:
         """Whether the files of the source show which rows a batch recomputes."""
         return isinstance(table.source, Delta) and not table.source.changes and not table.steps
 
-    def write(self, spark: SparkSession, files: tuple[Read, ...], metadata: CommitMetadata) -> None:
+    def write(self, spark: SparkSession, files: tuple[SourceFile, ...], metadata: CommitMetadata) -> None:
         """Recomputes the buckets of the rows in these files, or all rows. Raises Refused."""
         transaction = self._target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return
         keys = [transaction.layout.schema.field(key) for key in self._write.keys]
         if unsupported := next((key.name for key in keys if not is_comparable(key.type)), None):
-            raise Refused(f"its key {unsupported} is of a type that is not compared outside Spark")
+            raise NotSupported(f"its key {unsupported} is of a type that is not compared outside Spark")
         new_rows, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
         # Without files, the batch holds no new rows, such as that of an OPTIMIZE of the source.
         if files:
@@ -78,7 +78,7 @@ class Aggregator:
         """Discards what it knows of the table, which may be outdated."""
         self._target.note(None)
 
-    def _touched_buckets(self, files: tuple[Read, ...], bucket: Bucket) -> Starts:
+    def _touched_buckets(self, files: tuple[SourceFile, ...], bucket: Bucket) -> Starts:
         path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[bucket.unit]
         starts: Starts = set()
         for file in files:
@@ -95,7 +95,7 @@ class Aggregator:
             self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1
         )
         if len(rows) > MOST_SOURCE_ROWS:
-            raise Refused(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
+            raise NotSupported(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
         return rows
 
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
@@ -103,7 +103,7 @@ class Aggregator:
         columns = self._needed_columns(spark, pa.schema(source.schema()).names)
         rows = stored_rows.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
         if len(rows) > MOST_SOURCE_ROWS:
-            raise Refused(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
+            raise NotSupported(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
         return rows
 
     def _aggregate(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
@@ -145,7 +145,7 @@ class Aggregator:
         """
         keys, schema = self._write.keys, transaction.layout.schema
         if len(set(keys_of(rows, keys))) < len(rows):
-            raise Refused("its transform makes several rows of one key")
+            raise NotSupported("its transform makes several rows of one key")
         files = [(path, size, self._stored(path, transaction)) for path, size in (candidates if len(rows) else ())]
         rows = _without_keys(rows, _unchanged_keys(rows, [stored for _, _, stored in files], keys), keys)
         keys_written = set(keys_of(rows, keys))
@@ -168,7 +168,7 @@ class Aggregator:
             "numOutputRows": len(rows) + len(rewritten),
         }
         # MERGE takes `userMetadata` from the session.
-        with commit.stamped(spark, asdict(metadata), {}):
+        with commit.user_metadata(spark, asdict(metadata), {}):
             transaction.replace(adds, removes, (metadata.txn_app_id, metadata.batch), metrics)
 
     def _stored(self, path: str, transaction: Transaction) -> pa.Table:
@@ -204,7 +204,7 @@ class Aggregator:
 def _require_small(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     file_list = list(files)
     if sum(size for _, size in file_list) > MOST_REPLACED_BYTES:
-        raise Refused("its rows lie in large files")
+        raise NotSupported("its rows lie in large files")
     return file_list
 
 

@@ -16,7 +16,7 @@ from include.engine.batch import deduplicate, quality, watermark
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
@@ -35,8 +35,8 @@ class Appender:
         self._write = write
         self._target = Target(spark, table.name)
         self._quarantine: Target | None = None
-        self.has_put_aside = False
-        time_column = deduplicate.moment(table, write)
+        self.has_quarantined = False
+        time_column = deduplicate.time_column(table, write)
         self._known_keys = KnownKeys(table.name, write, time_column) if write.unique and time_column else None
 
     def append(self, parts: Iterable[pa.Table], metadata: CommitMetadata) -> int:
@@ -61,7 +61,7 @@ class Appender:
         if any. Returns the counts and the watermark time for the next batch; None if the table holds the batch already.
         Raises Broken for rows that break a rule of action `fail`.
         """
-        self.has_put_aside = False
+        self.has_quarantined = False
         rules = watermark.rules_of(self._table, newest)
         groups = self._add_late_rule([tuple(names) for names in rows.column(quality.RULES).to_pylist()], rows, newest)
         counts = RowCounts.of(Counter(groups).items(), rules)
@@ -70,7 +70,7 @@ class Appender:
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return None
         if reason := refusal(self._table, self._write, transaction.layout.schema):
-            raise Refused(reason)
+            raise NotSupported(reason)
         actions = {names: quality.strictest(names, rules) for names in set(groups)}
         kept_rows = rows.filter(_action_mask(groups, actions, "warn")).drop_columns([quality.RULES])
         newest = self._newest(kept_rows, newest)
@@ -147,7 +147,7 @@ class Appender:
     def _quarantine_rows(self, rows: pa.Table, metadata: CommitMetadata, left_before: tuple[int, int] | None) -> None:
         name = self._table.quarantine
         if left_before and settings().is_stored(name) and _holds_earlier_try(name, metadata.flow, left_before):
-            raise Refused("an earlier try has left rows in its quarantine")
+            raise NotSupported("an earlier try has left rows in its quarantine")
         if not len(rows):
             return
         if self._quarantine is None:
@@ -156,7 +156,7 @@ class Appender:
         for column, value in commit.quarantine_columns(asdict(metadata)).items():
             rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
         file = data_file.write([rows], self._quarantine.path, transaction.layout)
-        self.has_put_aside = True
+        self.has_quarantined = True
         transaction.append([file.added()], json.dumps(asdict(metadata)), None, file.rows, reads=False)
 
     def _commit(self, transaction: Transaction, file: DataFile | None, metadata: CommitMetadata, reads: bool) -> None:
@@ -188,7 +188,7 @@ def refusal(table: Table, write: Append, columns: pa.Schema) -> str | None:
     """Returns why the fast path cannot write the table, if so. columns: of the table."""
     if not write.unique:
         return None
-    if deduplicate.moment(table, write) is None:
+    if deduplicate.time_column(table, write) is None:
         return "no timestamp tells which stored rows its rows may repeat"
     names = (*write.unique, *write.first_by)
     unsupported = next((name for name in names if not is_comparable(columns.field(name).type)), None)

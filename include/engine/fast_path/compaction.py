@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import Layout, Refused
+from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
 from include.maintenance import plan as planning
@@ -25,14 +25,14 @@ from include.maintenance import plan as planning
 BATCH_ROWS = 64 * 1024
 
 
-def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int) -> None:
+def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int) -> None:
     """Merges files of less than `smaller_than_bytes` into files of about `target_bytes`.
 
     The commit takes `userMetadata` from the session. Raises Refused, leaving no files behind, if this cannot compact
     the table.
     """
     if difference := unexpected(spark):
-        raise Refused(difference)
+        raise NotSupported(difference)
     target = Target(spark, name)
     transaction = target.begin()
     sizes = _sizes(target.path, transaction.read_version)
@@ -43,10 +43,10 @@ def compact(spark: SparkSession, name: str, smaller_than_bytes: int, target_byte
             rows = _rows(target.path, paths, transaction.layout)
             written.append(data_file.write(rows, target.path, transaction.layout))
             removed += paths
-    except (pa.ArrowException, OSError, Refused) as error:
+    except (pa.ArrowException, OSError, NotSupported) as error:
         for file in written:
             file.delete()
-        raise error if isinstance(error, Refused) else Refused(f"{type(error).__name__}: {error}") from error
+        raise error if isinstance(error, NotSupported) else NotSupported(f"{type(error).__name__}: {error}") from error
     if removed:
         # Delta reads `userMetadata` from the thread's active session.
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
@@ -65,17 +65,17 @@ def _sizes(path: str, version: int) -> dict[str, int]:
     try:
         actions = pa.table(DeltaTable(path, version=version).get_add_actions())
     except DeltaError as error:
-        raise Refused(f"its log cannot be read outside Spark: {error}") from error
+        raise NotSupported(f"its log cannot be read outside Spark: {error}") from error
     sizes = dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
     if outside := next((name for name in sizes if any(character in name for character in "/:%")), None):
-        raise Refused(f"its file {outside} does not lie in its own directory")
+        raise NotSupported(f"its file {outside} does not lie in its own directory")
     return sizes
 
 
 def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> Iterator[list[str]]:
     """Yields groups of files to merge, packed as Delta packs them. A group of one file is left alone."""
     small = sorted((size, path) for path, size in sizes.items() if size < smaller_than_bytes)
-    ends = planning.bins([size for size, _ in small], target_bytes)
+    ends = planning.pack_into_bins([size for size, _ in small], target_bytes)
     packed = zip(ends, small, strict=True)
     for _, group in groupby(packed, key=lambda pair: pair[0].bin):
         paths = [path for _, (_, path) in group]
@@ -99,7 +99,7 @@ def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> Non
     for column in columns:
         index = layout.schema.get_field_index(column.name)
         if index < 0 or _fields(column.type) != _fields(layout.schema.field(index).type):
-            raise Refused(f"the column {column.name} of its file {file} is not as the table has it")
+            raise NotSupported(f"the column {column.name} of its file {file} is not as the table has it")
 
 
 def _fields(type_: pa.DataType) -> Any:

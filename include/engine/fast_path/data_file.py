@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from include.engine.fast_path import statistics
-from include.engine.fast_path.features import Layout, Refused
+from include.engine.fast_path.features import Layout, NotSupported
 
 # Integers and decimals as Spark writes them, so that all files of a table have the same types.
 FORMAT: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "store_decimal_as_integer": True}
@@ -67,7 +67,7 @@ def write(parts: Iterable[pa.Table], table: str, layout: Layout) -> DataFile:
     except BaseException:
         file.delete()
         raise
-    file.stats = stats[0] if len(stats) == 1 else statistics.together(stats)
+    file.stats = stats[0] if len(stats) == 1 else statistics.merge(stats)
     return file
 
 
@@ -88,7 +88,7 @@ def conform(rows: pa.Table, layout: Layout) -> pa.Table:
     try:
         return rows.select(layout.schema.names).cast(layout.schema)
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise Refused(f"its rows do not fit the table's columns: {error}") from error
+        raise NotSupported(f"its rows do not fit the table's columns: {error}") from error
 
 
 def removal(path: str, size: int, changes_data: bool = True) -> dict[str, Any]:

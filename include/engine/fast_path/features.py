@@ -40,7 +40,7 @@ HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
 LEGACY_WRITER = 6
 
 
-class Refused(Exception):
+class NotSupported(Exception):
     """The fast path cannot write the table or the batch. Nothing was written."""
 
 
@@ -61,16 +61,16 @@ def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
     properties = metadata.get("configuration") or {}
     features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
     if unknown_features := sorted(features - KNOWN_FEATURES):
-        raise Refused(f"its table has the feature {unknown_features[0]}")
+        raise NotSupported(f"its table has the feature {unknown_features[0]}")
     if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
-        raise Refused(f"its table asks for writers of version {protocol['minWriterVersion']}")
+        raise NotSupported(f"its table asks for writers of version {protocol['minWriterVersion']}")
     if metadata.get("partitionColumns"):
-        raise Refused("its table is partitioned")
+        raise NotSupported("its table is partitioned")
     for name, required in REFUSED_PROPERTIES.items():
         if properties.get(name, required).lower() != required.lower():
-            raise Refused(f"its table has {name} = {properties[name]}")
+            raise NotSupported(f"its table has {name} = {properties[name]}")
     if constraint := next((name for name in properties if name.startswith(CONSTRAINT)), None):
-        raise Refused(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
+        raise NotSupported(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
     columns = properties.get(INDEXED_COLUMNS)
     return Layout(
         schema=_schema(metadata["schemaString"]),
@@ -84,10 +84,10 @@ def _schema(text: str) -> pa.Schema:
     schema = StructType.fromJson(json.loads(text))
     for field in schema:
         if not field.nullable:
-            raise Refused(f"its column {field.name} is NOT NULL")
+            raise NotSupported(f"its column {field.name} is NOT NULL")
         if unknown_metadata := sorted(field.metadata.keys() - HARMLESS_METADATA):
-            raise Refused(f"its column {field.name} has the property {unknown_metadata[0]}")
+            raise NotSupported(f"its column {field.name} has the property {unknown_metadata[0]}")
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except PySparkException as error:
-        raise Refused(f"Arrow does not know one of its types: {error}") from error
+        raise NotSupported(f"Arrow does not know one of its types: {error}") from error

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from include.engine.batch import data_skipping
 from include.engine.fast_path import table_at_version
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.spec import Append
 
 MINUTE_MICROS = 60_000_000
@@ -62,7 +62,7 @@ class KnownKeys:
         self._stored = table_at_version.at_version(self._table, self._stored, self._version)
         rows = table_at_version.read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
         if len(rows) > MOST_KEYS:
-            raise Refused(f"more than {MOST_KEYS:,} stored rows lie near its own")
+            raise NotSupported(f"more than {MOST_KEYS:,} stored rows lie near its own")
         self.add(rows)
 
     def repeats(self, key: Key, time: int) -> bool:

@@ -17,7 +17,7 @@ from include.engine.batch import prepare, tuning, watermark
 from include.engine.fast_path import internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
 from include.settings import settings
@@ -34,7 +34,7 @@ BYTES_PER_ROW = 64_000
 BYTES_PER_STORED_BYTE = 30
 
 
-class TooLarge(Refused):
+class TooLarge(NotSupported):
     """The batch is too large, and Spark writes it."""
 
 
@@ -99,7 +99,7 @@ class FastPath:
             return self._write(rows, metadata, newest, left_before, is_prepared)
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
             # Spark may read what these libraries cannot, or explain the error better.
-            raise Refused(f"{type(error).__name__}: {error}") from error
+            raise NotSupported(f"{type(error).__name__}: {error}") from error
 
     def append(self, rows: DataFrame, metadata: CommitMetadata) -> None:
         """Writes a small batch of rows, with the table's columns, that no stream has read. Raises Refused."""
@@ -108,7 +108,7 @@ class FastPath:
             # A generator, because the table is checked first: its columns may have types that Arrow lacks.
             self._appender.append((part.toArrow() for part in [rows]), replace(metadata, fast_path=True))
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
-            raise Refused(f"{type(error).__name__}: {error}") from error
+            raise NotSupported(f"{type(error).__name__}: {error}") from error
 
     def _write(
         self,
@@ -138,12 +138,12 @@ class FastPath:
         written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
         return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
 
-    def _require_small(self, reads: source.Reads) -> None:
+    def _require_small(self, reads: source.PlannedRead) -> None:
         if reads.rows > MOST_ROWS:
             raise TooLarge(f"{reads.rows} rows")
         expected_bytes = reads.rows * self._bytes_per_row
         if min(expected_bytes, BYTES_PER_STORED_BYTE * reads.bytes if reads.files else expected_bytes) > MOST_BYTES:
-            # Spark's writers do not measure rows. Without this, a flow whose first batch is large would always use them.
+            # Spark's writers measure nothing. Without this, a flow whose first batch is large would always use them.
             self._bytes_per_row /= 2
             raise TooLarge(f"{reads.rows} rows of unknown size")
 
@@ -159,11 +159,11 @@ class FastPath:
         return table
 
     @property
-    def has_put_aside(self) -> bool:
+    def has_quarantined(self) -> bool:
         """Whether the last batch has quarantined rows."""
-        return self._appender is not None and self._appender.has_put_aside
+        return self._appender is not None and self._appender.has_quarantined
 
-    def say(self, reason: Refused) -> None:
+    def say(self, reason: NotSupported) -> None:
         """Prints each reason once, except that of a large batch."""
         text = str(reason)
         if text not in self._printed_reasons and not isinstance(reason, TooLarge):

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from include.engine.fast_path.features import Refused
-from include.errors import Broken
-from include.ledger.batch_files import Appends, Read
+from include.engine.fast_path.features import NotSupported
+from include.errors import FlowBroken
+from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.readers import checkpoint, offset_ranges
-from include.readers.delta_log import Log
-from include.readers.offset_ranges import Range
+from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -17,15 +17,15 @@ MOST_VERSIONS = 200
 
 
 @dataclass(frozen=True)
-class Reads:
+class PlannedRead:
     """rows: an upper bound. files: those of a stored source that hold the rows. bytes: their total size on disk.
     ranges: offset ranges of topics.
     """
 
     rows: int
     bytes: int = 0
-    files: tuple[Read, ...] = ()
-    ranges: tuple[Range, ...] = ()
+    files: tuple[SourceFile, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
 
 
 class Source:
@@ -34,30 +34,30 @@ class Source:
     def __init__(self, table: Table) -> None:
         self._source = table.source
 
-    def between(self, begin: Any, end: Any) -> Reads:
+    def between(self, begin: Any, end: Any) -> PlannedRead:
         """Returns what lies between two offsets of the stream. Raises Refused if that takes reading the rows."""
         if not isinstance(self._source, Delta):
-            ranges = tuple(offset_ranges.of_kafka(begin, end))
-            return Reads(sum(range_.count for range_ in ranges), ranges=ranges)
+            ranges = tuple(offset_ranges.kafka_ranges(begin, end))
+            return PlannedRead(sum(range_.count for range_ in ranges), ranges=ranges)
         if self._source.changes:
-            raise Refused("it reads changes, which no commit counts")
-        if begin is not None and offset_ranges.place(begin) == offset_ranges.place(end):
-            return Reads(0)
+            raise NotSupported("it reads changes, which no commit counts")
+        if begin is not None and offset_ranges.delta_position(begin) == offset_ranges.delta_position(end):
+            return PlannedRead(0)
         try:
-            files = tuple(Appends(self._log(begin, end), self._source).between(begin, end))
-        except Broken as error:
-            raise Refused(str(error)) from error
+            files = tuple(AppendedFiles(self._log(begin, end), self._source).between(begin, end))
+        except FlowBroken as error:
+            raise NotSupported(str(error)) from error
         if any(file.rows is None for file in files):
-            raise Refused(f"files of {self._source.table} have no statistics")
-        return Reads(sum(file.rows or 0 for file in files), sum(file.bytes for file in files), files)
+            raise NotSupported(f"files of {self._source.table} have no statistics")
+        return PlannedRead(sum(file.rows or 0 for file in files), sum(file.bytes for file in files), files)
 
-    def _log(self, begin: Any, end: Any) -> Log:
+    def _log(self, begin: Any, end: Any) -> DeltaLog:
         assert isinstance(self._source, Delta)
         path = settings().table_path(self._source.table)
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
-            return Log(path)
+            return DeltaLog(path)
         # An offset after the last file of a version belongs to the next version, which may not exist yet.
-        first, last = offset_ranges.place(begin)[0], checkpoint.read_version(end)
+        first, last = offset_ranges.delta_position(begin)[0], checkpoint.read_version(end)
         if last - first > MOST_VERSIONS:
-            raise Refused("it gathers many commits of its source")
-        return Log(path, range(first, last + 1))
+            raise NotSupported("it gathers many commits of its source")
+        return DeltaLog(path, range(first, last + 1))

@@ -37,7 +37,7 @@ def of(rows: pa.Table, layout: Layout) -> str:
     return json.dumps({"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": nulls})
 
 
-def together(parts: Sequence[str]) -> str:
+def merge(parts: Sequence[str]) -> str:
     """Merges the statistics of several parts of a file."""
     statistics_of_parts = [json.loads(part) for part in parts]
     least: dict[str, Any] = {}

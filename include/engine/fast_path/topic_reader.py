@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa  # type: ignore[import-untyped]
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from include.engine.fast_path.features import Refused
-from include.readers.offset_ranges import Range
+from include.engine.fast_path.features import NotSupported
+from include.readers.offset_ranges import OffsetRange
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.
 FIRST_RECORDS, MOST_RECORDS, PART_BYTES = 100, 10_000, 8 * 2**20
@@ -61,7 +61,7 @@ class TopicReader:
             }
         )
 
-    def read(self, ranges: Iterable[Range]) -> Iterator[pa.Table]:
+    def read(self, ranges: Iterable[OffsetRange]) -> Iterator[pa.Table]:
         """Yields the records of these ranges as tables of `SCHEMA`, some megabytes each.
 
         Raises Refused if the broker does not deliver them, or if Spark would read them differently.
@@ -77,7 +77,7 @@ class TopicReader:
             finally:
                 self._consumer.unassign()
         except (KafkaException, ValueError) as error:
-            raise Refused(f"its records cannot be read outside Spark: {error}") from error
+            raise NotSupported(f"its records cannot be read outside Spark: {error}") from error
 
     def _next_records(self, unread: Unread) -> list[Message]:
         """Returns the next records, at least one unless `unread` is finished, and updates `unread`."""
@@ -90,7 +90,7 @@ class TopicReader:
             ]:
                 return records
             if time.monotonic() > deadline:
-                raise Refused(f"the broker has handed out no record for {SILENT_SECONDS} s")
+                raise NotSupported(f"the broker has handed out no record for {SILENT_SECONDS} s")
         return []
 
     def _adapt_batch_size(self, records: pa.Table) -> pa.Table:
@@ -114,7 +114,7 @@ def _consume(message: Message, unread: Unread) -> bool:
     first, after = offsets
     is_record = error is None and offset < after
     if is_record and offset < first:
-        raise Refused(f"the broker has handed out record {offset} of {partition} out of order")
+        raise NotSupported(f"the broker has handed out record {offset} of {partition} out of order")
     if offset + is_record >= after:
         del unread[partition]
     elif is_record:
@@ -125,7 +125,7 @@ def _consume(message: Message, unread: Unread) -> bool:
 def _table(records: list[Message]) -> pa.Table:
     timestamps = [record.timestamp() for record in records]
     if any(type_ == TIMESTAMP_NOT_AVAILABLE for type_, _ in timestamps):
-        raise Refused("its records have no timestamps")
+        raise NotSupported("its records have no timestamps")
     columns = {
         "key": [record.key() for record in records],
         "value": [record.value() for record in records],

@@ -19,15 +19,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath
 from include.engine.files import file_headers, file_records
-from include.engine.files.file_headers import UNREADABLE, VANISHED, Head
+from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
 from include.readers import landing_folder, stored_rows
-from include.readers.landing_folder import Landed, Taken
+from include.readers.landing_folder import FolderFile, PlannedFile
 from include.settings import settings
 from include.spec import Files, Table
 
@@ -50,7 +50,7 @@ class BadFile:
     path: str
     rule: str
     reason: str
-    now: Landed | None = None
+    now: FolderFile | None = None
 
 
 def write(
@@ -68,11 +68,11 @@ def write(
     assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
-    present = landing_folder.landed(table.source)
+    present = landing_folder.files_in_folder(table.source)
     last_commit = flow_checkpoint.last_commit if may_be_replay else (metadata.generation, metadata.batch - 1)
-    read_before = landing_folder.taken(flow_checkpoint.path, metadata.source_to)
-    files = landing_folder.of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
-    heads = list(file_headers.heads(table, [file.path for file in files]))
+    read_before = landing_folder.planned_files(flow_checkpoint.path, metadata.source_to)
+    files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
+    heads = list(file_headers.read_headers(table, [file.path for file in files]))
     readable = [head for head in heads if not head.problem]
     bad_files = list(_changed_files(table, landing_folder.changed(read_before, present), last_commit))
     bad_files += [BadFile(head.path, head.rule, head.problem, present.get(head.path)) for head in heads if head.problem]
@@ -100,7 +100,7 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
         try:
             fast_path.append(rows, metadata)
             return
-        except Refused as reason:
+        except NotSupported as reason:
             fast_path.say(reason)
         except commit.CONFLICTS as conflict:
             print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
@@ -109,14 +109,16 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
     commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, metadata)
 
 
-def read(spark: SparkSession, table: Table, heads: list[Head], resolve: ResolveColumns = add_columns) -> DataFrame:
+def read(
+    spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns = add_columns
+) -> DataFrame:
     """Returns the records of these files, with the table's columns. resolve: decides about new columns. Raises
     Broken.
     """
     source = table.source
     assert isinstance(source, Files)
     folder = _folder_path(table)
-    groups: dict[Any, list[Head]] = {}
+    groups: dict[Any, list[FileHeader]] = {}
     for head in heads:
         groups.setdefault(head.kind, []).append(head)
     frames: list[DataFrame] = []
@@ -152,8 +154,8 @@ def read(spark: SparkSession, table: Table, heads: list[Head], resolve: ResolveC
 def unreadable_files(
     spark: SparkSession,
     table: Table,
-    heads: list[Head],
-    present: dict[str, Landed],
+    heads: list[FileHeader],
+    present: dict[str, FolderFile],
     resolve: ResolveColumns = add_columns,
 ) -> Iterator[BadFile]:
     """Yields the files that fail when read alone, found by bisection. Raises Unreachable."""
@@ -174,7 +176,7 @@ def unreadable_files(
         )
 
 
-def _error_of(spark: SparkSession, table: Table, heads: list[Head], resolve: ResolveColumns) -> Exception | None:
+def _error_of(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> Exception | None:
     """Returns the error of reading these files together, if any."""
     try:
         read(spark, table, heads, resolve).write.format("noop").mode("overwrite").save()
@@ -184,7 +186,7 @@ def _error_of(spark: SparkSession, table: Table, heads: list[Head], resolve: Res
 
 
 def _changed_files(
-    table: Table, changes: list[tuple[Taken, Landed]], last_commit: tuple[int, int] | None
+    table: Table, changes: list[tuple[PlannedFile, FolderFile]], last_commit: tuple[int, int] | None
 ) -> Iterator[BadFile]:
     """Yields files that changed after they were read and that the quarantine does not list yet. Rows of an earlier try
     of this batch do not count.
@@ -228,7 +230,7 @@ def _relative_name(table: Table, path: str) -> str:
     return path.removeprefix(f"{_folder_path(table)}/")
 
 
-def _uris(table: Table, heads: list[Head]) -> list[str]:
+def _uris(table: Table, heads: list[FileHeader]) -> list[str]:
     """Returns the files as Hadoop's `Path` expects them, which decodes nothing."""
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)

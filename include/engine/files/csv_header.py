@@ -30,7 +30,7 @@ def is_readable(name: str) -> bool:
     )
 
 
-def strangers(headers: Sequence[Collection[str]], columns: Collection[str]) -> list[int]:
+def unrelated(headers: Sequence[Collection[str]], columns: Collection[str]) -> list[int]:
     """Returns the indexes of headers that share no name with the table, nor with a header that does.
 
     columns: of the table. If it has none yet, the most frequent header counts, and among equals the longest. Names are
@@ -49,7 +49,7 @@ def strangers(headers: Sequence[Collection[str]], columns: Collection[str]) -> l
     return remaining
 
 
-def stranger(header: Sequence[str], columns: Collection[str]) -> str:
+def unrelated_reason(header: Sequence[str], columns: Collection[str]) -> str:
     """Returns a sentence that says why a file with this header is not read."""
     others = f"the table, which has {', '.join(columns)}" if columns else "the other files that came with it"
     return f"its header {_shortened(header)} has no name in common with {others}"

@@ -36,7 +36,7 @@ BYTE_ORDER_MARKS = (
 
 
 @dataclass(frozen=True)
-class Head:
+class FileHeader:
     """The head of a file. kind: equal for files that are read together. names: columns of a CSV. encoding: from a byte
     order mark, else empty. problem: why the file is not read. rule: the quarantine's name of the problem.
     """
@@ -49,36 +49,38 @@ class Head:
     rule: str = UNREADABLE
 
 
-def heads(table: Table, paths: Iterable[str]) -> list[Head]:
+def read_headers(table: Table, paths: Iterable[str]) -> list[FileHeader]:
     """Returns the heads in the order of `paths`. Raises Unreachable if the storage fails rather than a file."""
     source = table.source
     assert isinstance(source, Files)
     system, _ = file_system(settings().folder(source.path))
     declared = tuple(filter(None, ddl.columns(table.schema.removesuffix(FILES_SCHEMA))))
 
-    def read_head(path: str) -> Head:
+    def read_head(path: str) -> FileHeader:
         try:
             return _read_head(system, path, source, declared)
         except FileNotFoundError:
-            return Head(path, problem="it was gone before it was read", rule=VANISHED)
+            return FileHeader(path, problem="it was gone before it was read", rule=VANISHED)
         except (OSError, pyarrow.ArrowException, csv.Error) as error:
             require_bytes(system, path)
-            return Head(path, problem=str(error).partition("\n")[0])
+            return FileHeader(path, problem=str(error).partition("\n")[0])
 
     with ThreadPoolExecutor(THREADS) as pool:
         heads = list(pool.map(read_head, paths))
     return _check_headers(table, heads) if source.format == "csv" and source.header else heads
 
 
-def _check_headers(table: Table, heads: list[Head]) -> list[Head]:
+def _check_headers(table: Table, heads: list[FileHeader]) -> list[FileHeader]:
     """Returns the heads; unrelated CSV headers become problems of their files."""
     columns = _columns(table)
     readable = [head for head in heads if not head.problem]
     unrelated_paths = [
-        readable[index].path for index in csv_header.strangers([head.names for head in readable], columns)
+        readable[index].path for index in csv_header.unrelated([head.names for head in readable], columns)
     ]
     return [
-        Head(head.path, problem=csv_header.stranger(head.names, columns)) if head.path in unrelated_paths else head
+        FileHeader(head.path, problem=csv_header.unrelated_reason(head.names, columns))
+        if head.path in unrelated_paths
+        else head
         for head in heads
     ]
 
@@ -106,13 +108,13 @@ def require_bytes(system: fs.FileSystem, path: str) -> None:
         raise Unreachable(f"{path} cannot be read now ({error}): it is tried again") from error
 
 
-def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> Head:
+def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> FileHeader:
     if source.format == "parquet":
         schema = parquet.read_schema(path, filesystem=system).remove_metadata()
-        return Head(path, schema.to_string())
+        return FileHeader(path, schema.to_string())
     with system.open_input_stream(path) as stream:
         if source.format == "json":
-            return Head(path) if stream.read(1) else _empty(path)
+            return FileHeader(path) if stream.read(1) else _empty(path)
         record, encoding, is_decoded = _first_record(stream)
     if record is None:
         return _empty(path)
@@ -123,11 +125,11 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
     columns = record if source.header else list(declared)
     columns += [""] * (len(record) - len(columns))
     names = _make_unique([name.strip() or f"_c{index}" for index, name in enumerate(columns)])
-    return Head(path, (names, encoding), names, encoding)
+    return FileHeader(path, (names, encoding), names, encoding)
 
 
-def _empty(path: str) -> Head:
-    return Head(path, problem="it is empty", rule=EMPTY)
+def _empty(path: str) -> FileHeader:
+    return FileHeader(path, problem="it is empty", rule=EMPTY)
 
 
 def _make_unique(names: list[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from include.engine.files.csv_header import is_readable
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
 
@@ -130,7 +130,7 @@ def _can_be_column(column: FileColumn) -> bool:
     return is_name and name not in FILE_COLUMNS and not INVALID_CHARACTERS.search(name) and is_storable(column.kind)
 
 
-def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> Broken:
+def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> FlowBroken:
     type_name = column.kind.simpleString().upper()
     if field:
         problem = (
@@ -140,4 +140,4 @@ def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> B
     else:
         problem = f"column '{column.name}' is none of the table"
         remedy = f"add `{column.name} {type_name}` to its schema, or say new_columns='add'"
-    return Broken(f"{table.name}: file {column.file}: {problem}: {remedy}", "NEW_COLUMN")
+    return FlowBroken(f"{table.name}: file {column.file}: {problem}: {remedy}", "NEW_COLUMN")

@@ -16,20 +16,20 @@ from include.catalog import Catalog
 from include.control import lease
 from include.control.jobs import backfills, windows
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.giving_up import require_wanted
+from include.control.jobs.giving_up import require_not_given_up
 from include.control.store import database
 from include.engine import failure
 from include.engine.jobs import shadow_swap, shadow_table, window
-from include.engine.jobs.backfill_rows import RangeRows, make, replace_aggregate, replace_appends
+from include.engine.jobs.backfill_rows import RangeRows, compute_rows, replace_aggregate, replace_appends
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import create_table
 from include.errors import FlowFailed, SluiceError, Unreachable, UsageError
 from include.readers import position, resume_position
 from include.readers.batches import BACKFILL
-from include.readers.delta_backlog import Feed
-from include.readers.delta_log import Log
+from include.readers.delta_backlog import StreamSource
+from include.readers.delta_log import DeltaLog
 from include.recovery import giving_up, unseeded_generations
-from include.recovery.backfills import readers, rehearsal, replaced_by, that_follows
+from include.recovery.backfills import preview, range_for_reader, readers, replacing_commit
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
 from include.validation.slices import Slice
@@ -46,39 +46,39 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
 
     Raises UsageError if that is impossible, LeaseHeld if another job does the same, Unreachable, and FlowFailed.
     """
-    if not settings().is_stored(table.name) or not any(map(resume_position.last_stamp, table.flows)):
+    if not settings().is_stored(table.name) or not any(map(resume_position.last_commit_metadata, table.flows)):
         raise UsageError(f"{table.name} has read nothing of its source yet: start its flow, and nothing is to be made")
-    print("\n".join(rehearsal(table, tables, range_, alone)), flush=True)
+    print("\n".join(preview(table, tables, range_, alone)), flush=True)
     if dry_run:
         return
     engine = database.connect(settings().control_url)
-    require_wanted(engine, table.name, range_, who)
-    with window.worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
+    require_not_given_up(engine, table.name, range_, who)
+    with window.open_worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
         work(worker, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
 
 
 def work(worker: Worker, requested: Backfill) -> None:
     """Does what is left of the backfill that was requested, each table after those that it reads."""
     order = list(worker.tables.tables)
-    worker.keeper.take([backfills.of_job(requested.root)])
+    worker.keeper.take([backfills.lease_name(requested.root)])
     try:
         _give_up_deleted(worker, requested)
         while undone := sorted(
-            backfills.undone(worker.engine, requested.root), key=lambda backfill: order.index(backfill.table)
+            backfills.unfinished_of(worker.engine, requested.root), key=lambda backfill: order.index(backfill.table)
         ):
             _do(worker, replace(undone[0], alone=requested.alone and undone[0].number == requested.number))
     finally:
         with suppress(Unreachable):
-            worker.keeper.give_back([backfills.of_job(requested.root)])
+            worker.keeper.give_back([backfills.lease_name(requested.root)])
 
 
 def _give_up_deleted(worker: Worker, requested: Backfill) -> None:
     """Gives up backfills of tables without a file, so that others need not wait. Raises DeclarationError for a wrong
     file.
     """
-    for job in backfills.undone(worker.engine, requested.root):
+    for job in backfills.unfinished_of(worker.engine, requested.root):
         if job.table not in worker.tables.tables and not catalog.has_file(job.table):
-            giving_up.backfill(worker.engine, worker.tables, job)
+            giving_up.give_up_backfill(worker.engine, worker.tables, job)
         else:
             worker.tables.table(job.table)
 
@@ -88,25 +88,25 @@ def _do(worker: Worker, job: Backfill) -> None:
     if job.range != Slice():
         _recompute(worker, table, job)
         return
-    with worker.acquired_leases([shadow_table.lease(table)], timeout_seconds=0):
-        unseeded_generations.forget(table)
+    with worker.hold_leases([shadow_table.lease(table)], timeout_seconds=0):
+        unseeded_generations.discard(table)
         _recompute(worker, table, job)
 
 
 def _recompute(worker: Worker, table: Table, job: Backfill) -> None:
     range_rows = None
     try:
-        is_pending = replaced_by(table.name, job) is None
+        is_pending = replacing_commit(table.name, job) is None
         uses_shadow_table = is_pending and job.range == Slice() and shadow_table.is_needed(worker.spark, table)
         if uses_shadow_table:
-            progress = f"fills {shadow_table.of(table).name} from the source"
-            backfills.say(worker.engine, job.number, backfills.COMPUTING, progress)
+            progress = f"fills {shadow_table.shadow_of(table).name} from the source"
+            backfills.set_phase(worker.engine, job.number, backfills.COMPUTING, progress)
             shadow_table.fill(worker, table)
         elif is_pending and not isinstance(table.write, Upsert):
-            backfills.say(worker.engine, job.number, backfills.COMPUTING, _progress_text(table))
-            range_rows = make(worker.spark, table, job)
+            backfills.set_phase(worker.engine, job.number, backfills.COMPUTING, _progress_text(table))
+            range_rows = compute_rows(worker.spark, table, job)
         count = f"{range_rows.count:,} rows are made, " if range_rows else ""
-        backfills.say(worker.engine, job.number, backfills.WAITING, f"{count}its window is asked for")
+        backfills.set_phase(worker.engine, job.number, backfills.WAITING, f"{count}its window is asked for")
         put_in_place = _swap if uses_shadow_table else partial(_replace, range_rows=range_rows)
         _in_window(worker, job, table, partial(put_in_place, worker=worker, job=job))
     except Exception as error:
@@ -126,21 +126,21 @@ def _progress_text(table: Table) -> str:
 
 def _record_failure(worker: Worker, table: Table, job: Backfill, error: SluiceError) -> None:
     """Records the failure. Readers resume where they stopped, unless the range was replaced: they would fail there."""
-    if replaced_by(table.name, job) is not None:
-        backfills.note(worker.engine, job, str(error))
+    if replacing_commit(table.name, job) is not None:
+        backfills.record_failure(worker.engine, job, str(error))
         return
     if job.range == Slice():
-        unseeded_generations.forget(table)
+        unseeded_generations.discard(table)
         if error.needs_person:
             # The error may come from rows that the shadow table holds already.
             shadow_table.drop(worker.spark, table)
-    backfills.fail(worker.engine, job, str(error))
+    backfills.fail_before_replace(worker.engine, job, str(error))
 
 
 def _in_window(worker: Worker, job: Backfill, table: Table, work_in_window: Callable[[Window], None]) -> None:
     number = windows.plan(worker.engine, table.name, job.who, f"backfill {job.number} {job.range}", is_worth_it=True)
     names = window.leases(table)
-    with worker.acquired_leases(names, table.maintain.longest_minutes * 60):
+    with worker.hold_leases(names, table.maintain.longest_minutes * 60):
         worker.window(table, number).run(worker.halt, work_in_window)
 
 
@@ -148,13 +148,13 @@ def _replace(open_window: Window, worker: Worker, job: Backfill, range_rows: Ran
     """Replaces the range, inside the window."""
     table = open_window.table
     _settle_dead_jobs(worker, table, job)
-    if replaced_by(table.name, job) is None:
+    if replacing_commit(table.name, job) is None:
         create_table.create(worker.spark, table)
         metadata = open_window.begin(BACKFILL, table.name)
 
         def drain() -> None:
             _drain(worker, table, job)
-            backfills.say(worker.engine, job.number, backfills.REPLACING, "replaces its range")
+            backfills.set_phase(worker.engine, job.number, backfills.REPLACING, "replaces its range")
 
         if isinstance(table.write, Upsert):
             replace_aggregate(worker.spark, table, job, metadata, drain)
@@ -171,11 +171,14 @@ def _swap(open_window: Window, worker: Worker, job: Backfill) -> None:
     metadata = open_window.begin(BACKFILL, table.name)
     flows = [flow.flow for flow in table.flows]
     backfills.stop_readers(worker.engine, job, flows)
-    with worker.acquired_leases([flow for flow in flows if not worker.keeper.holds(flow)], DRAIN_SECONDS):
+    with worker.hold_leases([flow for flow in flows if not worker.keeper.holds(flow)], DRAIN_SECONDS):
         _drain(worker, table, job)
-        shadow_table.read_on(worker, table)
-        backfills.say(
-            worker.engine, job.number, backfills.REPLACING, f"takes over what {shadow_table.of(table).name} holds"
+        shadow_table.read_to_end(worker, table)
+        backfills.set_phase(
+            worker.engine,
+            job.number,
+            backfills.REPLACING,
+            f"takes over what {shadow_table.shadow_of(table).name} holds",
         )
         shadow_swap.put_in_place(worker, table, job, metadata)
         _finish(worker, table, job)
@@ -189,22 +192,26 @@ def _settle_dead_jobs(worker: Worker, table: Table, job: Backfill) -> None:
 
 def _settle_dead_job(worker: Worker, table: Table, dead_job: Backfill) -> None:
     """Finishes or fails a backfill whose job died and left readers stopped, so that these can go on."""
-    if replaced_by(table.name, dead_job):
+    if replacing_commit(table.name, dead_job):
         _finish(worker, table, dead_job)
     else:
-        unseeded_generations.forget(table)
-        backfills.fail(worker.engine, dead_job, "its job died before it had replaced anything: run it again")
+        unseeded_generations.discard(table)
+        backfills.fail_before_replace(
+            worker.engine, dead_job, "its job died before it had replaced anything: run it again"
+        )
 
 
 def _finish(worker: Worker, table: Table, job: Backfill) -> None:
-    commit = replaced_by(table.name, job)
+    commit = replacing_commit(table.name, job)
     assert commit, "its range is replaced"
     metadata = commit.metadata[BACKFILL]
-    shadow_swap.settle(worker.spark, table, commit)
+    shadow_swap.finish_swap(worker.spark, table, commit)
     rows = (metadata["rows_before"], commit.rows or 0)
     downstream = {flow.name: worker.tables.tables[flow.name] for flow in readers(worker.tables, table.name)}
     alone = metadata.get("alone", False)
-    followers = [Follower(name, that_follows(reader, table, job.range, alone)) for name, reader in downstream.items()]
+    followers = [
+        Follower(name, range_for_reader(reader, table, job.range, alone)) for name, reader in downstream.items()
+    ]
     if any(path.exists() for path in shadow_table.places(table)):
         shadow_table.drop(worker.spark, table)
     backfills.finish(worker.engine, job, commit.version, rows, followers)
@@ -216,12 +223,12 @@ def _drain(worker: Worker, table: Table, job: Backfill) -> None:
     flows = readers(worker.tables, table.name)
     if not flows:
         return
-    backfills.say(worker.engine, job.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
+    backfills.set_phase(worker.engine, job.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     _let_catch_up(worker, table, flows)
     backfills.stop_readers(worker.engine, job, [flow.flow for flow in flows])
     # A flow whose new declaration cannot continue from its checkpoint waits for a full refresh of its own.
     for flow in [flow for flow in flows if shadow_table.can_go_on(worker.spark, flow)]:
-        with worker.acquired_leases([flow.flow], DRAIN_SECONDS):
+        with worker.hold_leases([flow.flow], DRAIN_SECONDS):
             # Mostly the reader is at the end already, and needs no run.
             if _unread_files(flow, table) != 0:
                 worker.host.run_once([flow])
@@ -244,6 +251,6 @@ def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
 
 def _unread_files(flow: Table, table: Table) -> int | None:
     """Returns how many files of `table` the flow has not read; None if it has read none."""
-    flow_position = position.of(flow.flow)
-    feed = Feed(Log(settings().table_path(table.name)), changes=False)
+    flow_position = position.position_of(flow.flow)
+    feed = StreamSource(DeltaLog(settings().table_path(table.name)), changes=False)
     return feed.behind(flow_position.offset).files if flow_position and flow_position.offset else None

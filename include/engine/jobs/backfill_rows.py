@@ -18,12 +18,12 @@ from include.engine.batch import deduplicate, quality, read, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.jobs import replay
 from include.engine.tables import commit
-from include.errors import Broken
-from include.ledger.batch_files import Appends
+from include.errors import FlowBroken
+from include.ledger.batch_files import AppendedFiles
 from include.readers import checkpoint, resume_position
 from include.readers.batches import BACKFILL
-from include.readers.delta_log import Log
-from include.readers.offset_ranges import place
+from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import delta_position
 from include.recovery import backfills
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table, Upsert
@@ -44,17 +44,17 @@ class RangeRows:
 
 def last_commits(table: Table) -> dict[str, dict[str, Any]]:
     """Returns the metadata of each flow's newest commit, with `source_to` moved behind replacements of the source."""
-    flows = {flow.flow: (flow, last) for flow in table.flows if (last := resume_position.last_stamp(flow))}
+    flows = {flow.flow: (flow, last) for flow in table.flows if (last := resume_position.last_commit_metadata(flow))}
     return {name: {**last, "source_to": _resume_at(flow, last["source_to"])} for name, (flow, last) in flows.items()}
 
 
 def _resume_at(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
     """Returns the offset from which the flow reads on: behind commits that replaced rows right after `offset`."""
     assert isinstance(flow.source, Delta)
-    return resume_position.behind_replacements(offset, flow.source)
+    return resume_position.skip_replacements(offset, flow.source)
 
 
-def make(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
+def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
     """Computes the rows of the range. This is the costly part, done while the streams go on."""
     # The rows are read at most twice, so compression costs more than it saves. The session belongs to this job alone.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
@@ -99,7 +99,7 @@ def replace_appends(
         if settings().is_stored(table.quarantine):
             bad_rows = rows.filter(quality.ends_as("quarantine", table.expect)) if counts.quarantined else rows.limit(0)
             _replace_quarantine(bad_rows, table, job, metadata, commits)
-        _replace_table(table_rows.in_few_files(good, counts.kept), table, job, metadata, commits)
+        _replace_table(table_rows.coalesce_small(good, counts.kept), table, job, metadata, commits)
 
 
 def replace_aggregate(
@@ -117,7 +117,7 @@ def replace_aggregate(
     try:
         count = rows.count()
         before_commit()
-        _replace_table(table_rows.in_few_files(rows, count), table, job, metadata, commits)
+        _replace_table(table_rows.coalesce_small(rows, count), table, job, metadata, commits)
     finally:
         rows.unpersist()
 
@@ -131,9 +131,11 @@ def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) ->
     assert isinstance(flow.source, Delta)
     path, end = settings().table_path(flow.source.table), last_commit["source_to"]
     is_first = end.get("isStartingVersion")
-    version = place(end)[0] if is_first else checkpoint.read_version(end)
+    version = delta_position(end)[0] if is_first else checkpoint.read_version(end)
     rows = spark.read.format("delta").option("versionAsOf", version).load(str(path))
-    unread_files = Appends(Log(path), flow.source).left_of(end) if is_first or place(end)[1] >= 0 else []
+    unread_files = (
+        AppendedFiles(DeltaLog(path), flow.source).left_of(end) if is_first or delta_position(end)[1] >= 0 else []
+    )
     if unread_files:
         rows = rows.filter(~F.col("_metadata.file_name").isin([file.path.rpartition("/")[2] for file in unread_files]))
     return rows
@@ -153,7 +155,7 @@ def _add_newer_rows(
             continue
         if _has_replaced(flow, previous["source_to"], newest["source_to"]):
             # The computed rows come from rows that the source no longer holds.
-            return make(spark, table, job).rows
+            return compute_rows(spark, table, job).rows
         newer = _between(spark, flow, previous["source_to"], newest["source_to"])
         parts += [_transformed(newer, flow, job)] if newer is not None else []
     return reduce(DataFrame.unionByName, parts)
@@ -162,9 +164,9 @@ def _add_newer_rows(
 def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
     """Returns whether a commit of the source between two offsets removed rows."""
     assert isinstance(flow.source, Delta)
-    log = Log(settings().table_path(flow.source.table))
-    first = place(begin)[0] + bool(begin.get("isStartingVersion"))
-    versions = [version for version in log.versions if first <= version <= place(end)[0]]
+    log = DeltaLog(settings().table_path(flow.source.table))
+    first = delta_position(begin)[0] + bool(begin.get("isStartingVersion"))
+    versions = [version for version in log.versions if first <= version <= delta_position(end)[0]]
     removed = (
         action["remove"] for version in versions for action in log.actions(version, b'"remove"') if "remove" in action
     )
@@ -175,7 +177,7 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
     """Returns the rows of the files between two offsets without listing the whole source, which would take too long."""
     assert isinstance(flow.source, Delta)
     path = settings().table_path(flow.source.table)
-    files = [file.path for file in Appends(Log(path), flow.source).between(begin, end)]
+    files = [file.path for file in AppendedFiles(DeltaLog(path), flow.source).between(begin, end)]
     return read.delta_files(spark, flow.source.table, files) if files else None
 
 
@@ -190,7 +192,7 @@ def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
     groups = checked_rows.groupBy(quality.RULES).count().collect()
     counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
     if failing := counts.failing(table.expect):
-        raise Broken(
+        raise FlowBroken(
             f"{table.name}: rows of the range break {failing}, and nothing of it was replaced: mend the rule or the "
             f"transform, or let the rule say otherwise='quarantine'",
             "EXPECTATION_FAILED",
@@ -208,11 +210,13 @@ def _replace_quarantine(
 ) -> None:
     """Replaces the range in the quarantine; the new rows carry the newest batch of their flow."""
     if table.expect:
-        parts = [commit.of_batch(rows.filter(F.col("_flow") == flow), newest) for flow, newest in commits.items()]
+        parts = [
+            commit.with_batch_columns(rows.filter(F.col("_flow") == flow), newest) for flow, newest in commits.items()
+        ]
         rows = reduce(DataFrame.unionByName, parts)
     # Rows of a batch that has not committed do not count: its next try counts and writes them again.
-    count = _stored_range(rows.sparkSession, table, table.quarantine, job).filter(replay.has_happened(table)).count()
-    with commit.stamped(rows.sparkSession, {**metadata, BACKFILL: commit_metadata(job, count)}, {}):
+    count = _stored_range(rows.sparkSession, table, table.quarantine, job).filter(replay.is_committed(table)).count()
+    with commit.user_metadata(rows.sparkSession, {**metadata, BACKFILL: commit_metadata(job, count)}, {}):
         _replace(rows.coalesce(1), table, table.quarantine, job)
 
 
@@ -223,8 +227,10 @@ def _replace_table(
     spark = rows.sparkSession
     count = _stored_range(spark, table, table.name, job).count()
     positions = {flow: last_commit["source_to"] for flow, last_commit in commits.items()}
-    once = commit.once(backfills.txn_app_id(job), 1)
-    with commit.stamped(spark, {**metadata, BACKFILL: {**commit_metadata(job, count), "position": positions}}, once):
+    once = commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
+    with commit.user_metadata(
+        spark, {**metadata, BACKFILL: {**commit_metadata(job, count), "position": positions}}, once
+    ):
         _replace(rows, table, table.name, job)
 
 

@@ -18,11 +18,11 @@ from include.control.jobs import stale_tables, windows
 from include.control.store import database
 from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
-from include.engine.batch.transform import SOURCE, joined, transformed
+from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import commit, create_table
-from include.errors import Broken, SluiceError, Unreachable
+from include.errors import FlowBroken, SluiceError, Unreachable
 from include.readers import refreshes
 from include.settings import settings
 from include.spec import Delta, Table
@@ -32,7 +32,7 @@ STEP = "refresh"
 
 
 @dataclass(frozen=True)
-class Run:
+class RefreshRun:
     """One refresh run. views: in graph order. reads: versions of the tables that the views read and that are no views
     of this run.
     """
@@ -42,7 +42,7 @@ class Run:
     reads: dict[str, int]
 
     @classmethod
-    def begin(cls, name: str, views: list[Table]) -> "Run":
+    def begin(cls, name: str, views: list[Table]) -> "RefreshRun":
         """Pins the versions to read, or takes them from the commits of an earlier try. Raises Unreachable if a table is
         not stored.
         """
@@ -71,40 +71,40 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
     Prints and skips a view whose source is not stored yet. Raises LeaseHeld if a view has another window, Unreachable,
     and FlowFailed if a view cannot be computed. Raises Broken if another run has refreshed one from newer versions.
     """
-    missing_sources = refreshes.lacking(views)
+    missing_sources = refreshes.missing_sources(views)
     for view in views:
         if view.name in tables.warnings:
             print(tables.warnings[view.name], flush=True)
         if view.name in missing_sources:
-            print(refreshes.not_refreshed(view, missing_sources[view.name]), flush=True)
-    refresh_run = Run.begin(name, [view for view in views if view.name not in missing_sources])
+            print(refreshes.not_refreshed_words(view, missing_sources[view.name]), flush=True)
+    refresh_run = RefreshRun.begin(name, [view for view in views if view.name not in missing_sources])
     for view in refresh_run.views:
         if view not in refresh_run.left:
             print(f"{view.name}: nothing done, run '{name}' has refreshed it", flush=True)
     if not refresh_run.left:
         return
     engine = database.connect(settings().control_url)
-    with window.worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
-        do(worker, refresh_run)
+    with window.open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
+        refresh_remaining(worker, refresh_run)
 
 
-def do(worker: Worker, run: Run) -> None:
+def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
     """Refreshes the remaining views of the run, each in its own window. Raises as `run`."""
     for view in run.left:
         number = windows.plan(worker.engine, view.name, run.name, STEP, is_worth_it=True)
         try:
             worker.keeper.take(window.leases(view))
         except SluiceError as error:
-            windows.end(worker.engine, number, "skipped", str(error))
+            windows.close_unfinished(worker.engine, number, "skipped", str(error))
             raise
         worker.window(view, number).run(worker.halt, partial(_refresh, run=run))
         with database.transaction(worker.engine) as connection:
-            stale_tables.end(connection, view.name, Slice())
+            stale_tables.unmark_range(connection, view.name, Slice())
         # After a failure the leases go back only when this process can no longer write.
         worker.keeper.give_back(window.leases(view))
 
 
-def _refresh(open_window: Window, run: Run) -> None:
+def _refresh(open_window: Window, run: RefreshRun) -> None:
     view = open_window.table
     if refreshes.in_run(view.name, run.name):
         # Another job of the same run has refreshed it before this one opened the window.
@@ -122,22 +122,25 @@ def _refresh(open_window: Window, run: Run) -> None:
         metadata |= {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads, "rows": asdict(counts)}
         empty_tables = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
         metadata |= {refreshes.EMPTY: empty_tables} if empty_tables else {}
-        with commit.stamped(open_window.spark, metadata, {}):
+        with commit.user_metadata(open_window.spark, metadata, {}):
             create_table.replace(rows, view)
     finally:
         checked_rows.unpersist()
     print(f"{view.name}: replaced: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
     if empty_tables:
-        print(f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.comes(view)}", flush=True)
+        print(
+            f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}",
+            flush=True,
+        )
 
 
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
     """Returns the view's rows, in the columns of its schema. frames: the rows of its sources, by name."""
     if isinstance(view.source, Mapping):
         assert view.transform, "the catalog has checked it"
-        rows = joined(frames, view.transform)
+        rows = apply_join(frames, view.transform)
     else:
-        rows = transformed(frames[SOURCE], view.transform) if view.transform else frames[SOURCE]
+        rows = apply(frames[SOURCE], view.transform) if view.transform else frames[SOURCE]
     return rows.select(*[F.col(f"`{name}`") for name in StructType.fromDDL(view.schema).fieldNames()])
 
 
@@ -156,9 +159,9 @@ def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", version).load(str(settings().table_path(table)))
 
 
-def _require_none_fails(view: Table, counts: RowCounts, run: Run) -> None:
+def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None:
     if failing := counts.failing(view.expect):
-        raise Broken(
+        raise FlowBroken(
             f"{view.name}: run '{run.name}' breaks {failing}, and the view is left as it was: mend the rule or the "
             f"transform, and begin another run",
             "EXPECTATION_FAILED",

@@ -109,7 +109,7 @@ def _put_back(
 def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: int, metadata: dict[str, object]) -> None:
     rows = checked_rows.withColumn("_replay", F.when(F.col(IS_GOOD), F.lit(number).cast("bigint")))
     rows = rows.drop(VIOLATED_NOW, IS_GOOD)
-    with commit.stamped(spark, metadata, {}):
+    with commit.user_metadata(spark, metadata, {}):
         rows.write.format("delta").mode("overwrite").save(str(settings().table_path(table.quarantine)))
 
 
@@ -122,7 +122,9 @@ def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, 
     rows = rows.persist()
     try:
         count = rows.count()
-        with commit.stamped(spark, {**metadata, "rows_put_back": count}, commit.once(_app_id(table), number)):
+        with commit.user_metadata(
+            spark, {**metadata, "rows_put_back": count}, commit.idempotent_write_conf(_app_id(table), number)
+        ):
             commit.append(rows, table)
         return count
     finally:
@@ -132,7 +134,7 @@ def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, 
 def _delete(spark: SparkSession, table: Table, condition: str, metadata: dict[str, object]) -> None:
     if _stored(spark, table.quarantine).filter(condition).isEmpty():
         return
-    with commit.stamped(spark, metadata, {}):
+    with commit.user_metadata(spark, metadata, {}):
         spark.sql(f"DELETE FROM delta.`{settings().table_path(table.quarantine)}` WHERE {condition}")
 
 
@@ -142,7 +144,7 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
     """
     stored_rows = _stored(spark, table.quarantine)
     _require_known(stored_rows, table, rules)
-    is_chosen = F.coalesce(_is_chosen(table, rules) & has_happened(table), F.lit(False))
+    is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table), F.lit(False))
     candidates = stored_rows.filter(is_chosen).withColumnRenamed(quality.RULES, VIOLATED_THEN)
     checked_rows = quality.with_violations(candidates, table.expect, table).withColumn(
         IS_GOOD, quality.ends_as("warn", table.expect)
@@ -164,9 +166,9 @@ def _breaks_any(*rules: str) -> Column:
     return F.arrays_overlap(quality.RULES, F.array(*[F.lit(rule) for rule in rules]))
 
 
-def has_happened(table: Table) -> Column:
+def is_committed(table: Table) -> Column:
     """Whether the row's batch has committed. The flow will check all rows of an uncommitted batch again."""
-    commits = [metadata for flow in table.flows if (metadata := resume_position.last_stamp(flow))]
+    commits = [metadata for flow in table.flows if (metadata := resume_position.last_commit_metadata(flow))]
     return reduce(or_, [_is_up_to(metadata) for metadata in commits], F.lit(False))
 
 

@@ -62,7 +62,7 @@ class RequestedBackfill:
         return f"backfill {self._root}"
 
     def begin(self) -> str | None:
-        self._begun = backfill_queue.begin(self._engine, self._root)
+        self._begun = backfill_queue.claim(self._engine, self._root)
         return self._begun and self._begun.table
 
     def work(self, worker: Worker) -> None:
@@ -70,10 +70,10 @@ class RequestedBackfill:
         backfill.work(worker, self._begun)
 
     def end(self) -> None:
-        backfill_queue.end(self._engine, self._root)
+        backfill_queue.withdraw(self._engine, self._root)
 
     def leave(self) -> None:
-        backfill_queue.leave(self._engine, self._root)
+        backfill_queue.hand_back(self._engine, self._root)
 
     def fail(self, reason: str) -> None:
         backfill_queue.fail(self._engine, self._root, reason)
@@ -95,7 +95,7 @@ class RequestedWindow:
         return f"window {self._number}"
 
     def begin(self) -> str | None:
-        if not window_queue.take(self._engine, self._number):
+        if not window_queue.claim(self._engine, self._number):
             return None
         planned_window = windows.find(self._engine, self._number)
         if planned_window is None:
@@ -108,7 +108,7 @@ class RequestedWindow:
         try:
             worker.keeper.take(window.leases(table))
         except SluiceError as error:
-            windows.end(self._engine, self._number, "skipped", str(error))
+            windows.close_unfinished(self._engine, self._number, "skipped", str(error))
             raise
         worker.window(table, self._number).run(worker.halt)
 
@@ -116,9 +116,9 @@ class RequestedWindow:
         pass
 
     def leave(self) -> None:
-        window_queue.leave(self._engine, self._number, self._driver)
+        window_queue.hand_back(self._engine, self._number, self._driver)
 
     def fail(self, reason: str) -> None:
         planned_window = windows.find(self._engine, self._number)
         if planned_window and planned_window.state == "planned":
-            windows.end(self._engine, self._number, "failed", reason)
+            windows.close_unfinished(self._engine, self._number, "failed", reason)

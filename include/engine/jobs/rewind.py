@@ -22,10 +22,10 @@ from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh, window
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import commit
-from include.errors import FlowFailed, LeaseHeld, SluiceError, Unbalanced, Unreachable, UsageError
+from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.ledger import verify
 from include.readers.active_commits import REWIND
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.recovery import rewind_plan, rewind_state
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
@@ -44,7 +44,7 @@ def run(
     balance afterwards.
     """
     engine = database.connect(settings().control_url)
-    for begun_rewind in rewinds.begun(engine, [table.name]):
+    for begun_rewind in rewinds.unfinished(engine, [table.name]):
         raise UsageError(f"{table.name}: {begun_rewind.unfinished}")
     plan = rewind_plan.plan(engine, table, tables, to)
     print("\n".join(plan.lines()), flush=True)
@@ -72,19 +72,19 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
         if rewind.phase == rewinds.GIVEN_UP:
             raise UsageError(f"rewind {number} was given up ({rewind.said}): plan another one")
         if rewind.failure:
-            raise Unbalanced(rewind.failure)
+            raise LedgerMismatch(rewind.failure)
         print(f"sluice: rewind {number}: nothing done, it is done: {rewind.said}", flush=True)
         return
     if approved_by and not rewind.is_begun:
         approvals.approve(engine, rewind, f"{approved_by}, by hand")
     approvals.require(engine, rewind)
-    with window.worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
+    with window.open_worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
         work(worker, number)
 
 
 def work(worker: Worker, number: int) -> None:
     """Does what is left of a rewind with an existing worker."""
-    worker.keeper.take([rewinds.of_job(number)])
+    worker.keeper.take([rewinds.lease_name(number)])
     try:
         rewind = rewinds.get(worker.engine, number)
         if rewind.ended_at is None:
@@ -97,7 +97,7 @@ def work(worker: Worker, number: int) -> None:
                 raise job_error from error
     finally:
         with suppress(Unreachable):
-            worker.keeper.give_back([rewinds.of_job(number)])
+            worker.keeper.give_back([rewinds.lease_name(number)])
 
 
 def _record_failure(engine: Engine, number: int, error: SluiceError) -> None:
@@ -106,22 +106,24 @@ def _record_failure(engine: Engine, number: int, error: SluiceError) -> None:
     if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
         rewinds.give_up(engine, rewind, str(error))
     elif rewind.ended_at is None:
-        rewinds.note(engine, rewind, str(error))
+        rewinds.record_failure(engine, rewind, str(error))
 
 
 def _put_back(worker: Worker, rewind: Rewind) -> None:
     tables = [worker.tables.table(name) for name in rewind.cut]
     rewinds.stop(worker.engine, rewind)
     longest_seconds = max(table.maintain.longest_minutes for table in tables) * 60
-    with worker.acquired_leases(rewind.flows, longest_seconds):
+    with worker.hold_leases(rewind.flows, longest_seconds):
         if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
             rewind = _replan(worker, rewind)
         for table in tables:
             _in_window(worker, rewind, table)
-        rewinds.say(worker.engine, rewind.number, rewinds.BEGINNING, "its flows get a place to go on from")
+        rewinds.set_phase(worker.engine, rewind.number, rewinds.BEGINNING, "its flows get a place to go on from")
         _begin_generations(worker, rewind, tables)
         _require_restored(rewind, tables)
-        rewinds.say(worker.engine, rewind.number, rewinds.REFRESHING, ", ".join(rewind.views) or "no view is below")
+        rewinds.set_phase(
+            worker.engine, rewind.number, rewinds.REFRESHING, ", ".join(rewind.views) or "no view is below"
+        )
         _refresh(worker, rewind)
         difference = _difference(tables)
         imbalance = str(difference) if difference else None
@@ -148,12 +150,12 @@ def _replan(worker: Worker, rewind: Rewind) -> Rewind:
 
 def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
     if all(
-        rewind_state.is_there(name, version)
+        rewind_state.holds_version(name, version)
         for name, version in rewind_state.versions(rewind.cut[table.name], table).items()
     ):
         return
     number = windows.plan(worker.engine, table.name, rewind.who, f"rewind {rewind.number} to {rewind.moment}", True)
-    with worker.acquired_leases([lease.of_window(table.name)], table.maintain.longest_minutes * 60):
+    with worker.hold_leases([lease.window_lease(table.name)], table.maintain.longest_minutes * 60):
         worker.window(table, number).run(worker.halt, partial(_restore, rewind=rewind))
 
 
@@ -161,32 +163,32 @@ def _restore(open_window: Window, rewind: Rewind) -> None:
     table = open_window.table
     metadata = open_window.begin(STEP, table.name)
     for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
-        if rewind_state.is_there(name, version):
+        if rewind_state.holds_version(name, version):
             continue
         rewind_metadata = {"number": rewind.number, "key": rewind.key, "to": version}
-        with commit.stamped(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
+        with commit.user_metadata(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
             open_window.spark.sql(f"RESTORE TABLE delta.`{_path(name)}` TO VERSION AS OF {version}")
         print(f"sluice: {name} is put back to version {version}", flush=True)
 
 
 def _begin_generations(worker: Worker, rewind: Rewind, tables: list[Table]) -> None:
     """Begins new generations of the flows that write or read a restored table."""
-    for flow in list(rewind_state.owed(rewind, tables)):
+    for flow in list(rewind_state.flows_to_renew(rewind, tables)):
         reset = Reset(flow.flow, False, rewind.who, f"rewind {rewind.number}")
-        number, _ = checkpoint.renew(worker.spark, flow, reset)
+        number, _ = checkpoint.begin_next_generation(worker.spark, flow, reset)
         checkpoint.release(flow.flow)
-        resets.done(worker.engine, reset, number, ())
+        resets.complete(worker.engine, reset, number, ())
 
 
 def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
     """Raises FlowFailed if a restored table does not hold exactly the files of its version."""
     for table in tables:
         for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
-            log = Log(_path(name))
+            log = DeltaLog(_path(name))
             expected_files, files = (
                 {file.path for file in log.state_at(at_version).live} for at_version in (version, log.newest)
             )
-            if expected_files != files and rewind_state.was_put_back(name, rewind):
+            if expected_files != files and rewind_state.was_restored(name, rewind):
                 raise FlowFailed(
                     f"{name}: it does not hold what it held at version {version}, so somebody has written to it: look "
                     f"at `python -m include.ledger inspect {table.name}`, and run the rewind again"
@@ -203,7 +205,7 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
         return
     try:
         views = [worker.tables.table(name) for name in rewind.views]
-        refresh.do(worker, refresh.Run.begin(f"rewind {rewind.number} {rewind.key}", views))
+        refresh.refresh_remaining(worker, refresh.RefreshRun.begin(f"rewind {rewind.number} {rewind.key}", views))
     except (FlowFailed, LeaseHeld, Unreachable) as error:
         reason = f"{rewind.table} was put back to {rewind.moment}, and this view was not refreshed behind that: {error}"
         with database.transaction(worker.engine) as connection:
@@ -211,10 +213,10 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
                 stale_tables.mark(connection, name, Slice(), reason)
 
 
-def _difference(tables: list[Table]) -> Unbalanced | None:
+def _difference(tables: list[Table]) -> LedgerMismatch | None:
     try:
         for table in tables:
             print("\n".join(verify.lines(verify.verify(table))), flush=True)
-    except Unbalanced as difference:
+    except LedgerMismatch as difference:
         return difference
     return None

@@ -24,7 +24,7 @@ from include.errors import FlowFailed
 from include.readers import checkpoint, landing_folder, offset_log, resume_position
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import Commit
-from include.readers.resume_position import Beginning
+from include.readers.resume_position import StartPosition
 from include.recovery import backfills, lost_on_refresh, unseeded_generations
 from include.recovery.unseeded_generations import SEED
 from include.settings import settings
@@ -39,25 +39,27 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     `settle` does the rest.
     """
     spark, path = worker.spark, settings().table_path(table.name)
-    unseeded_generations.forget(table)
+    unseeded_generations.discard(table)
     if isinstance(table.source, Files):
-        lost_on_refresh.files(table, lost_on_refresh.names(shadow_table.of(table).name))
-    seeds = {flow.flow: _begin_generation(worker, flow, shadow_table.of(flow)) for flow in table.flows}
-    if settings().is_stored(shadow_table.of(table).quarantine):
+        lost_on_refresh.missing_files(table, lost_on_refresh.stored_file_names(shadow_table.shadow_of(table).name))
+    seeds = {flow.flow: _begin_generation(worker, flow, shadow_table.shadow_of(flow)) for flow in table.flows}
+    if settings().is_stored(shadow_table.shadow_of(table).quarantine):
         if not settings().is_stored(table.quarantine):
             create_table.create_quarantine(spark, table, spark.sql)
         _add_to_quarantine(spark, table, seeds, metadata)
     if DeltaTable(str(path)).metadata().configuration.get(APPEND_ONLY) == "true":
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
-    rows = _stored(spark, shadow_table.of(table).name)
+    rows = _stored(spark, shadow_table.shadow_of(table).name)
     backfill_metadata = {**backfill_rows.commit_metadata(job, _stored(spark, table.name).count()), "anew": seeds}
-    with commit.stamped(spark, {**metadata, BACKFILL: backfill_metadata}, commit.once(backfills.txn_app_id(job), 1)):
-        writer = table_rows.in_few_files(rows, rows.count()).write.format("delta").mode("overwrite")
+    with commit.user_metadata(
+        spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
+    ):
+        writer = table_rows.coalesce_small(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
         writer.option("overwriteSchema", "true").save(str(path))
 
 
-def settle(spark: SparkSession, table: Table, swap: Commit) -> None:
+def finish_swap(spark: SparkSession, table: Table, swap: Commit) -> None:
     """Finishes a swap after its commit: makes batch 0 of each flow's new generation. May be repeated.
 
     Does nothing for the commit of a backfill of a range.
@@ -67,7 +69,7 @@ def settle(spark: SparkSession, table: Table, swap: Commit) -> None:
         return
     if settings().is_stored(table.quarantine):
         path = settings().table_path(table.quarantine)
-        with commit.stamped(spark, {BACKFILL: {"key": swap.metadata[BACKFILL]["key"]}}, {}):
+        with commit.user_metadata(spark, {BACKFILL: {"key": swap.metadata[BACKFILL]["key"]}}, {}):
             spark.sql(f"DELETE FROM delta.`{path}` WHERE NOT ({_new_generations_condition(seeds)})")
     for seed in seeds.values():
         _commit_seed(spark, table, seed)
@@ -76,7 +78,9 @@ def settle(spark: SparkSession, table: Table, swap: Commit) -> None:
 
 
 def _commit_seed(spark: SparkSession, table: Table, seed: dict[str, Any]) -> None:
-    with commit.stamped(spark, seed, commit.once(txn_app_id(seed["flow"], seed["generation"]), SEED)):
+    with commit.user_metadata(
+        spark, seed, commit.idempotent_write_conf(txn_app_id(seed["flow"], seed["generation"]), SEED)
+    ):
         commit.append(_stored(spark, table.name).limit(0), table)
 
 
@@ -85,17 +89,17 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
     checkpoints = settings().checkpoints(shadow.flow)
     shadow_checkpoint = checkpoints / str(checkpoint.newest_generation(checkpoints))
     last_batch, owner = checkpoint.last_committed(shadow_checkpoint), offset_log.owner(shadow_checkpoint)
-    begin_offsets = offset_log.begins(shadow_checkpoint) if isinstance(shadow.source, Kafka) else None
+    begin_offsets = offset_log.initial_offsets(shadow_checkpoint) if isinstance(shadow.source, Kafka) else None
     end = begin_offsets if last_batch is None else checkpoint.end_offset(shadow_checkpoint, last_batch)
     if end is None:
         raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
-    files = tuple(landing_folder.taken(shadow_checkpoint, end)) if isinstance(shadow.source, Files) else ()
+    files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if isinstance(shadow.source, Files) else ()
     source_to = {"logOffset": 0} if files else end
-    home, last_commit = settings().checkpoints(flow.flow), resume_position.last_stamp(flow)
+    home, last_commit = settings().checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
     number = max(checkpoint.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
-    generation.begin(home, number, identity, Beginning(source_to, (number, SEED), files=files), worker.spark)
-    newest = (resume_position.last_stamp(shadow) or {}).get("newest")
+    generation.begin(home, number, identity, StartPosition(source_to, (number, SEED), files=files), worker.spark)
+    newest = (resume_position.last_commit_metadata(shadow) or {}).get("newest")
     metadata = CommitMetadata(
         flow.flow,
         number,
@@ -111,9 +115,9 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
 
 def _add_to_quarantine(spark: SparkSession, table: Table, seeds: dict[str, Any], metadata: dict[str, Any]) -> None:
     """Adds the shadow table's quarantined rows, in place of those of an earlier try. Old rows count until the swap."""
-    rows = _stored(spark, shadow_table.of(table).quarantine)
-    flows = {shadow_table.of(flow).flow: seeds[flow.flow] for flow in table.flows}
-    parts = [commit.of_batch(rows.filter(F.col("_flow") == name), seed) for name, seed in flows.items()]
+    rows = _stored(spark, shadow_table.shadow_of(table).quarantine)
+    flows = {shadow_table.shadow_of(flow).flow: seeds[flow.flow] for flow in table.flows}
+    parts = [commit.with_batch_columns(rows.filter(F.col("_flow") == name), seed) for name, seed in flows.items()]
     writer = reduce(DataFrame.unionByName, parts).coalesce(1).write.format("delta").mode("overwrite")
     types = {field.name: field.dataType for field in _stored(spark, table.quarantine).schema}
     if all(types.get(field.name, field.dataType) == field.dataType for field in rows.schema):
@@ -121,7 +125,7 @@ def _add_to_quarantine(spark: SparkSession, table: Table, seeds: dict[str, Any],
     else:
         # One table cannot hold both types of a column.
         writer = writer.option("overwriteSchema", "true")
-    with commit.stamped(spark, {**metadata, BACKFILL: {}}, {}):
+    with commit.user_metadata(spark, {**metadata, BACKFILL: {}}, {}):
         writer.save(str(settings().table_path(table.quarantine)))
 
 

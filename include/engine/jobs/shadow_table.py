@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from include.engine.checkpoints import definition
 from include.engine.jobs.window import Worker
 from include.engine.tables import create_table
-from include.errors import Broken, UsageError
+from include.errors import FlowBroken, UsageError
 from include.readers import checkpoint, offset_log, position, resume_position
 from include.settings import settings
 from include.spec import Delta, Files, Table
@@ -28,7 +28,7 @@ SHORT_SECONDS = 30
 MOST_ROUNDS = 5
 
 
-def of(table: Table) -> Table:
+def shadow_of(table: Table) -> Table:
     """Returns the shadow table of `table`."""
     return replace(table, name=f"twin.{table.name.replace('.', '_')}")
 
@@ -42,7 +42,7 @@ def places(table: Table) -> list[Path]:
     """Returns all directories of the shadow table. The checkpoints come first: a kill while they are deleted leaves no
     shadow table that looks complete.
     """
-    shadow = of(table)
+    shadow = shadow_of(table)
     checkpoints = [settings().checkpoints(flow.flow) for flow in shadow.flows]
     return [*checkpoints, *map(settings().table_path, (shadow.name, shadow.quarantine))]
 
@@ -72,7 +72,7 @@ def _is_another_flow(flow: Table) -> bool:
     home = settings().checkpoints(flow.flow)
     newest = checkpoint.newest_generation(home)
     # A damaged `owner.json` names neither; the flow then resumes from the table's own commits.
-    with suppress(Broken):
+    with suppress(FlowBroken):
         owner, identity = offset_log.owner(home / str(newest)), resume_position.identity(flow)
         return any(owner.get(key) != value for key, value in identity.items())
     return False
@@ -84,7 +84,7 @@ def fill(worker: Worker, table: Table) -> None:
 
     Raises UsageError if a reader of the table's change feed could not follow.
     """
-    shadow = of(table)
+    shadow = shadow_of(table)
     if not isinstance(table.source, Files) and _is_stored_otherwise(worker.spark, table):
         _require_no_feed_readers(worker, table)
     if not all(_is_current(flow) for flow in shadow.flows):
@@ -93,7 +93,7 @@ def fill(worker: Worker, table: Table) -> None:
         create_table.create_quarantine(worker.spark, shadow, worker.spark.sql)
     for _ in range(MOST_ROUNDS):
         began_at = time.monotonic()
-        read_on(worker, table)
+        read_to_end(worker, table)
         if time.monotonic() - began_at < SHORT_SECONDS:
             return
 
@@ -102,16 +102,16 @@ def _require_no_feed_readers(worker: Worker, table: Table) -> None:
     for flow in worker.tables.flows.values():
         source = flow.source
         reads_feed = isinstance(source, Delta) and source.changes and source.table == table.name
-        if reads_feed and position.of(flow.flow):
+        if reads_feed and position.position_of(flow.flow):
             raise UsageError(
                 f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
                 f"which end there: give the new one a name of its own"
             )
 
 
-def read_on(worker: Worker, table: Table) -> None:
+def read_to_end(worker: Worker, table: Table) -> None:
     """Lets each flow of the shadow table read its source to the end."""
-    for flow in of(table).flows:
+    for flow in shadow_of(table).flows:
         worker.keeper.take([flow.flow])
         worker.host.run_once([flow])
 

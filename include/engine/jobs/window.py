@@ -28,18 +28,18 @@ from include.engine.tables import maintain
 from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.maintenance import policy, table_state, vacuum_guard
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.policy import Place
-from include.maintenance.table_state import Survey
+from include.maintenance.policy import CompactionPlace
+from include.maintenance.table_state import TableSurvey
 from include.settings import settings
 from include.spec import Table
 
 NICE = 10
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
-def rehearse(table: Table, tables: Catalog) -> None:
+def dry_run(table: Table, tables: Catalog) -> None:
     """Prints what a window would do now and which files it would delete; changes nothing."""
-    for survey in table_state.look(database.connect(settings().control_url), table, tables):
+    for survey in table_state.survey(database.connect(settings().control_url), table, tables):
         print("\n".join(survey.lines()))
         for file in survey.would_delete(time.time()):
             print(f"{survey.name}: would delete {file.path} ({file.bytes:,} bytes)")
@@ -51,7 +51,7 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
     Raises LeaseHeld if the table has another window, Unreachable, and FlowFailed if a step fails.
     """
     engine = database.connect(settings().control_url)
-    surveys = table_state.look(engine, table, tables)
+    surveys = table_state.survey(engine, table, tables)
     print("\n".join(line for survey in surveys for line in survey.lines()), flush=True)
     if number is None:
         is_worth_it = table_state.is_worth_it(engine, table, surveys)
@@ -68,11 +68,11 @@ def run_in(
 
     reads: stored tables that warm up the session. Raises as `run`.
     """
-    with worker(engine, tables, f"maintain {table.name}", reads) as job_worker:
+    with open_worker(engine, tables, f"maintain {table.name}", reads) as job_worker:
         try:
             job_worker.keeper.take(leases(table))
         except SluiceError as error:
-            windows.end(engine, number, "skipped", str(error))
+            windows.close_unfinished(engine, number, "skipped", str(error))
             raise
         job_worker.window(table, number).run(job_worker.halt, work)
 
@@ -95,7 +95,7 @@ class Worker:
         return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
 
     @contextmanager
-    def acquired_leases(self, names: list[str], timeout_seconds: float) -> Iterator[None]:
+    def hold_leases(self, names: list[str], timeout_seconds: float) -> Iterator[None]:
         """Holds these leases, which it waits for. Raises LeaseHeld if that takes longer than `timeout_seconds`."""
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -105,7 +105,7 @@ class Worker:
             except LeaseHeld:
                 if time.monotonic() > deadline:
                     raise
-            threading.Event().wait(LOOK_SECONDS)
+            threading.Event().wait(POLL_SECONDS)
         try:
             yield
         finally:
@@ -115,7 +115,7 @@ class Worker:
 
 
 @contextmanager
-def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iterator[Worker]:
+def open_worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iterator[Worker]:
     """Yields a worker for a process of its own. reads: stored tables that warm up the session.
 
     On exit the worker can no longer write, and its leases go back.
@@ -143,7 +143,7 @@ def worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) -> Iter
 
 def leases(table: Table) -> list[str]:
     """Names the leases that the job of a window holds: the window's, and the flow's if it merges in windows."""
-    return [lease.of_window(table.name), *([table.flow] if table.merges_in_windows else [])]
+    return [lease.window_lease(table.name), *([table.flow] if table.merges_in_windows else [])]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Window:
         """
         work = work or Window.maintain
         place, _ = policy.place_of_compaction(self.table, settings().store)
-        with self._open(halt, alone=work is not Window.maintain or place is not Place.ONLINE):
+        with self._open(halt, alone=work is not Window.maintain or place is not CompactionPlace.ONLINE):
             surveys = self._survey()
             windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
             work(self)
@@ -175,9 +175,9 @@ class Window:
 
     @contextmanager
     def _open(self, halt: Callable[[str], None], alone: bool) -> Iterator[None]:
-        name = lease.of_window(self.table.name)
+        name = lease.window_lease(self.table.name)
         longest_seconds = self.table.maintain.longest_minutes * 60
-        windows.ask(self.engine, self.number, self.table.name, self.keeper.epoch(name))
+        windows.request(self.engine, self.number, self.table.name, self.keeper.epoch(name))
         deadline = time.monotonic() + longest_seconds
         lock_request = LockRequest(name, self.table.name, alone)
         timeout_timer = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
@@ -190,12 +190,12 @@ class Window:
                 )
             timeout_timer.start()
             # Checked after the wait, because a rewind may begin while this job waits.
-            rewinds.require_none(self.engine, self.table.name, self.keeper.holds)
+            rewinds.require_unblocked(self.engine, self.table.name, self.keeper.holds)
             yield
         except Exception as error:
             window_error = failure.of_exception(self.table.name, error)
             with suppress(SluiceError):
-                windows.end(self.engine, self.number, "failed", str(window_error))
+                windows.close_unfinished(self.engine, self.number, "failed", str(window_error))
             raise window_error from error
         finally:
             timeout_timer.cancel()
@@ -212,10 +212,10 @@ class Window:
             for survey in self._survey():
                 self._run_step(kind, survey)
 
-    def _survey(self) -> list[Survey]:
-        return table_state.look(self.engine, self.table, self.tables)
+    def _survey(self) -> list[TableSurvey]:
+        return table_state.survey(self.engine, self.table, self.tables)
 
-    def _run_step(self, kind: str, survey: Survey) -> None:
+    def _run_step(self, kind: str, survey: TableSurvey) -> None:
         step = survey.plan.step(kind)
         if not step.is_worth_it:
             return

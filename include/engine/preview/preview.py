@@ -24,7 +24,7 @@ from include.engine.preview import outcome, sample, sample_file
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.errors import UsageError
-from include.readers.landing_folder import Landed
+from include.readers.landing_folder import FolderFile
 from include.rules import Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Table, Upsert
@@ -32,7 +32,7 @@ from include.validation.declaration import suggest
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreviewRequest:
     """A request. rows: how many to read of a source, and to show. file: its rows replace those of the source. flow: the
     only flow to preview.
     """
@@ -59,7 +59,7 @@ class Preview:
     notes: tuple[str, ...] = ()
 
 
-def previews(request: Asked, name: str) -> list[Preview]:
+def previews(request: PreviewRequest, name: str) -> list[Preview]:
     """Returns the previews of all flows of a table, or of the requested one.
 
     Raises UsageError, Unreachable and FlowFailed.
@@ -77,7 +77,7 @@ def previews(request: Asked, name: str) -> list[Preview]:
         raise failure.of_exception(name, error) from error
 
 
-def _preview(request: Asked, table: Table) -> Preview:
+def _preview(request: PreviewRequest, table: Table) -> Preview:
     if table.is_view:
         return _preview_view(request, table)
     if isinstance(table.source, Files):
@@ -87,7 +87,7 @@ def _preview(request: Asked, table: Table) -> Preview:
     return _preview_appends(request, table)
 
 
-def _preview_appends(request: Asked, table: Table) -> Preview:
+def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
     inputs = _sample(request, table)
     with _with_settings(request.spark, tuning.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
         newest = None
@@ -100,7 +100,7 @@ def _preview_appends(request: Asked, table: Table) -> Preview:
         )
 
 
-def _preview_upsert(request: Asked, table: Table, write: Upsert) -> Preview:
+def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Preview:
     source, bucket = table.source, write.recompute
     assert isinstance(source, Delta)
     if request.file:
@@ -117,7 +117,7 @@ def _preview_upsert(request: Asked, table: Table, write: Upsert) -> Preview:
         return Preview(table.flow, inputs.what, inputs.rows.count(), _evaluate(request, result_rows, table))
     inputs = _sample(request, table)
     with persisted(inputs.rows) as rows:
-        buckets = table_rows.touched(prepare.starts(rows, table, bucket))
+        buckets = table_rows.count_by_bucket(prepare.starts(rows, table, bucket))
         result_rows = table_rows.recomputed(
             request.spark, table, write, version, data_skipping.condition(bucket.of, buckets, bucket.unit)
         )
@@ -125,7 +125,7 @@ def _preview_upsert(request: Asked, table: Table, write: Upsert) -> Preview:
         return Preview(table.flow, inputs.what, rows.count(), _evaluate(request, result_rows, table), notes=(note,))
 
 
-def _preview_view(request: Asked, view: Table) -> Preview:
+def _preview_view(request: PreviewRequest, view: Table) -> Preview:
     samples = {}
     for reader in view.readers:
         assert isinstance(reader.source, Delta)
@@ -140,18 +140,18 @@ def _preview_view(request: Asked, view: Table) -> Preview:
     return Preview(view.name, what, rows_read, outcome.of(result_rows, view, view.expect, request.rows))
 
 
-def _preview_files(request: Asked, table: Table, source: Files) -> Preview:
+def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Preview:
     if request.file:
         path = request.file.absolute()
         # Treats the file as one of the folder, whatever its name.
         table = replace(table, source=replace(source, path=str(path.parent), pattern="*"))
-        files, what = [Landed(str(path), 0, 0)], f"the file {request.file}"
+        files, what = [FolderFile(str(path), 0, 0)], f"the file {request.file}"
     else:
         read.require_connector(request.spark, settings().folder(source.path))
         files = sample.landed(table)
         what = f"the newest {len(files):,} files of {settings().folder(source.path)}"
     with _with_settings(request.spark, batch_of_files.PARQUET):
-        heads = file_headers.heads(table, [file.path for file in files])
+        heads = file_headers.read_headers(table, [file.path for file in files])
         rows, bad_files = _read_files(request.spark, table, [head for head in heads if not head.problem])
         bad_files |= {head.path: head.problem for head in heads if head.problem}
         with persisted(rows):
@@ -159,7 +159,7 @@ def _preview_files(request: Asked, table: Table, source: Files) -> Preview:
         return Preview(table.flow, what, result.made, result, bad_files, _new_column_notes(request.spark, table, rows))
 
 
-def _sample(request: Asked, reader: Table) -> Sample:
+def _sample(request: PreviewRequest, reader: Table) -> Sample:
     """Returns some rows of the reader's source, or those of the file."""
     if not request.file:
         return sample.newest(request.spark, reader, request.rows)
@@ -172,19 +172,21 @@ def _sample(request: Asked, reader: Table) -> Sample:
     return sample_file.read(request.spark, request.file, schema, may_have_more=is_of_files)
 
 
-def _whole_source(request: Asked, reader: Table, source: Delta) -> Sample:
+def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Sample:
     version = sample.log_of(reader, source).newest
     rows = read.newest(request.spark, source.table)
     assert rows is not None
     return Sample(rows, f"all rows of {source.table}, version {version}")
 
 
-def _evaluate(request: Asked, rows: DataFrame, table: Table) -> Outcome:
+def _evaluate(request: PreviewRequest, rows: DataFrame, table: Table) -> Outcome:
     """Returns the outcome of rows without rules, which aggregates do not have."""
     return outcome.of(rows, table, (), request.rows)
 
 
-def _read_files(spark: SparkSession, table: Table, heads: list[file_headers.Head]) -> tuple[DataFrame, dict[str, str]]:
+def _read_files(
+    spark: SparkSession, table: Table, heads: list[file_headers.FileHeader]
+) -> tuple[DataFrame, dict[str, str]]:
     """Returns the records of the readable files, and why the others cannot be read."""
     try:
         rows = batch_of_files.read(spark, table, heads, schema_evolution.plan_columns)

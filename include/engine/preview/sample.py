@@ -9,12 +9,12 @@ from pyspark.sql import functions as F
 from include.engine.batch import read
 from include.errors import Unreachable
 from include.readers import kafka_broker, landing_folder, starting_version
-from include.readers.delta_backlog import Feed
-from include.readers.delta_log import LiveFile, Log
-from include.readers.landing_folder import Landed
+from include.readers.delta_backlog import StreamSource
+from include.readers.delta_log import DeltaLog, LiveFile
+from include.readers.landing_folder import FolderFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
-from include.validation.delta_sources import FEED
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 
 MOST_TABLE_FILES = 200
 MOST_VERSIONS = 100
@@ -41,21 +41,23 @@ def newest(spark: SparkSession, flow: Table, count: int) -> Sample:
     return _sample_table(spark, flow, flow.source, count)
 
 
-def log_of(flow: Table, source: Delta) -> Log:
+def log_of(flow: Table, source: Delta) -> DeltaLog:
     """Returns the Delta log of a source. Raises Unreachable if it is not stored yet."""
     if not settings().is_stored(source.table):
         raise Unreachable(
             f"{flow.flow} reads {source.table}, which is not stored yet: start the flow {source.table} first, or give "
             f"rows of it in a file, --from-file"
         )
-    return Log(settings().table_path(source.table))
+    return DeltaLog(settings().table_path(source.table))
 
 
-def landed(table: Table) -> list[Landed]:
+def landed(table: Table) -> list[FolderFile]:
     """Returns the newest files of the table's folder. Raises Unreachable if the folder does not exist."""
     assert isinstance(table.source, Files)
-    newest_files: list[Landed] = []
-    for file in sorted(landing_folder.landed(table.source).values(), key=lambda file: file.modified_ms, reverse=True):
+    newest_files: list[FolderFile] = []
+    for file in sorted(
+        landing_folder.files_in_folder(table.source).values(), key=lambda file: file.modified_ms, reverse=True
+    ):
         if newest_files and (sum(chosen.bytes for chosen in newest_files) + file.bytes > MOST_LANDED_BYTES):
             break
         newest_files.append(file)
@@ -98,7 +100,7 @@ def _sample_table(spark: SparkSession, flow: Table, source: Delta, count: int) -
     return Sample(rows, f"rows of the newest files of {source.table}, version {log.newest}")
 
 
-def _newest_rows(spark: SparkSession, log: Log, table: str, count: int) -> DataFrame:
+def _newest_rows(spark: SparkSession, log: DeltaLog, table: str, count: int) -> DataFrame:
     newest_files: list[LiveFile] = []
     for file in sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True):
         if sum(chosen.rows or 0 for chosen in newest_files) >= count or len(newest_files) == MOST_TABLE_FILES:
@@ -111,7 +113,7 @@ def _newest_rows(spark: SparkSession, log: Log, table: str, count: int) -> DataF
 
 def _sample_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
-    starting_version.require_feed(flow.flow, source)
+    starting_version.require_change_feed(flow.flow, source)
     first = _first_change(log, count)
     if first is None:
         rows = _newest_rows(spark, log, source.table, count)
@@ -129,11 +131,11 @@ def _sample_changes(spark: SparkSession, flow: Table, source: Delta, count: int)
     return Sample(rows, f"the newest changes of {source.table}, versions {first} to {log.newest}")
 
 
-def _first_change(log: Log, count: int) -> int | None:
+def _first_change(log: DeltaLog, count: int) -> int | None:
     """Returns the version from which the feed keeps at least `count` changes, or all that it keeps; None if it has
     none.
     """
-    feed, first, rows = Feed(log, changes=True), None, 0
+    feed, first, rows = StreamSource(log, changes=True), None, 0
     for version in log.versions[: -MOST_VERSIONS - 1 : -1]:
         metadata_actions = [
             action["metaData"] for action in log.actions(version, b'"metaData"') if "metaData" in action
@@ -146,5 +148,5 @@ def _first_change(log: Log, count: int) -> int | None:
     return first
 
 
-def _keeps_changes(log: Log, version: int) -> bool:
-    return version in log.versions and log.state_at(version).properties.get(FEED) == "true"
+def _keeps_changes(log: DeltaLog, version: int) -> bool:
+    return version in log.versions and log.state_at(version).properties.get(CHANGE_FEED_PROPERTY) == "true"

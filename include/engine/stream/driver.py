@@ -43,7 +43,7 @@ def run(
     jvm = jvm_pid()
     name = driver or BY_HAND
     renewer = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
-    renewer.take([lease.of_driver(driver)] if driver else names)
+    renewer.take([lease.driver_lease(driver)] if driver else names)
     renewer.start()
     try:
         if not once:

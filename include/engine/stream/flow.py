@@ -25,7 +25,7 @@ from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain
 from include.errors import SluiceError, Unreachable
 from include.maintenance import policy, table_state
-from include.maintenance.policy import Place
+from include.maintenance.policy import CompactionPlace
 from include.readers import checkpoint, kafka_broker
 from include.readers.topics import added, require_unreplaced
 from include.settings import settings
@@ -140,7 +140,7 @@ def start(
 ) -> Flow:
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
     context = FlowContext(table, claim, renewer.epoch(table.flow))
-    lock_request = LockRequest(table.flow, table.name, alone=policy.writes_alone(table, settings().store))
+    lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table, settings().store))
     flow = Flow(spark, table, order, claim.generation)
     topics = kafka_broker.Topics(settings().kafka)
 
@@ -185,11 +185,11 @@ def _rows(spark: SparkSession, context: FlowContext) -> DataFrame:
 def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
     """Compacts the table every `every_batches` batches, if the policy lets the flow do it."""
     place, _ = policy.place_of_compaction(table, settings().store)
-    if place is not Place.INLINE or (batch_id + 1) % table.maintain.every_batches:
+    if place is not CompactionPlace.INLINE or (batch_id + 1) % table.maintain.every_batches:
         return
     try:
         engine = database.connect(settings().control_url)
-        compaction = table_state.look(engine, table, catalog.load())[0].compaction
+        compaction = table_state.survey(engine, table, catalog.load())[0].compaction
         if compaction.is_worth_it:
             print(f"sluice: {table.name}: {compaction.why}", flush=True)
             maintain.compact(spark, table.name, compaction, {"inline": table.name, "batch": batch_id})

@@ -34,8 +34,8 @@ from include.spec import Table
 POLL_SECONDS = 1
 # While a side job runs, which may wait for flows to end.
 BUSY_POLL_SECONDS = 0.2
-SIGN_SECONDS = 5
-ALTER_SECONDS = 20
+HEARTBEAT_POLLS = 5
+DDL_TIMEOUT_SECONDS = 20
 
 
 class Host:
@@ -50,7 +50,7 @@ class Host:
         self._pacer = Pacer(spark)
         self._flows: dict[str, Flow] = {}
         self._orders = Orders({}, frozenset(), 0)
-        self._table_files = catalog.versions()
+        self._table_files = catalog.file_versions()
         # Writes that wait because the control database is unreachable.
         self._pending_writes: list[Callable[[], None]] = []
 
@@ -80,7 +80,9 @@ class Host:
         print(f"sluice: driver '{self._driver}' hosts {', '.join(names)}", flush=True)
         polls = 0
         while True:
-            is_ending = is_supervised and self._renewer.epoch(lease.of_driver(self._driver)) <= self._orders.ends_epoch
+            is_ending = (
+                is_supervised and self._renewer.epoch(lease.driver_lease(self._driver)) <= self._orders.ends_epoch
+            )
             for name in names:
                 error = self._reconcile(name, is_ending)
                 if error and not is_supervised:
@@ -91,7 +93,7 @@ class Host:
                 return
             self._progress.rotate()
             polls += 1
-            if polls % SIGN_SECONDS == 0:
+            if polls % HEARTBEAT_POLLS == 0:
                 self._send_heartbeats()
             threading.Event().wait(BUSY_POLL_SECONDS if is_busy else POLL_SECONDS)
             self._flush_writes()
@@ -114,7 +116,7 @@ class Host:
 
     def _new_flows(self, names: list[str]) -> list[str]:
         """Returns flows that changed table files add to this driver."""
-        if (files := catalog.versions()) == self._table_files:
+        if (files := catalog.file_versions()) == self._table_files:
             return []
         self._table_files = files
         declared = catalog.reload().drivers().get(self._driver, [])
@@ -168,14 +170,14 @@ class Host:
         return None
 
     def _start(self, table: Table, order: Order, once: bool) -> None:
-        rewinds.require_none(self._engine, table.name, self._renewer.holds)
+        rewinds.require_unblocked(self._engine, table.name, self._renewer.holds)
         create_table.create(self._spark, table, partial(self._run_ddl, table))
-        reset = resets.asked(self._engine, table.flow)
-        if reset is None or resume_position.last_stamp(table):
+        reset = resets.pending(self._engine, table.flow)
+        if reset is None or resume_position.last_commit_metadata(table):
             holds.require_unreleased(self._engine, table.flow)
         claim = checkpoint.claim(self._spark, table, reset)
         if reset:
-            resets.done(self._engine, reset, claim.generation, claim.lost)
+            resets.complete(self._engine, reset, claim.generation, claim.lost)
         self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
         self._flows[table.flow] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once)
         self._keep_definition(table)
@@ -186,17 +188,18 @@ class Host:
         if warning := declared.warnings.get(table.name):
             print(f"sluice: {table.flow}: {warning}", file=sys.stderr, flush=True)
         with suppress(OSError):
-            catalog.keep(declared, [table.name])
+            catalog.store_definitions(declared, [table.name])
 
     def _run_ddl(self, table: Table, statement: str) -> None:
         """Runs DDL while it holds the table alone, as a batch does, because DDL commits. Raises Unreachable."""
-        deadline = time.monotonic() + ALTER_SECONDS
+        deadline = time.monotonic() + DDL_TIMEOUT_SECONDS
         try:
             if not self._renewer.enter(
                 LockRequest(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline
             ):
                 raise Unreachable(
-                    f"{table.flow}: its file changes its table, which others have been writing for {ALTER_SECONDS} s: "
+                    f"{table.flow}: its file changes its table, which others have been writing for "
+                    f"{DDL_TIMEOUT_SECONDS} s: "
                     f"it is tried again"
                 )
             self._spark.sql(statement)
@@ -241,7 +244,7 @@ class Host:
     def _send_heartbeats(self) -> None:
         if alive := [name for name, running in self._flows.items() if running.has_progressed()]:
             with suppress(Unreachable):
-                orders.show_signs(self._engine, alive, self._pacer.intervals())
+                orders.report_progress(self._engine, alive, self._pacer.intervals())
 
     def _read_orders(self, names: list[str]) -> None:
         """Reads the orders; keeps the last ones while the database is unreachable."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 # Share of the cores that a driver's batches may use while rows arrive all the time.
 BUSY_SHARE = 0.6
 # A root waits at most this long, or this many of its rounds, under any load.
-MOST_SECONDS = 10.0
+LONGEST_INTERVAL_SECONDS = 10.0
 MOST_ROUNDS = 4
 # Weight of the newest batch in the running mean.
 NEWEST_SHARE = 1 / 3
@@ -34,7 +34,7 @@ def intervals(roots: Mapping[str, Root], cores: int) -> dict[str, float]:
     """
     shared = _shared_interval(list(roots.values()), BUSY_SHARE * cores)
     return {
-        name: max(root.interval_seconds, min(shared, max(MOST_SECONDS, MOST_ROUNDS * root.round_seconds)))
+        name: max(root.interval_seconds, min(shared, max(LONGEST_INTERVAL_SECONDS, MOST_ROUNDS * root.round_seconds)))
         for name, root in roots.items()
     }
 

@@ -72,7 +72,7 @@ def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str
     pruning: a SQL condition that every stored row with a key of this batch meets, so that Delta skips other files.
     """
     spark = rows.sparkSession
-    with stamped(spark, asdict(metadata), once(metadata.txn_app_id, metadata.batch)):
+    with user_metadata(spark, asdict(metadata), idempotent_write_conf(metadata.txn_app_id, metadata.batch)):
         for tries_left in reversed(range(TRIES)):
             try:
                 if isinstance(table.write, Append):
@@ -90,13 +90,13 @@ def append(rows: DataFrame, table: Table) -> None:
     rows.write.format("delta").mode("append").save(str(settings().table_path(table.name)))
 
 
-def once(app_id: str, version: int) -> dict[str, str]:
+def idempotent_write_conf(app_id: str, version: int) -> dict[str, str]:
     """Returns the session settings that make a write idempotent. MERGE has no writer options for them."""
     return {TXN_APP_ID: app_id, TXN_VERSION: str(version)}
 
 
 @contextmanager
-def stamped(spark: SparkSession, metadata: dict[str, Any], conf: Mapping[str, int | str]) -> Iterator[None]:
+def user_metadata(spark: SparkSession, metadata: dict[str, Any], conf: Mapping[str, int | str]) -> Iterator[None]:
     """Sets `userMetadata` and `conf` for commits of this session. Each query has its own session."""
     values = {USER_METADATA: json.dumps(metadata), **{key: str(value) for key, value in conf.items()}}
     previous = {key: spark.conf.get(key, None) for key in values}
@@ -134,7 +134,11 @@ def quarantine(
     may_be_replay: an earlier try may have left rows there, which these replace: all rows after `last_commit`, the
     generation and batch of the flow's newest commit. Looking for them costs more than the write.
     """
-    writer = of_batch(rows, asdict(metadata)).write.format("delta").option("userMetadata", json.dumps(asdict(metadata)))
+    writer = (
+        with_batch_columns(rows, asdict(metadata))
+        .write.format("delta")
+        .option("userMetadata", json.dumps(asdict(metadata)))
+    )
     if may_be_replay:
         generation, batch = last_commit or (0, 0)
         later = (
@@ -147,7 +151,7 @@ def quarantine(
     writer.save(str(settings().table_path(table.quarantine)))
 
 
-def of_batch(rows: DataFrame, metadata: dict[str, Any]) -> DataFrame:
+def with_batch_columns(rows: DataFrame, metadata: dict[str, Any]) -> DataFrame:
     """Returns `rows` plus the quarantine's columns about the batch. metadata: the fields of `CommitMetadata`."""
     columns = {name: F.lit(value) for name, value in quarantine_columns(metadata).items()}
     for name in ("_batch", "_replay"):

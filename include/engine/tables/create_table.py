@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from include.engine.fast_path import path
 from include.engine.session import register
 from include.engine.tables import table_properties
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Append, Files, Table
 
@@ -149,7 +149,7 @@ def _evolve(
     register(spark, name)
     stored = {field.name: field.dataType.simpleString() for field in spark.table(name).schema}
     for column in set() if may_have_more else stored.keys() - set(schema.fieldNames()):
-        raise Broken(
+        raise FlowBroken(
             f"{name}: column '{column}' is stored and no longer declared: declare it again, its new rows may be NULL, "
             f"or {ANEW}",
             "SCHEMA_CHANGED",
@@ -157,7 +157,7 @@ def _evolve(
     for field in schema:
         type_ = field.dataType.simpleString()
         if stored.get(field.name, type_) != type_:
-            raise Broken(
+            raise FlowBroken(
                 f"{name}: column '{field.name}' is stored as {stored[field.name].upper()} and declared "
                 f"{type_.upper()}: declare it as it is stored, and the new type as a column of its own, or {ANEW}",
                 "SCHEMA_CHANGED",

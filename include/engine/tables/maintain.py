@@ -7,7 +7,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.engine.fast_path import compaction
-from include.engine.fast_path.features import Refused
+from include.engine.fast_path.features import NotSupported
 from include.engine.tables import commit, create_table
 from include.maintenance.plan import Step
 from include.settings import settings
@@ -29,12 +29,12 @@ def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, obje
     sizes = {SMALLER_THAN: step.numbers["smaller_than_bytes"], TARGET: step.numbers["target_bytes"]}
     if cube_bytes := step.numbers.get("cube_bytes"):
         sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
-    with commit.stamped(spark, metadata, sizes):
+    with commit.user_metadata(spark, metadata, sizes):
         if not step.partitions and not cube_bytes and settings().fast_path:
             try:
-                compaction.compact(spark, name, sizes[SMALLER_THAN], sizes[TARGET])
+                compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET])
                 return
-            except Refused as reason:
+            except NotSupported as reason:
                 print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
         optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:
@@ -55,7 +55,7 @@ def _predicate(directory: str) -> str:
 def vacuum(spark: SparkSession, name: str, retention_seconds: float, metadata: dict[str, object]) -> None:
     """Deletes the files that no version of the last `retention_seconds` needs."""
     path, properties = settings().table_path(name), create_table.retention(retention_seconds)
-    with commit.stamped(spark, metadata, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
+    with commit.user_metadata(spark, metadata, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
         stored = DeltaTable.forPath(spark, str(path)).detail().first()["properties"]
         if any(stored.get(key) != value for key, value in properties.items()):
             pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())

@@ -11,14 +11,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Table
-from include.validation.delta_sources import FEED
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 
 OWNER, SET = "sluice.owner", "sluice.properties"
 # The change feed stays on once it is on: a gap would break its readers.
-FOR_GOOD = {FEED}
+FOR_GOOD = {CHANGE_FEED_PROPERTY}
 # A full refresh that died has left it off.
 ALWAYS = {"delta.appendOnly"}
 # Older tables get these defaults too, unless somebody has set another value by hand.
@@ -86,7 +86,7 @@ def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: C
 
 def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
     if list(stored) != list(table.partition_by):
-        raise Broken(
+        raise FlowBroken(
             f"{table.name}: it is stored partitioned by {', '.join(stored) or 'nothing'} and declared partitioned by "
             f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, give the new one a name of its "
             f"own, or make all of it anew (jobs/backfill.py --full)",

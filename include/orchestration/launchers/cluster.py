@@ -40,7 +40,7 @@ class Kubernetes:
     def launch(self, driver: str) -> str:
         pod = _unique_name(driver)
         name = f"{self.namespace}:{pod}" if self.namespace else pod
-        return _to_handle(submit.detached(driver, self.options(pod)), name)
+        return _to_handle(submit.start_detached(driver, self.options(pod)), name)
 
     def options(self, pod: str) -> list[str]:
         conf = {
@@ -58,7 +58,7 @@ class Kubernetes:
 
     def kill(self, handle: str) -> None:
         submitter, name = _parse(handle)
-        submit.end(submitter)
+        submit.kill_tree(submitter)
         code, answer = self._ask("--kill", name)
         if code and not POD_GONE.search(answer):
             raise _unreachable(name, answer)
@@ -79,7 +79,7 @@ class Yarn:
 
     def launch(self, driver: str) -> str:
         tag = _unique_name(driver)
-        return _to_handle(submit.detached(driver, self.options(tag)), tag)
+        return _to_handle(submit.start_detached(driver, self.options(tag)), tag)
 
     def options(self, tag: str) -> list[str]:
         conf = {
@@ -101,7 +101,7 @@ class Yarn:
 
     def kill(self, handle: str) -> None:
         submitter, tag = _parse(handle)
-        submit.end(submitter)
+        submit.kill_tree(submitter)
         code, answer = self._list(tag)
         for application in sorted(set(YARN_ID.findall(answer))):
             code, answer = _run(["yarn", "application", "-kill", application])

@@ -57,7 +57,7 @@ def launcher() -> Launcher:
     )
 
 
-def of(handle: str, current: Launcher) -> Launcher:
+def launcher_of(handle: str, current: Launcher) -> Launcher:
     """The launcher that created the handle. The connection may select another kind of place since."""
     if "pid" in (document := json.loads(handle)):
         return Local("")

@@ -40,6 +40,6 @@ def _query_all(queue: list[tuple[Future[bool], str]], launcher: Launcher) -> Non
         while True:
             answer, handle = queue.pop(0)
             try:
-                answer.set_result(launch.of(handle, launcher).is_alive(handle))
+                answer.set_result(launch.launcher_of(handle, launcher).is_alive(handle))
             except Exception as error:
                 answer.set_exception(error)

@@ -16,13 +16,13 @@ class Local:
 
     def launch(self, driver: str) -> str:
         executors = ["--conf", f"spark.executor.extraClassPath={settings().spark_class_path}"]
-        return submit.detached(driver, ["--master", self.master, *executors, *self.options]).to_json()
+        return submit.start_detached(driver, ["--master", self.master, *executors, *self.options]).to_json()
 
     def is_alive(self, handle: str) -> bool:
         return Process.from_json(handle).is_alive
 
     def kill(self, handle: str) -> None:
-        submit.end(Process.from_json(handle))
+        submit.kill_tree(Process.from_json(handle))
 
     def log(self, driver: str, handle: str) -> str:
         return str(submit.log(driver))

@@ -17,7 +17,7 @@ SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 JOB = ROOT / "jobs" / "stream.py"
 
 
-def detached(driver: str, options: list[str]) -> Process:
+def start_detached(driver: str, options: list[str]) -> Process:
     """Start spark-submit for the flows of `driver`. Its output is appended to `log(driver)`."""
     with _open_log(driver) as output:
         submitter = subprocess.Popen(
@@ -32,7 +32,7 @@ def detached(driver: str, options: list[str]) -> Process:
     return Process.of(submitter.pid)
 
 
-def end(root: Process) -> None:
+def kill_tree(root: Process) -> None:
     """Kill the JVM first, because it commits, then the processes it has started. Raises SluiceError if one survives."""
     children: list[Process] = []
     with suppress(psutil.NoSuchProcess):

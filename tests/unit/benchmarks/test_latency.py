@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks import latency
-from include.readers.delta_log import Commit, Log
+from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from tests.support import lake
 
@@ -22,14 +22,14 @@ def test_commits_of_backfills_windows_and_strangers_are_no_batches(home: Path):
     lake.write("silver.readings", 120)
     lake.write("silver.readings", 130, window={"steps": ["optimize"]})
     batches.append(batch("silver.readings", 140, 2))
-    commits = Log(settings().table_path("silver.readings")).commits()
+    commits = DeltaLog(settings().table_path("silver.readings")).commits()
     assert versions(latency.batches(commits, since=0)) == batches
 
 
 def test_batches_from_before_the_first_record_was_sent_do_not_count(home: Path):
     for version, at in enumerate((100, 200, 300)):
         batch("silver.readings", at, version)
-    commits = Log(settings().table_path("silver.readings")).commits()
+    commits = DeltaLog(settings().table_path("silver.readings")).commits()
     assert versions(latency.batches(commits, since=150)) == [1, 2]
 
 

@@ -19,7 +19,7 @@ def test_a_ratio_compares_within_each_round():
 
 def test_a_block_beside_quiet_neighbours_runs_once():
     blocks = iter([QUIET, BUSY])
-    assert measure.quiet(lambda: next(blocks)) is QUIET
+    assert measure.run_undisturbed(lambda: next(blocks)) is QUIET
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_block_beside_quiet_neighbours_runs_once():
 )
 def test_a_block_beside_busy_neighbours_runs_once_more_and_the_quieter_counts(blocks: list[Spent], kept: Spent):
     given = iter(blocks)
-    assert measure.quiet(lambda: next(given)) is kept
+    assert measure.run_undisturbed(lambda: next(given)) is kept
 
 
 def test_who_goes_first_changes_with_each_round():
@@ -37,7 +37,7 @@ def test_who_goes_first_changes_with_each_round():
         order.append(name)
         return QUIET
 
-    spent = measure.in_turn({name: lambda name=name: block(name) for name in "ab"}, rounds=3)
+    spent = measure.run_alternating({name: lambda name=name: block(name) for name in "ab"}, rounds=3)
     assert "".join(order) == "abbaab"
     assert {name: len(blocks) for name, blocks in spent.items()} == {"a": 3, "b": 3}
 

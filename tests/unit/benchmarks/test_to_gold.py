@@ -50,7 +50,7 @@ def test_records_are_in_gold_when_the_batch_that_read_their_silver_rows_is_done(
         "silver": batches("silver", (14, lake.delta_offset(0, index=0)), (24, lake.delta_offset(1, index=0))),
         "gold": batches("gold", (17, lake.delta_offset(0, index=0)), (27, lake.delta_offset(1, index=0))),
     }
-    assert to_gold.reached_gold(engine, journals) == [(5, 17), (9, 27)]
+    assert to_gold.gold_positions(engine, journals) == [(5, 17), (9, 27)]
 
 
 def test_records_that_silver_has_not_read_are_not_in_gold(engine: Engine):
@@ -63,7 +63,7 @@ def test_records_that_silver_has_not_read_are_not_in_gold(engine: Engine):
         "silver": batches("silver", read_first),
         "gold": batches("gold", read_first),
     }
-    assert to_gold.reached_gold(engine, journals) == [(5, 14)]
+    assert to_gold.gold_positions(engine, journals) == [(5, 14)]
 
 
 def test_a_batch_that_spark_has_forgotten_is_remembered(home: Path):

@@ -24,7 +24,7 @@ def acknowledge(engine: Engine, hours: float = 2) -> str:
 
 def covered(engine: Engine, state: State, error: str = "") -> bool:
     with database.transaction(engine) as connection:
-        known = acknowledgements.current(connection).get(FLOW)
+        known = acknowledgements.valid(connection).get(FLOW)
     return known is not None and known.covers(Decision(state, "why", error=error))
 
 

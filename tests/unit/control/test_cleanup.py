@@ -73,7 +73,7 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
     numbers, sizes, step_days = itertools.count(1), [], 20
     for day in range(0, 3 * 400, step_days):
         at, then = BEGIN + day * DAY_SECONDS, BEGIN + (day + step_days) * DAY_SECONDS
-        add(engine, audits, *[audit(at)] * 20, *[audit(at, schedule.WHO)] * 200)
+        add(engine, audits, *[audit(at)] * 20, *[audit(at, schedule.REQUESTER)] * 200)
         add(engine, incidents, *[incident(next(numbers), at, at + 60) for _ in range(20)])
         add(engine, windows, *[window(at, "skipped")] * 200, *[window(at, "done")] * 20)
         pause = {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": at, "ended_at": at + 1}
@@ -84,7 +84,7 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
             sizes.append(connection.execute(text("PRAGMA page_count")).scalar_one())
     assert sizes[-1] < 1.1 * sizes[410 // step_days]
     kept, routine = retention.AUDIT_DAYS // step_days, retention.ROUTINE_DAYS // step_days
-    by_schedule = column(engine, audits, "who").count(schedule.WHO)
+    by_schedule = column(engine, audits, "who").count(schedule.REQUESTER)
     assert by_schedule == 200 * routine
     assert count(engine, audits) - by_schedule == 20 * kept == count(engine, incidents)
     assert count(engine, windows) == 200 * routine + 20 * kept

@@ -91,7 +91,7 @@ def break_down(engine: Engine, *flows: str) -> None:
 
 def come_up(engine: Engine, driver: Holder) -> None:
     """A driver that has its own lease; the one before gives it back."""
-    name = lease.of_driver("main")
+    name = lease.driver_lease("main")
     with database.transaction(engine) as connection:
         before = Lease(name, lease.epoch(connection, name))
     lease.release(engine, [before])

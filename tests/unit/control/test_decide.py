@@ -11,8 +11,8 @@ from include.control.decide import (
     LONGEST_DELAY_SECONDS,
     SICK,
     SLOW_START_SECONDS,
+    STUCK_REMEDY,
     STUCK_SECONDS,
-    UNSTICK,
     Decision,
     State,
     decide,
@@ -72,11 +72,11 @@ CASES = {
     ),
     "it lives without progress": (
         held(sign_seconds_ago=STUCK_SECONDS + 1.0),
-        Decision(State.STUCK, "alive, and without a sign of progress for 121 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 121 s", STUCK_REMEDY),
     ),
     "its query never said anything": (
         held(sign_seconds_ago=None, intended_seconds_ago=500.0),
-        Decision(State.STUCK, "alive, and without a sign of progress for 500 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 500 s", STUCK_REMEDY),
     ),
     "its query has yet to say something, and its source is away": (
         held(sign_seconds_ago=None, intended_seconds_ago=20.0, waits_for=AWAY),
@@ -110,12 +110,12 @@ CASES = {
     ),
     "no progress is worse than too little": (
         held(sign_seconds_ago=200.0, backlog=BEHIND),
-        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", STUCK_REMEDY),
     ),
     "its source is away": (held(waits_for=AWAY), Decision(State.WAITING, AWAY)),
     "its source is away, and it says nothing": (
         held(waits_for=AWAY, sign_seconds_ago=200.0),
-        Decision(State.STUCK, f"alive, and without a sign of progress for 200 s ({AWAY})", UNSTICK),
+        Decision(State.STUCK, f"alive, and without a sign of progress for 200 s ({AWAY})", STUCK_REMEDY),
     ),
     "never started": (ObservedFlow(), Decision(State.STARTING, "it does not run", start=True)),
     "never started in a driver that lives": (
@@ -133,7 +133,7 @@ CASES = {
     ),
     "too long on its way": (
         coming_up(float(SLOW_START_SECONDS)),
-        Decision(State.STUCK, "started 300 s ago, and does not run although its driver lives", UNSTICK),
+        Decision(State.STUCK, "started 300 s ago, and does not run although its driver lives", STUCK_REMEDY),
     ),
     "its driver is up, and has begun with no flow": (
         coming_up(20.0, is_driver_up=True),
@@ -145,7 +145,7 @@ CASES = {
     ),
     "its driver hangs at the start of the flow before it": (
         coming_up(1_000.0, is_driver_up=True, newest_start=starts(float(SLOW_START_SECONDS))),
-        Decision(State.STUCK, "started 1000 s ago, and does not run although its driver lives", UNSTICK),
+        Decision(State.STUCK, "started 1000 s ago, and does not run although its driver lives", STUCK_REMEDY),
     ),
     "its query starts slowly": (
         held(sign_seconds_ago=None, intended_seconds_ago=137.0, newest_start=starts(137.0)),
@@ -153,7 +153,7 @@ CASES = {
     ),
     "its query hangs at its start": (
         held(sign_seconds_ago=None, intended_seconds_ago=SLOW_START_SECONDS + 1.0, newest_start=starts(301.0)),
-        Decision(State.STUCK, "alive, and without a sign of progress for 301 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 301 s", STUCK_REMEDY),
     ),
     "nobody looks at it while its driver starts another flow": (
         held(sign_seconds_ago=200.0, newest_start=starts(190.0)),
@@ -161,11 +161,11 @@ CASES = {
     ),
     "it gave no sign long before its driver began to start another flow": (
         held(sign_seconds_ago=200.0, newest_start=starts(70.0)),
-        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", STUCK_REMEDY),
     ),
     "it gives no sign since another flow has started": (
         held(sign_seconds_ago=200.0, newest_start=starts(190.0, is_done=True)),
-        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", UNSTICK),
+        Decision(State.STUCK, "alive, and without a sign of progress for 200 s", STUCK_REMEDY),
     ),
     "stopped with the platform": (
         gone(100.0, is_platform_down=True, ended_with_platform=True, sign_seconds_ago=50.0),
@@ -197,7 +197,7 @@ CASES = {
     ),
     "its driver has let go of it long ago": (
         coming_up(5_000.0, sign_seconds_ago=float(SLOW_START_SECONDS)),
-        Decision(State.STUCK, "last at work 300 s ago, and does not run although its driver lives", UNSTICK),
+        Decision(State.STUCK, "last at work 300 s ago, and does not run although its driver lives", STUCK_REMEDY),
     ),
     "forgiven, in no driver": (
         gone(1.0, attempts=0),
@@ -273,7 +273,7 @@ CASES = {
     ),
     "nobody wants what still runs, without progress": (
         held(wanted="stopped", wanted_why="moving", sign_seconds_ago=200.0),
-        Decision(State.STUCK, "asked to stop, and without a sign of progress for 200 s", UNSTICK),
+        Decision(State.STUCK, "asked to stop, and without a sign of progress for 200 s", STUCK_REMEDY),
     ),
     "its driver ends by itself": (
         asked(float(FORCE_SECONDS), is_held=True),

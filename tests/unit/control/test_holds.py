@@ -7,7 +7,7 @@ from include.control import holds, resets
 from include.control.resets import Reset
 from include.control.store import database
 from include.control.store.schema import readers, releases
-from include.errors import Broken
+from include.errors import FlowBroken
 
 TABLE, OTHER, FLOW = "silver.readings", "silver.others", "gold.by_minute"
 
@@ -75,7 +75,7 @@ def test_a_reader_lets_go_of_one_table_and_is_told_whether_it_held_it(engine: En
 def test_a_flow_is_refused_by_name_once_it_was_released_and_no_other(engine: Engine):
     release(engine)
     holds.require_unreleased(engine, "gold.other")
-    with pytest.raises(Broken) as refused:
+    with pytest.raises(FlowBroken) as refused:
         holds.require_unreleased(engine, FLOW)
     assert refused.value.error == "RELEASED"
     assert str(refused.value) == (
@@ -97,6 +97,6 @@ def test_of_two_releases_the_first_stands(engine: Engine):
 def test_a_flow_that_was_rebuilt_holds_vacuum_back_again_and_no_other_does(engine: Engine):
     release(engine)
     release(engine, flow="gold.other")
-    resets.done(engine, Reset(FLOW, False, "ann", "rebuilt"), generation=2, lost=[])
+    resets.complete(engine, Reset(FLOW, False, "ann", "rebuilt"), generation=2, lost=[])
     holds.require_unreleased(engine, FLOW)
     assert holds.released(engine) == {"gold.other"}

@@ -27,7 +27,7 @@ def news(engine: Engine) -> list[tuple[str, str, bool]]:
     """What somebody is notified of now, for the first time."""
     found = incidents.untold(engine)
     for incident in found:
-        incidents.tell(engine, incident.number)
+        incidents.mark_told(engine, incident.number)
     return [(incident.target, incident.state, incident.is_over) for incident in found]
 
 

@@ -14,10 +14,10 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
-from tests.support.waiting import let_pass, wait_until
+from tests.support.waiting import sleep_through, wait_until
 
 TABLE = "silver.readings"
-WINDOW = LockRequest(lease.of_window(TABLE), TABLE, alone=True)
+WINDOW = LockRequest(lease.window_lease(TABLE), TABLE, alone=True)
 APPEND, UPSERT = LockRequest("a flow", TABLE, alone=False), LockRequest("an upsert", TABLE, alone=True)
 
 
@@ -49,7 +49,7 @@ def enter(engine: Engine) -> Callable[[LockRequest], str | None]:
 def leave(engine: Engine) -> Callable[[LockRequest], None]:
     def end(entry: LockRequest) -> None:
         with database.transaction(engine) as connection:
-            lock.leave(connection, entry.name)
+            lock.release(connection, entry.name)
 
     return end
 
@@ -124,7 +124,7 @@ def test_a_window_that_nobody_holds_any_more_is_removed_and_what_is_left_of_it_e
         obstacle = lock.enter(connection, APPEND)
     assert obstacle
     assert obstacle.is_gone
-    lock.remove(engine, obstacle)
+    lock.expel(engine, obstacle)
     assert not (job.jvm.is_alive or job.python.is_alive)
     assert enter(APPEND) is None
 
@@ -137,7 +137,7 @@ def test_one_that_renewed_after_all_is_left_its_lease(hold, engine, enter):
         seen = lock.enter(connection, APPEND)
         assert seen
         lease.renew(connection, [lease.Lease(WINDOW.name, seen.epoch)], 60)
-    lock.remove(engine, seen)
+    lock.expel(engine, seen)
     assert enter(APPEND) == WINDOW.name
     assert not job.jvm.is_alive
 
@@ -162,9 +162,9 @@ def test_a_flow_waits_at_the_gate_for_a_window_and_its_pause_is_in_the_calendar(
         return True
 
     with kept(engine, holder(), WINDOW.name) as job, kept(engine, holder(), APPEND.name) as driver:
-        windows.ask(engine, number, TABLE, job.epoch(WINDOW.name))
+        windows.request(engine, number, TABLE, job.epoch(WINDOW.name))
         assert job.enter(WINDOW, lambda: True)
-        shape = windows.Shape(1, 2, 3, 4, 5)
+        shape = windows.TableSize(1, 2, 3, 4, 5)
         windows.open_(engine, number, shape)
         flow = threading.Thread(target=lambda: driver.enter(APPEND, wait))
         flow.start()
@@ -189,7 +189,7 @@ def test_a_flow_that_is_to_stop_does_not_wait(engine, holder):
 def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_next_one(engine, hold):
     first, second = (windows.plan(engine, TABLE, "a test", "small files", is_worth_it=True) for _ in range(2))
     job = hold(WINDOW)
-    windows.ask(engine, first, TABLE, 1)
+    windows.request(engine, first, TABLE, 1)
     with database.transaction(engine) as connection:
         lease.renew(connection, [lease.Lease(WINDOW.name, 1)], 0.001)
     job.fence()
@@ -197,7 +197,7 @@ def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_nex
     assert found
     assert (found.state, found.why) == ("failed", "small files; its job died")
     hold(WINDOW)
-    windows.ask(engine, second, TABLE, 2)
+    windows.request(engine, second, TABLE, 2)
     assert [one.state for one in windows.calendar(engine, TABLE)] == ["asked", "failed"]
 
 
@@ -213,7 +213,7 @@ def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, ho
             with guard:
                 inside.add(entry)
                 together.append(set(inside))
-            let_pass(dice.uniform(0, 0.05))
+            sleep_through(dice.uniform(0, 0.05))
             with guard:
                 inside.discard(entry)
             keeper.leave(entry.name)

@@ -89,7 +89,7 @@ def test_a_new_driver_leaves_the_flows_of_others_alone(engine):
 def test_a_sign_of_life_tells_when_and_a_new_driver_has_yet_to_give_one(engine):
     orders.begin(engine, FLOWS, by_hand=False)
     assert run(engine).sign_at is None
-    orders.show_signs(engine, [A, B])
+    orders.report_progress(engine, [A, B])
     sign_at = run(engine).sign_at
     with database.transaction(engine) as connection:
         assert 0 <= database.now(connection) - sign_at < 5

@@ -15,7 +15,7 @@ from include.errors import DeclarationError
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Replace, Table, Upsert, Watermark
-from include.validation.delta_sources import resolved
+from include.validation.delta_sources import inline_steps
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"
@@ -364,7 +364,7 @@ def step(transform, **more) -> Table:
 
 def with_a_reader(one: Table, transform) -> Catalog:
     reader = Table(name="gold.reader", comment="", source=Delta(one.name), schema="n BIGINT", transform=transform)
-    return Catalog(*resolved({table.name: table for table in (EVENTS, one, reader)}))
+    return Catalog(*inline_steps({table.name: table for table in (EVENTS, one, reader)}))
 
 
 def test_what_is_wrong_with_a_temporary_step_is_said_of_the_step(spark):
@@ -486,7 +486,7 @@ def test_from_a_fresh_clone_all_mistakes_are_told_in_one_run_and_nothing_else(tm
     own = ("SLUICE_", "PATH", "LANG", "HOME")
     bare = {name: value for name, value in os.environ.items() if name.startswith(own)}
     done = subprocess.run(
-        [sys.executable, "-m", "include.local.check", *catalog.declared_in(), "tests.mistakes._for_spark"],
+        [sys.executable, "-m", "include.local.check", *catalog.table_packages(), "tests.mistakes._for_spark"],
         env={**bare, "SLUICE_HOME": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.engine.files import csv_header, file_headers
-from include.engine.files.file_headers import Head
+from include.engine.files.file_headers import FileHeader
 from tests.support.landing import Landing
 
 KNOWN = "date STRING, amount STRING, description STRING"
@@ -19,9 +19,9 @@ def landing() -> Landing:
     return Landing("headers")
 
 
-def head(landing: Landing, content: bytes, schema: str | None = KNOWN, **source) -> Head:
+def head(landing: Landing, content: bytes, schema: str | None = KNOWN, **source) -> FileHeader:
     path = landing.drop("a.csv", content)
-    [found] = file_headers.heads(landing.table(schema=schema, **source), [str(path)])
+    [found] = file_headers.read_headers(landing.table(schema=schema, **source), [str(path)])
     return found
 
 
@@ -87,28 +87,29 @@ def test_no_bytes_become_names_that_nobody_can_read_or_that_the_table_does_not_k
     st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3), max_size=5), st.sets(st.sampled_from("ab"))
 )
 def test_a_batch_that_is_tried_again_behind_its_new_columns_accepts_the_same_files(headers, columns):
-    left = csv_header.strangers(headers, columns)
+    left = csv_header.unrelated(headers, columns)
     accepted = [names for place, names in enumerate(headers) if place not in left]
     added = columns.union(*accepted)
-    assert csv_header.strangers(headers, added or columns) == left
+    assert csv_header.unrelated(headers, added or columns) == left
 
 
 def test_of_first_files_those_that_have_nothing_in_common_with_most_are_strangers():
     headers = [("lorem",), ("date", "amount"), ("date", "amount"), ("amount", "shop"), ("shop", "x")]
     for some in itertools.permutations(headers):
-        assert [some[place] for place in csv_header.strangers(some, ())] == [("lorem",)]
+        assert [some[place] for place in csv_header.unrelated(some, ())] == [("lorem",)]
 
 
 def test_of_two_first_files_the_header_with_more_names_counts():
-    assert csv_header.strangers([("lorem",), ("date", "amount")], ()) == [0]
-    assert csv_header.strangers([("date", "amount"), ("lorem",)], ()) == [1]
+    assert csv_header.unrelated([("lorem",), ("date", "amount")], ()) == [0]
+    assert csv_header.unrelated([("date", "amount"), ("lorem",)], ()) == [1]
 
 
 def test_a_column_without_a_name_has_nothing_in_common_with_another():
-    assert csv_header.strangers([("garbage", "_c1", "zz")], ("date", "_c1")) == [0]
+    assert csv_header.unrelated([("garbage", "_c1", "zz")], ("date", "_c1")) == [0]
 
 
 def test_the_sentence_names_what_was_expected(tmp_path: Path):
     assert (
-        csv_header.stranger(("x",), ()) == "its header 'x' has no name in common with the other files that came with it"
+        csv_header.unrelated_reason(("x",), ())
+        == "its header 'x' has no name in common with the other files that came with it"
     )

@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 from include import catalog
 from include.engine.batch.quality import RowCounts
 from include.engine.tables import commit, create_table
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.monitoring import row_outcomes
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.rules import Expect, not_null, one_of, references, unique
 from include.settings import settings
 from include.spec import Append, Delta, Json, Table, Watermark
 from tests.conftest import ROOT
-from tests.support.batches import Batches
+from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
@@ -48,8 +48,8 @@ def table() -> Table:
 
 
 @pytest.fixture
-def batches(spark: SparkSession, tmp_path: Path) -> Batches:
-    return Batches(spark, tmp_path, SCHEMA)
+def batches(spark: SparkSession, tmp_path: Path) -> BatchWriter:
+    return BatchWriter(spark, tmp_path, SCHEMA)
 
 
 def places(name: str) -> list[int]:
@@ -86,7 +86,7 @@ def test_a_rule_that_fails_ends_the_flow_before_anything_of_the_batch_is_written
     strict = replace(table, expect=FOUR)
     batches.write(strict, [("a", NOON, 60, 0)])
     rows = [("a", NOON, 60, 1), ("cat", NOON, 300, 2), ("cat", NOON, 60, 3), (None, NOON, 60, 4)]
-    with pytest.raises(Broken) as broken:
+    with pytest.raises(FlowBroken) as broken:
         batches.write(strict, rows)
     assert broken.value.error == "EXPECTATION_FAILED"
     sentence = str(broken.value)
@@ -142,7 +142,7 @@ def test_which_of_several_equal_keys_is_first_hangs_on_the_rows_and_not_on_their
     rows = [("b", NOON, n, n) for n in (5, 3, 9)]
     batches.write(once, spark.createDataFrame(rows, SCHEMA).repartition(3))
     again = replace(once, name=f"{table.name}_again")
-    Batches(spark, tmp_path / "again", SCHEMA).write(again, sorted(rows))
+    BatchWriter(spark, tmp_path / "again", SCHEMA).write(again, sorted(rows))
     assert places(again.name) == places(once.name)
 
 
@@ -194,7 +194,7 @@ def test_the_counts_of_each_batch_are_read_without_a_jvm(table, batches):
 def test_counting_costs_no_job_of_its_own(table, batches, spark):
     def jobs_of(rules: tuple, number: int) -> int:
         named = replace(table, name=f"{table.name}_{number}", expect=rules)
-        one = Batches(spark, batches.home / str(number), SCHEMA)
+        one = BatchWriter(spark, batches.home / str(number), SCHEMA)
         one.home.mkdir()
         rows = [("a", NOON, 60, place) for place in range(10)]
         one.write(named, rows)
@@ -235,7 +235,7 @@ def payloads() -> st.SearchStrategy[bytes | None]:
 
 
 @pytest.fixture(scope="module")
-def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, Batches, list[bytes | None]]:
+def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, BatchWriter, list[bytes | None]]:
     """One flow for all examples, and what it was given so far."""
     name = f"t{uuid.uuid4().hex[:12]}"
     made = Table(
@@ -247,7 +247,7 @@ def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, Batches, list[by
         write=Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=20)),
         expect=(*FOUR[:3], not_null("time", otherwise="warn")),
     )
-    return made, Batches(spark, tmp_path_factory.mktemp("flow"), "value BINARY, place BIGINT"), []
+    return made, BatchWriter(spark, tmp_path_factory.mktemp("flow"), "value BINARY, place BIGINT"), []
 
 
 @settings_of(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
@@ -287,7 +287,7 @@ def test_the_ledger_prints_the_counts_for_people_and_for_programs(tmp_path):
         "userMetadata": json.dumps(stamp),
     }
     (log / f"{0:020}.json").write_text(json.dumps({"commitInfo": info}))
-    assert Log(log.parent).commit(0).rows == 5
+    assert DeltaLog(log.parent).commit(0).rows == 5
 
     def run(*options: str) -> str:
         command = [sys.executable, "-m", "include.ledger", "expectations", table.name, *options]

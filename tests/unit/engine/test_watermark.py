@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.engine.tables import commit
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark
-from tests.support.batches import Batches
+from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
 SCHEMA = "view STRING, time TIMESTAMP, place BIGINT"
@@ -38,8 +38,8 @@ def table() -> Table:
 
 
 @pytest.fixture
-def batches(spark: SparkSession, tmp_path: Path) -> Batches:
-    return Batches(spark, tmp_path, SCHEMA)
+def batches(spark: SparkSession, tmp_path: Path) -> BatchWriter:
+    return BatchWriter(spark, tmp_path, SCHEMA)
 
 
 def places(name: str) -> list[int]:
@@ -47,7 +47,7 @@ def places(name: str) -> list[int]:
 
 
 def newest(table: Table) -> dict:
-    log = Log(settings().table_path(table.name))
+    log = DeltaLog(settings().table_path(table.name))
     return log.commit(log.newest).metadata["newest"]
 
 

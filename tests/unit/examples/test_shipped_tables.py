@@ -23,11 +23,11 @@ def anew(own_settings) -> Iterator[None]:
 
 def test_examples_that_are_off_are_neither_declared_nor_fed(own_settings, anew):
     assert "gold.heart_rate_by_model" in catalog.load().tables
-    assert up._feeds() == FEEDS
+    assert up._feed_modules() == FEEDS
     catalog.load.cache_clear()
     own_settings(SLUICE_EXAMPLES="off")
     assert catalog.load().tables == {}
-    assert up._feeds() == {}
+    assert up._feed_modules() == {}
 
 
 def test_the_setting_is_on_or_off(own_settings):
@@ -40,15 +40,15 @@ def test_the_setting_is_on_or_off(own_settings):
 def test_a_table_file_that_comes_or_changes_is_noticed(tmp_path: Path, monkeypatch):
     shutil.copytree(ROOT / "include" / "examples" / "tables", tmp_path / "shop")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "declared_in", lambda: ("shop",))
-    before = catalog.versions()
-    assert catalog.versions() == before
+    monkeypatch.setattr(catalog, "table_packages", lambda: ("shop",))
+    before = catalog.file_versions()
+    assert catalog.file_versions() == before
     new = tmp_path / "shop" / "gold" / "new.py"
     new.write_text("")
-    with_new = catalog.versions()
+    with_new = catalog.file_versions()
     assert len(with_new) == len(before) + 1
     new.write_text("TABLE = 1")
-    assert catalog.versions() != with_new
+    assert catalog.file_versions() != with_new
 
 
 def test_two_files_cannot_declare_one_table(tmp_path: Path, monkeypatch):

@@ -10,10 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from include.catalog import Catalog
 from include.errors import UsageError
 from include.ledger import provenance, trace
-from include.readers.offset_ranges import Range
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Expect, Files, Kafka, Table
-from tests.support.account import Stored, delta, kafka_rows, reader
+from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PLACE = pyarrow.schema([("partition", pyarrow.int32()), ("offset", pyarrow.int64())])
@@ -34,7 +34,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         name = f"t{uuid.uuid4().hex[:12]}"
-        self.bronze = Stored(Table(name=f"bronze.{name}", comment="", source=Kafka("t")))
+        self.bronze = StoredTable(Table(name=f"bronze.{name}", comment="", source=Kafka("t")))
         self.bronze.create(kafka_rows(0, 0))
         for batch in range(3):
             begin = upto(batch * 10) if batch else None
@@ -42,13 +42,13 @@ class Pipeline:
         silver = reader(
             name, f"bronze.{name}", expect=(Expect("odd", "true"), Expect("small", "true", otherwise="drop"))
         )
-        self.silver = Stored(silver, {"table": f"bronze.{name}"})
+        self.silver = StoredTable(silver, {"table": f"bronze.{name}"})
         self.silver.create(placed())
         self.silver.batch(0, None, delta(3), placed(*range(20)), tally(20, 20))
         write_deltalake(settings().table_path(silver.quarantine), quarantined(silver.flow, 25), mode="append")
         kept = placed(20, 21, 22, 23, 24, 26, 28, 29)
         self.silver.batch(1, delta(3), delta(4), kept, tally(10, 8, quarantined=1, dropped=1))
-        self.gold = Stored(reader(name, silver.name, "gold"), {"table": silver.name})
+        self.gold = StoredTable(reader(name, silver.name, "gold"), {"table": silver.name})
         self.gold.create(pyarrow.table({"id": pyarrow.array([], pyarrow.int64())}))
         self.gold.batch(0, None, delta(3), pyarrow.table({"id": [1]}))
         self.tables = Catalog({one.table.name: one.table for one in (self.bronze, self.silver, self.gold)})
@@ -75,7 +75,7 @@ def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
     origin = provenance.of_version(made.tables, made.silver.table, 2)
     assert [(one.version, one.index, one.rows) for one in origin.reads] == [(3, 0, 10)]
     assert origin.above is not None
-    assert origin.above.ranges == [Range("t", 0, 20, 30)]
+    assert origin.above.ranges == [OffsetRange("t", 0, 20, 30)]
     assert "  t/0 20 to 29" in list(provenance.lines(origin))
 
 
@@ -83,7 +83,7 @@ def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):
     origin = provenance.of_version(made.tables, made.gold.table, 1)
     assert origin.above is not None
     assert origin.above.above is not None
-    assert origin.above.above.ranges == [Range("t", 0, 0, 30)]
+    assert origin.above.above.ranges == [OffsetRange("t", 0, 0, 30)]
 
 
 def test_a_version_that_is_no_batch_or_not_there_is_refused(made):
@@ -93,7 +93,7 @@ def test_a_version_that_is_no_batch_or_not_there_is_refused(made):
         provenance.of_version(made.tables, made.bronze.table, 9)
 
 
-def follow(made: Pipeline, offset: int) -> tuple[trace.Stop, trace.Stop, trace.Stop]:
+def follow(made: Pipeline, offset: int) -> tuple[trace.TraceStep, trace.TraceStep, trace.TraceStep]:
     [bronze] = [one for one in trace.of_record(made.tables, "t", 0, offset) if one.table == made.bronze.table.name]
     [silver] = bronze.below
     [gold] = silver.below
@@ -133,7 +133,7 @@ def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named(made):
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):
     name = f"t{uuid.uuid4().hex[:12]}"
     table = Table(name=f"bronze.{name}", comment="", source=Files(str(tmp_path), format="csv"))
-    made = Stored(table, {"folder": str(tmp_path)})
+    made = StoredTable(table, {"folder": str(tmp_path)})
     rows = pyarrow.table({"_filename": ["b.csv"] * 3, "_index": [0, 1, 2]})
     made.create(rows.slice(0, 0))
     for entry, file in enumerate(("a.csv", "b.csv")):

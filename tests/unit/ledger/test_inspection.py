@@ -13,7 +13,7 @@ from include.readers import offset_log
 from include.readers.batches import BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Kafka, Table
-from tests.support.account import BEGAN, SETTINGS, Stored, kafka_rows
+from tests.support.account import BEGAN_MS, SETTINGS, StoredTable, kafka_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -23,10 +23,10 @@ def upto(offset: int) -> dict:
 
 
 @pytest.fixture
-def stored() -> Stored:
+def stored() -> StoredTable:
     """A bronze table with three batches of ten records."""
     table = Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t"))
-    made = Stored(table)
+    made = StoredTable(table)
     made.create(kafka_rows(0, 0))
     for batch in range(3):
         begin = upto(batch * 10) if batch else None
@@ -34,15 +34,15 @@ def stored() -> Stored:
     return made
 
 
-def states(stored: Stored) -> dict[tuple[int, int], str]:
+def states(stored: StoredTable) -> dict[tuple[int, int], str]:
     return {(one.generation, one.batch): one.state for one in BatchHistory(stored.table).batches()}
 
 
-def kinds(stored: Stored) -> set[str]:
+def kinds(stored: StoredTable) -> set[str]:
     return {fault.kind for fault in inspect(stored.table, 20).faults}
 
 
-def sentence(stored: Stored, kind: str) -> str:
+def sentence(stored: StoredTable, kind: str) -> str:
     [found] = [fault.sentence for fault in inspect(stored.table, 20).faults if fault.kind == kind]
     return found
 
@@ -52,7 +52,7 @@ def test_every_batch_is_told_with_what_it_read_and_wrote(stored):
     assert isinstance(newest, BatchRecord)
     assert (newest.batch, newest.state, newest.version) == (2, "committed", 3)
     assert (newest.source_from, newest.source_to) == (upto(20), upto(30))
-    assert newest.planned_at == BEGAN / 1000 + 2
+    assert newest.planned_at == BEGAN_MS / 1000 + 2
     assert line(newest).endswith("from t/0 20 to 29")
     assert states(stored) == {(1, 2): "committed", (1, 1): "committed", (1, 0): "committed"}
     assert kinds(stored) == set()
@@ -63,7 +63,7 @@ def test_a_batch_that_was_planned_and_not_written_is_told_with_its_frozen_offset
     found = inspect(stored.table, 1)
     [newest] = found.newest
     assert (newest.batch, newest.state, newest.version) == (3, "planned", None)
-    assert (newest.source_from, newest.source_to, newest.planned_at) == (upto(30), upto(45), BEGAN / 1000 + 3)
+    assert (newest.source_from, newest.source_to, newest.planned_at) == (upto(30), upto(45), BEGAN_MS / 1000 + 3)
     restart = found.restarts[stored.table.flow]
     assert (restart.replays.batch, restart.replays.end, restart.conf) == (3, upto(45), SETTINGS)
     assert restart.next_batch == 4
@@ -81,7 +81,7 @@ def test_offsets_are_read_in_both_of_sparks_forms(stored, form):
     said = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5_000, "conf": SETTINGS})
     prefix = "0:" if form == "v2" else ""
     stored.write("offsets/3", f"{form}\n{said}\n{prefix}{json.dumps(upto(31))}")
-    assert offset_log.batch(stored.checkpoint, 3) == offset_log.Planned(3, upto(31), 5.0, SETTINGS)
+    assert offset_log.planned_batch(stored.checkpoint, 3) == offset_log.PlannedBatch(3, upto(31), 5.0, SETTINGS)
     stored.write("commits/3", f'{form}\n{{"nextBatchWatermarkMs":0}}')
     offset_log.check_commit(stored.checkpoint, 3)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, update
 
 from include.control import holds, lease
 from include.control.jobs import windows
-from include.control.jobs.windows import Shape
+from include.control.jobs.windows import TableSize
 from include.control.lock import LockRequest
 from include.control.store import database
 from include.control.store.schema import leases
@@ -23,8 +23,8 @@ from include.settings import from_environment
 from tests.conftest import ROOT
 
 TABLE, OTHER, QUARANTINE = "silver.tracker_readings", "gold.heart_rate_by_model", "quarantine.silver_tracker_readings"
-BEFORE = Shape(version=4, files=40, bytes=12_000_000, small_files=38, rows=1_000)
-AFTER = Shape(version=5, files=2, bytes=10_000_000, small_files=0, rows=1_000)
+BEFORE = TableSize(version=4, files=40, bytes=12_000_000, small_files=38, rows=1_000)
+AFTER = TableSize(version=5, files=2, bytes=10_000_000, small_files=0, rows=1_000)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def hold_lease(engine: Engine, holder):
     """The window lease of a table, in the hands of a job that lives."""
 
     def take(table: str = TABLE) -> int:
-        [taken] = lease.acquire(engine, [lease.of_window(table)], holder(), 60)
+        [taken] = lease.acquire(engine, [lease.window_lease(table)], holder(), 60)
         return taken.epoch
 
     return take
@@ -96,7 +96,7 @@ def test_windows_come_newest_first_and_of_one_table_where_one_is_named(engine, l
 
 def test_a_window_that_is_done_shows_what_it_changed_and_for_how_long_each_flow_stood_still(engine, ledger, hold_lease):
     number, epoch = plan(engine), hold_lease()
-    windows.ask(engine, number, TABLE, epoch)
+    windows.request(engine, number, TABLE, epoch)
     windows.open_(engine, number, BEFORE)
     windows.close(engine, number, AFTER)
     with database.transaction(engine) as connection:
@@ -115,10 +115,10 @@ def test_a_window_that_is_done_shows_what_it_changed_and_for_how_long_each_flow_
 
 def test_a_window_that_failed_says_where_and_why(engine, ledger, hold_lease):
     number = plan(engine)
-    windows.ask(engine, number, TABLE, hold_lease())
+    windows.request(engine, number, TABLE, hold_lease())
     windows.open_(engine, number, BEFORE)
     windows.begin_step(engine, number, f"optimize {TABLE}")
-    windows.end(engine, number, "failed", "the disk is full: make room")
+    windows.close_unfinished(engine, number, "failed", "the disk is full: make room")
     head, why, step = ledger("windows").splitlines()
     assert "failed" in head
     assert why.strip() == "the disk is full: make room"
@@ -127,7 +127,7 @@ def test_a_window_that_failed_says_where_and_why(engine, ledger, hold_lease):
 
 def test_a_window_whose_job_died_has_failed_and_says_so(engine, ledger, hold_lease):
     number = plan(engine)
-    windows.ask(engine, number, TABLE, hold_lease())
+    windows.request(engine, number, TABLE, hold_lease())
     windows.open_(engine, number, BEFORE)
     windows.begin_step(engine, number, f"vacuum {TABLE}")
     assert "open" in ledger("windows").splitlines()[0]

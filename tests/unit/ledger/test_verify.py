@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from include.errors import Unbalanced
+from include.errors import LedgerMismatch
 from include.ledger.verify import verify
-from include.ledger.verify_offsets import Arrived
-from include.readers.batches import HELD, BatchHistory
-from include.readers.offset_ranges import of_kafka
+from include.ledger.verify_offsets import StoredOffsets
+from include.readers.batches import STATES_WITH_ROWS, BatchHistory
+from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
 from tests.support import lake
-from tests.support.account import Stored, delta, kafka_rows, reader
+from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -29,8 +29,8 @@ def name() -> str:
     return f"t{uuid.uuid4().hex[:12]}"
 
 
-def bronze() -> Stored:
-    made = Stored(Table(name=f"bronze.{name()}", comment="", source=Kafka("t")))
+def bronze() -> StoredTable:
+    made = StoredTable(Table(name=f"bronze.{name()}", comment="", source=Kafka("t")))
     made.create(kafka_rows(0, 0))
     return made
 
@@ -39,7 +39,7 @@ def upto(offset: int) -> dict:
     return {"t": {"0": offset}}
 
 
-def filled() -> Stored:
+def filled() -> StoredTable:
     """Three batches of ten records."""
     made = bronze()
     for batch in range(3):
@@ -72,18 +72,20 @@ def test_records_that_are_missing_are_named_by_their_first_offset(broker, monkey
     for number in range(20):
         producer.produce(topic, str(number), partition=0)
     producer.flush()
-    made = Stored(Table(name=f"bronze.{name()}", comment="", source=Kafka(topic)))
+    made = StoredTable(Table(name=f"bronze.{name()}", comment="", source=Kafka(topic)))
     made.create(kafka_rows(0, 0))
     held = pyarrow.concat_tables([kafka_rows(0, 7, topic=topic), kafka_rows(9, 20, topic=topic)])
     made.batch(0, None, {topic: {"0": 20}}, held)
-    with pytest.raises(Unbalanced, match=f"2 of 20 records of {topic}/0 0 to 19 are missing, the first at offset 7"):
+    with pytest.raises(
+        LedgerMismatch, match=f"2 of 20 records of {topic}/0 0 to 19 are missing, the first at offset 7"
+    ):
         verify(made.table)
 
 
 def test_a_record_that_is_there_twice_is_named():
     made = bronze()
     made.batch(0, None, upto(10), pyarrow.concat_tables([kafka_rows(0, 10), kafka_rows(4, 5)]))
-    with pytest.raises(Unbalanced, match="1/0: offset 4 of t/0 is in the table more than once"):
+    with pytest.raises(LedgerMismatch, match="1/0: offset 4 of t/0 is in the table more than once"):
         verify(made.table)
 
 
@@ -91,14 +93,14 @@ def test_a_record_that_is_there_twice_is_named():
 def test_a_batch_that_does_not_begin_where_the_one_before_ended_is_named(begin, says):
     made = filled()
     made.batch(3, upto(begin), upto(40), kafka_rows(begin, 40))
-    with pytest.raises(Unbalanced, match=f"1/3 does not begin where .* 1/2 ended: {says}"):
+    with pytest.raises(LedgerMismatch, match=f"1/3 does not begin where .* 1/2 ended: {says}"):
         verify(made.table)
 
 
 def test_batches_that_a_restore_took_out_leave_a_difference():
     made = filled()
     DeltaTable(made.path).restore(2)
-    with pytest.raises(Unbalanced, match="is done up to batch 2, and the table's last one is .* 1/1"):
+    with pytest.raises(LedgerMismatch, match="is done up to batch 2, and the table's last one is .* 1/1"):
         verify(made.table)
 
 
@@ -112,7 +114,7 @@ def test_a_stranger_in_the_table_is_a_note_and_not_a_difference():
 def test_rows_that_went_after_they_were_written_are_a_difference():
     made = filled()
     made.append(kafka_rows(30, 33), {"window": 1, "step": "optimize"})
-    with pytest.raises(Unbalanced, match="holds 33 records, and its batches read 30"):
+    with pytest.raises(LedgerMismatch, match="holds 33 records, and its batches read 30"):
         verify(made.table)
 
 
@@ -121,7 +123,7 @@ def test_rows_that_a_window_lost_are_a_difference():
     made.batch(0, None, delta(4), numbers(30), judged(30, 30))
     said = CommitProperties(custom_metadata={"userMetadata": json.dumps({"window": 1, "step": "optimize"})})
     DeltaTable(made.path).delete("id = 7", commit_properties=said)
-    with pytest.raises(Unbalanced, match="holds 29 rows, and its commits wrote 30"):
+    with pytest.raises(LedgerMismatch, match="holds 29 rows, and its commits wrote 30"):
         verify(made.table)
 
 
@@ -129,13 +131,13 @@ def test_rows_that_a_window_doubled_are_a_difference():
     _, made = silver()
     made.batch(0, None, delta(4), numbers(30), judged(30, 30))
     made.append(numbers(2), {"window": 1, "step": "optimize"})
-    with pytest.raises(Unbalanced, match="holds 32 rows, and its commits wrote 30"):
+    with pytest.raises(LedgerMismatch, match="holds 32 rows, and its commits wrote 30"):
         verify(made.table)
 
 
-def silver(**declared) -> tuple[Stored, Stored]:
+def silver(**declared) -> tuple[StoredTable, StoredTable]:
     source = filled()
-    made = Stored(reader(name(), source.table.name, **declared), {"table": source.table.name})
+    made = StoredTable(reader(name(), source.table.name, **declared), {"table": source.table.name})
     made.create(numbers(0))
     return source, made
 
@@ -152,12 +154,12 @@ def test_a_batch_that_read_fewer_rows_than_its_source_versions_hold_is_named():
     _, made = silver()
     made.batch(0, None, delta(3), numbers(20), judged(20, 20))
     made.batch(1, delta(3), delta(4), numbers(9), judged(9, 9))
-    with pytest.raises(Unbalanced, match="1/1 read 9 rows, and .* to the end of version 3 holds 10"):
+    with pytest.raises(LedgerMismatch, match="1/1 read 9 rows, and .* to the end of version 3 holds 10"):
         verify(made.table)
 
 
 def test_a_batch_that_begins_within_a_version_reads_the_rest_of_its_files():
-    made = Stored(reader(name(), f"bronze.{name()}"))
+    made = StoredTable(reader(name(), f"bronze.{name()}"))
     made.create(numbers(0))
     lake.rows(made.table.source.table, 1.0, 10, 20, 30)
     made.batch(0, None, delta(0, 0), numbers(10), judged(10, 10))
@@ -184,7 +186,7 @@ def test_a_compaction_of_the_source_is_not_read_twice():
 def test_a_tally_that_does_not_add_up_is_named(tally, says):
     _, made = silver()
     made.batch(0, None, delta(4), numbers(28), tally)
-    with pytest.raises(Unbalanced, match=says):
+    with pytest.raises(LedgerMismatch, match=says):
         verify(made.table)
 
 
@@ -194,7 +196,7 @@ def test_repeated_rows_are_right_where_the_table_removes_them():
     assert verify(made.table).notes == []
 
 
-def quarantined(made: Stored, batch: int, count: int) -> None:
+def quarantined(made: StoredTable, batch: int, count: int) -> None:
     own = {"_rules": [["r"]] * count, "_flow": [made.table.flow] * count}
     own |= {"_generation": [1] * count, "_batch": [batch] * count}
     write_deltalake(settings().table_path(made.table.quarantine), pyarrow.table(own), mode="append")
@@ -210,7 +212,7 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
     if is_right:
         assert "5 rows in quarantine" in verify(made.table).notes[0]
         return
-    with pytest.raises(Unbalanced, match=f"put 2 rows into quarantine.silver_.*, which holds {count}"):
+    with pytest.raises(LedgerMismatch, match=f"put 2 rows into quarantine.silver_.*, which holds {count}"):
         verify(made.table)
 
 
@@ -227,7 +229,7 @@ def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
     if said == 2:
         assert "2 rows of quarantine" in verify(made.table).notes[0]
         return
-    with pytest.raises(Unbalanced, match="lacks 2 rows, and replays took 1 out of it"):
+    with pytest.raises(LedgerMismatch, match="lacks 2 rows, and replays took 1 out of it"):
         verify(made.table)
 
 
@@ -263,13 +265,13 @@ def test_whatever_happened_the_account_of_rows_equals_a_scan_of_the_table(seed):
     scanned = Counter(row["offset"] for row in DeltaTable(made.path).to_pyarrow_table().to_pylist())
     told: Counter[int] = Counter()
     for entry in BatchHistory(made.table).batches():
-        if entry.state in HELD:
-            for span in of_kafka(entry.source_from, entry.source_to):
+        if entry.state in STATES_WITH_ROWS:
+            for span in kafka_ranges(entry.source_from, entry.source_to):
                 told.update(range(span.first, span.after))
     assert set(told) == set(scanned)
-    assert Arrived(made.table.name).count == sum(scanned.values())
+    assert StoredOffsets(made.table.name).count == sum(scanned.values())
     if spoilt:
-        with pytest.raises(Unbalanced, match=f"{made.table.flow} {spoilt}: offset"):
+        with pytest.raises(LedgerMismatch, match=f"{made.table.flow} {spoilt}: offset"):
             verify(made.table)
     else:
         assert told == scanned

@@ -34,7 +34,7 @@ def loaded(class_path_: str, archive) -> dict[str, str]:
 
 def test_a_driver_has_sparks_classes_from_the_archive(archive):
     conf = settings().home / "conf" / "spark"
-    found = loaded(f"{class_path.of_driver(settings())}:{conf}/:{artifacts.pyspark_jars()}/*", archive)
+    found = loaded(f"{class_path.driver_class_path(settings())}:{conf}/:{artifacts.pyspark_jars()}/*", archive)
     assert [found[name] for name in CLASSES] == [SHARED] * len(CLASSES)
 
 
@@ -44,5 +44,5 @@ def test_where_the_jars_are_others_a_driver_starts_without_it(archive, tmp_path)
     next(iter(sorted((tmp_path / "spark").glob("*.jar")))).unlink()
     other = replace(settings(), jars=tmp_path)
     assert class_path.archive(other, java.home()).name != archive.name
-    found = loaded(class_path.of_driver(other), archive)
+    found = loaded(class_path.driver_class_path(other), archive)
     assert found[CLASSES[0]].startswith("file:") or found[CLASSES[0]].startswith("jrt:")

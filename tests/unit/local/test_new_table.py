@@ -8,7 +8,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.errors import UsageError
-from include.local.new_table import begin
+from include.local.new_table import draft_table
 from include.spec import Bucket, Cast, Delta, Files, Json, Kafka, Table, Upsert
 from tests.conftest import ROOT
 
@@ -17,7 +17,7 @@ COLUMNS = "order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
 
 def written(tables: dict[str, Table], name: str, *answers: str) -> Table:
     """The table that the file declares; it stands among `tables` from then on."""
-    draft, rows = begin(Catalog(tables), name.partition(".")[2], *answers)
+    draft, rows = draft_table(Catalog(tables), name.partition(".")[2], *answers)
     module: dict = {}
     exec(draft.text(name, rows), module)
     tables[name] = module["TABLE"]

@@ -43,13 +43,13 @@ def test_what_a_dead_process_left_behind_is_ended_and_what_lives_stays(platform:
 def test_a_driver_that_dies_without_a_word_is_noticed_unless_it_was_launched_before(engine, sleeper, monkeypatch):
     declared = Catalog({FLOW: Table(name=FLOW, comment="", source=Kafka("orders"))})
     monkeypatch.setattr(catalog, "load", lambda: declared)
-    assert streams.ended(engine, streams.launched(engine)) == []
+    assert streams.ended_drivers(engine, streams.launched(engine)) == []
     driver = sleeper()
     handle = Process.of(driver.pid).to_json()
     since = supervision.settle(engine, DRIVER, [FLOW]).launch_since
     supervision.record_launch(engine, DRIVER, handle, since)
-    assert streams.ended(engine, {}) == []
+    assert streams.ended_drivers(engine, {}) == []
     driver.kill()
     driver.wait()
-    assert streams.ended(engine, {}) == [DRIVER]
-    assert streams.ended(engine, {DRIVER: handle}) == []
+    assert streams.ended_drivers(engine, {}) == [DRIVER]
+    assert streams.ended_drivers(engine, {DRIVER: handle}) == []

@@ -16,8 +16,8 @@ from include.control import holds
 from include.control.store import database
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.table_state import Survey
-from include.readers.delta_log import Log
+from include.maintenance.table_state import TableSurvey
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.support.delta_log import commit, commit_info
@@ -50,8 +50,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def look(engine: Engine):
-    def surveys(table: Table, *others: Table) -> list[Survey]:
-        return table_state.look(engine, table, Catalog({one.name: one for one in (table, *others)}))
+    def surveys(table: Table, *others: Table) -> list[TableSurvey]:
+        return table_state.survey(engine, table, Catalog({one.name: one for one in (table, *others)}))
 
     return surveys
 
@@ -242,8 +242,8 @@ def test_a_shape_is_the_newest_version_in_numbers():
     append(SOURCE, times=2)
     path = settings().table_path(SOURCE)
     write_deltalake(path, pyarrow.table({"number": range(100_000)}), mode="append")
-    small, large = sorted({file.bytes for file in Log(path).state.live})
-    shape = table_state.shape(Log(path), good_bytes=large)
+    small, large = sorted({file.bytes for file in DeltaLog(path).state.live})
+    shape = table_state.shape(DeltaLog(path), good_bytes=large)
     assert (shape.version, shape.files, shape.bytes) == (2, 3, 2 * small + large)
     assert (shape.small_files, shape.rows) == (2, 100_002)
     assert shape.small_ratio == pytest.approx(2 / 3)
@@ -257,4 +257,4 @@ def test_rows_that_somebody_did_not_count_are_not_guessed():
     for action in actions:
         action.get("add", {}).pop("stats", None)
     newest.write_text("\n".join(map(json.dumps, actions)))
-    assert table_state.shape(Log(path), good_bytes=1).rows is None
+    assert table_state.shape(DeltaLog(path), good_bytes=1).rows is None

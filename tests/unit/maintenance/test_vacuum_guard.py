@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from include.catalog import Catalog
 from include.maintenance import vacuum_guard
 from include.maintenance.vacuum_guard import Consumer
-from include.readers.delta_log import Log
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.support.delta_log import added, append, commit, commit_info, removed
@@ -35,16 +35,16 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def hourly(table: Path, count: int) -> Log:
+def hourly(table: Path, count: int) -> DeltaLog:
     """Commits at NOW minus count - 1 hours ... NOW; each but the first removes what the one before it added."""
     for version in range(count):
         at = NOW - (count - 1 - version) * HOUR
         before = [removed(f"{version - 1}", at)] if version else []
         commit(table, version, commit_info(at), added(f"{version}"), *before)
-    return Log(table)
+    return DeltaLog(table)
 
 
-def place_of(flow: str, log: Log, source: Delta | None = None, **more) -> Consumer | None:
+def place_of(flow: str, log: DeltaLog, source: Delta | None = None, **more) -> Consumer | None:
     flows = {flow: source or Delta("silver.table")}
     found = vacuum_guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now_seconds=NOW, **more)
     return next((one for one in found if one.name.startswith(flow)), None)
@@ -79,7 +79,7 @@ def test_the_log_is_kept_from_the_end_of_the_batch_before_the_last_and_no_file(t
         ["silver.table"], log := hourly(table, 9), SOURCES, time_travel_hours=1, now_seconds=NOW
     )
     assert vacuum_guard.log_needed_from(log, found) == 2
-    held = vacuum_guard.held_by(found)
+    held = vacuum_guard.oldest_consumer(found)
     assert held and held.version == 4
 
 
@@ -123,7 +123,7 @@ def test_a_flow_whose_checkpoint_is_damaged_holds_everything_back_by_name(table:
     (directory / damaged).write_text("")
     log = hourly(table, 9)
     found = vacuum_guard.consumers(["silver.table"], log, SOURCES, 1, NOW)
-    holder = vacuum_guard.held_by(found)
+    holder = vacuum_guard.oldest_consumer(found)
     assert holder and holder.name == "silver.reader, whose checkpoint does not say where it stands"
     assert vacuum_guard.files_kept_since(log, found, NOW) == 0
     assert vacuum_guard.log_needed_from(log, found) == 0
@@ -141,16 +141,17 @@ def test_a_flow_that_was_released_does_not_count_and_the_others_do(table: Path):
     planned_checkpoint(OTHER, planned=[4], committed=1)
     log = hourly(table, 9)
     found = vacuum_guard.consumers(["silver.table"], log, {**SOURCES, OTHER: SOURCES[FLOW]}, 1, NOW, released={FLOW})
-    assert vacuum_guard.held_by(found) == Consumer(OTHER, 4, found[0].since)
+    assert vacuum_guard.oldest_consumer(found) == Consumer(OTHER, 4, found[0].since)
 
 
 def test_a_reader_that_registered_itself_counts_also_where_a_flow_of_its_name_was_released(table: Path):
     log = hourly(table, 9)
     report = Consumer("report", 3, 5.0)
     assert (
-        vacuum_guard.held_by(vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report])) == report
+        vacuum_guard.oldest_consumer(vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report]))
+        == report
     )
-    later = vacuum_guard.held_by(
+    later = vacuum_guard.oldest_consumer(
         vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report], released={"report"})
     )
     assert later == report
@@ -159,7 +160,7 @@ def test_a_reader_that_registered_itself_counts_also_where_a_flow_of_its_name_wa
 @pytest.mark.parametrize(("hours", "version"), [(0, 8), (1, 7), (2.5, 5), (8, 0), (100, 0)])
 def test_time_travel_keeps_the_version_that_was_the_newest_at_that_moment(table: Path, hours: float, version: int):
     log = hourly(table, 9)
-    promised = vacuum_guard.held_by(vacuum_guard.consumers(["silver.table"], log, {}, hours, NOW))
+    promised = vacuum_guard.oldest_consumer(vacuum_guard.consumers(["silver.table"], log, {}, hours, NOW))
     assert promised and promised.version == version
 
 
@@ -167,10 +168,10 @@ def test_a_tables_own_flow_keeps_the_log_from_its_newest_stamp_on_and_no_files(t
     hourly(table, 9)
     for version, flow in ((2, "silver.table"), (3, "silver.table"), (4, "another")):
         commit(table, version, commit_info(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
-    log = Log(table)
+    log = DeltaLog(table)
     found = vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW)
     assert vacuum_guard.log_needed_from(log, found) == 3
-    holder = vacuum_guard.held_by(found)
+    holder = vacuum_guard.oldest_consumer(found)
     assert holder and holder.version == 7
 
 
@@ -178,7 +179,7 @@ def test_each_of_a_tables_flows_keeps_the_log_from_its_newest_stamp_on(table: Pa
     hourly(table, 9)
     for version, flow in ((2, "silver.table.eu"), (3, "silver.table.eu"), (4, "silver.table.us"), (5, "silver.table")):
         commit(table, version, commit_info(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
-    log = Log(table)
+    log = DeltaLog(table)
     found = vacuum_guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, {}, 1, NOW)
     assert [one.version for one in found if not one.needs_files] == [4, 3]
     assert vacuum_guard.log_needed_from(log, found) == 3
@@ -189,7 +190,7 @@ def test_a_commit_that_was_undone_is_none_from_which_a_flow_goes_on(table: Path)
         stamp = json.dumps({"flow": FLOW, "generation": 1, "batch": version})
         commit(table, version, commit_info(NOW, userMetadata=stamp), added(f"{version}"))
     commit(table, 3, commit_info(NOW, operation="RESTORE", operationParameters={"version": "1"}))
-    [own] = [one for one in vacuum_guard.consumers([FLOW], Log(table), {}, 0, NOW) if one.name.startswith(FLOW)]
+    [own] = [one for one in vacuum_guard.consumers([FLOW], DeltaLog(table), {}, 0, NOW) if one.name.startswith(FLOW)]
     assert own.version == 1
 
 
@@ -205,7 +206,7 @@ def test_an_optimize_that_began_before_the_consumers_version_counts_from_its_beg
     commit(
         table, 2, commit_info(NOW - 2 * HOUR), removed("a", NOW - 5 * HOUR), removed("b", NOW - 5 * HOUR), added("ab")
     )
-    assert vacuum_guard.files_kept_since(Log(table), [Consumer("a", 1)], NOW) == NOW - 5 * HOUR
+    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 1)], NOW) == NOW - 5 * HOUR
 
 
 def test_nothing_holds_vacuum_back_where_nothing_was_removed_or_nobody_reads(table: Path):
@@ -220,16 +221,16 @@ def test_a_deletion_that_delta_forgot_counts_from_the_files_own_age(table: Path)
     file_of(table, "a", at=NOW - 20 * day)
     commit(table, 0, commit_info(NOW - 20 * day), added("a"))
     commit(table, 1, commit_info(NOW - 10 * day), removed("a", NOW - 10 * day))
-    assert vacuum_guard.files_kept_since(Log(table), [Consumer("a", 0)], NOW) == NOW - 20 * day
+    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 20 * day
     keeps = {"configuration": {"delta.deletedFileRetentionDuration": "interval 30 days"}}
     commit(table, 2, {"metaData": keeps}, commit_info(NOW))
-    assert vacuum_guard.files_kept_since(Log(table), [Consumer("a", 0)], NOW) == NOW - 10 * day
+    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 10 * day
 
 
 def test_a_deletion_that_delta_forgot_and_whose_file_is_gone_holds_nothing_back(table: Path):
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
-    assert vacuum_guard.files_kept_since(Log(table), [Consumer("a", 0)], NOW) is None
+    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) is None
 
 
 def test_a_file_that_was_removed_and_added_again_holds_nothing_back(table: Path):
@@ -237,7 +238,7 @@ def test_a_file_that_was_removed_and_added_again_holds_nothing_back(table: Path)
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
     commit(table, 2, commit_info(0), added("a"))
-    assert vacuum_guard.files_kept_since(Log(table), [Consumer("a", 0)], NOW) is None
+    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) is None
 
 
 def test_everything_is_kept_for_a_consumer_whose_next_commit_is_gone_from_the_log(table: Path):
@@ -246,7 +247,7 @@ def test_everything_is_kept_for_a_consumer_whose_next_commit_is_gone_from_the_lo
     DeltaTable(table).create_checkpoint()
     (table / "_delta_log" / f"{0:020}.json").unlink()
     (table / "_delta_log" / f"{1:020}.json").unlink()
-    log = Log(table)
+    log = DeltaLog(table)
     assert vacuum_guard.files_kept_since(log, [Consumer("a", 0)], NOW) == 0
     assert vacuum_guard.files_kept_since(log, [Consumer("a", 1)], NOW) is None
 
@@ -258,7 +259,7 @@ def test_a_file_that_a_stream_has_yet_to_read_is_kept_and_one_it_has_read_is_not
     for _ in range(3):
         append(table)
     DeltaTable(table).optimize.compact()
-    log = Log(table)
+    log = DeltaLog(table)
     later = time.time() + 10
     kept_since = vacuum_guard.files_kept_since(log, [Consumer("a", 5)], later)
     assert kept_since
@@ -275,7 +276,7 @@ def test_vacuum_would_delete_what_it_would_delete(table: Path):
     for hidden in ("_hidden/orphan.parquet", ".orphan.parquet.crc"):
         file_of(table, hidden, at=0)
     expected = DeltaTable(table).vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
-    found = vacuum_guard.would_vacuum(Log(table), 0, time.time() + 1)
+    found = vacuum_guard.would_vacuum(DeltaLog(table), 0, time.time() + 1)
     assert {one.path for one in found} == set(expected)
     assert len(found) == 4
     assert {one.path: one.bytes for one in found}["orphan.parquet"] == 7
@@ -287,13 +288,13 @@ def test_a_young_file_and_a_young_tombstone_survive_vacuum(table: Path):
     for path in ("old", "live"):
         file_of(table, path, at=0)
     file_of(table, "day=1/unfinished", at=NOW - HOUR)
-    log = Log(table)
+    log = DeltaLog(table)
     assert [one.path for one in vacuum_guard.would_vacuum(log, 3 * HOUR, NOW)] == []
     assert [one.path for one in vacuum_guard.would_vacuum(log, 1.5 * HOUR, NOW)] == ["old"]
     assert {one.path for one in vacuum_guard.would_vacuum(log, 0, NOW)} == {"old", "day=1/unfinished"}
 
 
-def checkpointed(table: Path) -> Log:
+def checkpointed(table: Path) -> DeltaLog:
     """Versions 0 to 11, checkpoints at 4 and 8, and Hadoop's checksums."""
     for version in range(12):
         append(table)
@@ -304,7 +305,7 @@ def checkpointed(table: Path) -> Log:
         (directory / f"{version:020}.crc").write_text("{}")
         for kind in ("json", "crc"):
             (directory / f".{version:020}.{kind}.crc").write_text("")
-    return Log(table)
+    return DeltaLog(table)
 
 
 @pytest.mark.parametrize(("needed", "oldest"), [(11, 8), (8, 8), (7, 4), (4, 4), (3, 0), (0, 0)])
@@ -313,8 +314,8 @@ def test_the_log_is_cut_at_the_newest_checkpoint_from_which_the_needed_version_c
 ):
     checkpointed(table)
     rows = {version: DeltaTable(table, version=version).count() for version in range(needed, 12)}
-    deleted = vacuum_guard.clean_log(Log(table), needed)
-    log = Log(table)
+    deleted = vacuum_guard.clean_log(DeltaLog(table), needed)
+    log = DeltaLog(table)
     assert log.versions == list(range(oldest, 12))
     assert not any(file.exists() for file in deleted)
     assert not [name for name in log.names if name.lstrip(".")[:20].isdigit() and int(name.lstrip(".")[:20]) < oldest]
@@ -329,7 +330,7 @@ def test_killed_anywhere_the_clean_up_leaves_a_log_without_holes(table: Path):
     assert len(removable) == 8 * 4 + 1
     for file in removable:
         file.unlink()
-        now = Log(table)
+        now = DeltaLog(table)
         assert now.versions == list(range(now.versions[0], 12))
         assert now.state == state
 
@@ -339,7 +340,7 @@ def test_a_log_whose_only_checkpoint_was_cut_short_is_left_alone(table: Path):
         append(table)
     DeltaTable(table).create_checkpoint()
     os.truncate(table / "_delta_log" / f"{3:020}.checkpoint.parquet", 100)
-    assert vacuum_guard.clean_log(Log(table), 3) == []
+    assert vacuum_guard.clean_log(DeltaLog(table), 3) == []
 
 
 def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_their_age(table: Path):
@@ -354,7 +355,7 @@ def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_thei
         {"cdc": {"path": "_change_data/cdc-1"}},
     )
     file_of(table, "b")
-    log = Log(table)
+    log = DeltaLog(table)
     assert vacuum_guard.files_kept_since(log, [Consumer("reader", 0)], NOW) == NOW - 6 * HOUR
     assert vacuum_guard.files_kept_since(log, [Consumer("reader", 1)], NOW) is None
     assert [one.path for one in vacuum_guard.would_vacuum(log, 4 * HOUR, NOW)] == ["_change_data/cdc-1"]

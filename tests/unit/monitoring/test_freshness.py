@@ -19,7 +19,7 @@ def look(bronze: float | None, silver: float | None = 0, gold: float | None = 0)
         flow: Lag(flow, "versions", count=int(bool(age)), seconds=age, unknown="away" if age is None else None)
         for flow, age in ages.items()
     }
-    return freshness.look(TABLES, lags)
+    return freshness.measure(TABLES, lags)
 
 
 def test_a_table_is_fresh_while_nothing_is_unread_however_long_ago_something_came():

@@ -40,7 +40,7 @@ def found() -> Graph:
     lake.rows(SILVER.quarantine, now, 2)
     checkpoint(SILVER.flow, delta_offset(2))
     checkpoint(OTHER.flow, delta_offset(3))
-    return graph.look(TABLES)
+    return graph.build_graph(TABLES)
 
 
 def test_every_source_step_and_table_is_a_node_with_its_rows_and_those_in_quarantine(found: Graph):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def of(flow: Table) -> Lag:
-    return lag.look([flow])[flow.flow]
+    return lag.measure([flow])[flow.flow]
 
 
 def test_a_flow_that_stands_within_a_version_lacks_its_later_files_and_every_later_version():
@@ -129,7 +129,7 @@ def test_what_cannot_be_told_is_said_in_a_sentence_and_keeps_nothing_else_from_b
     (settings().checkpoints(READER.flow) / "1" / "offsets" / "0").write_text("")
     damaged, other = READER, replace(READER, name="gold.other")
     checkpoint(other.flow, delta_offset(3))
-    found = lag.look([damaged, other])
+    found = lag.measure([damaged, other])
     assert "cut short" in found[damaged.flow].unknown
     assert found[other.flow].rows == 1
 
@@ -182,7 +182,7 @@ def test_a_topic_that_is_gone_is_named_and_leaves_other_flows_alone(broker):
     topic = Topic(broker).create().send("a")
     there = Table(name="bronze.there", source=Kafka(topic.name), comment="")
     gone = Table(name="bronze.gone", source=Kafka("nobody-made-it"), comment="")
-    found = lag.look([gone, there])
+    found = lag.measure([gone, there])
     assert found["bronze.gone"].unknown.startswith("topic 'nobody-made-it' does not exist on ")
     assert found["bronze.there"].count == 1
 
@@ -192,7 +192,7 @@ def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, m
     settings.cache_clear()
     flows = [Table(name=f"bronze.b{number}", source=Kafka(f"t{number}"), comment="") for number in range(10)]
     began = time.monotonic()
-    found = lag.look(flows, timeout_seconds=1)
+    found = lag.measure(flows, timeout_seconds=1)
     assert time.monotonic() - began < 3
     assert {one.words for one in found.values()} == {"unknown: no broker"}
     assert all(one.is_away for one in found.values())

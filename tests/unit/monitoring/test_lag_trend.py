@@ -9,7 +9,7 @@ import pytest
 
 from include.monitoring import lag, lag_trend
 from include.monitoring.lag_trend import Direction, Trend
-from include.monitoring.source_snapshot import Sources
+from include.monitoring.source_snapshot import SourceSnapshot
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def of(flow: Table) -> Trend:
-    sources = Sources([flow])
-    return lag_trend.of(flow, lag.of(flow, sources), sources)
+    sources = SourceSnapshot([flow])
+    return lag_trend.of(flow, lag.lag_of(flow, sources), sources)
 
 
 def stamp(flow: Table, at: float, end: object, **more: object) -> None:

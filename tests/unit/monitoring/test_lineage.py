@@ -44,7 +44,7 @@ def events() -> list[dict]:
 def test_an_event_has_the_declaration_and_the_batch():
     commit(BRONZE, 3, {"clicks": {"0": 4}, "views": {"0": 1}})
     commit(SILVER, 7, delta_offset(1))
-    assert lineage.tell(TABLES) == {BRONZE.flow: "1/3", SILVER.flow: "1/7"}
+    assert lineage.emit_events(TABLES) == {BRONZE.flow: "1/3", SILVER.flow: "1/7"}
     bronze, silver = events()
     assert [(one["namespace"], one["name"]) for one in bronze["inputs"]] == [
         (f"kafka://{settings().kafka}", "clicks"),
@@ -71,16 +71,16 @@ def test_an_event_has_the_declaration_and_the_batch():
 
 def test_a_batch_is_told_once_and_the_next_one_again():
     commit(SILVER, 1, None)
-    assert lineage.tell(TABLES) == {SILVER.flow: "1/1"}
-    assert lineage.tell(TABLES) == {}
+    assert lineage.emit_events(TABLES) == {SILVER.flow: "1/1"}
+    assert lineage.emit_events(TABLES) == {}
     lake.write(SILVER.name, time.time(), lake.data("compacted", 5, time.time(), dataChange=False))
-    assert lineage.tell(TABLES) == {}, "somebody else's commit is no batch"
+    assert lineage.emit_events(TABLES) == {}, "somebody else's commit is no batch"
     commit(SILVER, 2, None)
     commit(SILVER, 1, None, generation=2)
-    assert lineage.tell(TABLES) == {SILVER.flow: "2/1"}
+    assert lineage.emit_events(TABLES) == {SILVER.flow: "2/1"}
     assert len({one["run"]["runId"] for one in events()}) == 2
     (settings().home / "lineage" / "told.json").unlink()
-    lineage.tell(TABLES)
+    lineage.emit_events(TABLES)
     assert events()[-1] == events()[-2], "a receiver that is told twice can see that it was"
 
 
@@ -91,12 +91,12 @@ def test_a_receiver_gets_the_events_and_is_told_again_of_what_it_did_not_take(re
     commit(SILVER, 1, None)
     receiver.status = 503
     with pytest.raises(Unreachable, match="OPENLINEAGE_URL is http://127.0.0.1:.*, which takes no event") as refusal:
-        lineage.tell(TABLES)
+        lineage.emit_events(TABLES)
     assert "secret-of-a-test" not in str(refusal.value)
     assert receiver.messages == []
     receiver.status = 200
-    assert lineage.tell(TABLES) == {SILVER.flow: "1/1"}
-    assert lineage.tell(TABLES) == {}
+    assert lineage.emit_events(TABLES) == {SILVER.flow: "1/1"}
+    assert lineage.emit_events(TABLES) == {}
     [event] = receiver.messages
     assert event["job"]["name"] == SILVER.flow
     assert receiver.headers["Authorization"] == "Bearer secret-of-a-test"
@@ -109,10 +109,10 @@ def test_a_receiver_that_is_away_is_named_and_waited_for_not_long(receiver):
     receiver.stop()
     began = time.monotonic()
     with pytest.raises(Unreachable, match="start that receiver"):
-        lineage.tell(TABLES, url)
+        lineage.emit_events(TABLES, url)
     assert time.monotonic() - began < 5
     receiver.start()
-    assert lineage.tell(TABLES, url) == {SILVER.flow: "1/1"}
+    assert lineage.emit_events(TABLES, url) == {SILVER.flow: "1/1"}
 
 
 def test_a_damaged_table_is_named_and_leaves_the_others_alone():
@@ -121,7 +121,7 @@ def test_a_damaged_table_is_named_and_leaves_the_others_alone():
     commit(other, 1, None)
     log = settings().table_path(BRONZE.name) / "_delta_log"
     (log / f"{0:020}.json").write_text('{"commitInfo": ')
-    found = lineage.tell(Catalog({BRONZE.name: BRONZE, other.name: other}))
+    found = lineage.emit_events(Catalog({BRONZE.name: BRONZE, other.name: other}))
     assert found[BRONZE.flow].startswith("cannot be told: ")
     assert found[other.flow] == "1/1"
 
@@ -130,6 +130,6 @@ def test_the_file_does_not_grow_without_end(monkeypatch):
     monkeypatch.setattr(lineage, "LINEAGE_BYTES", 10)
     for batch in range(3):
         commit(SILVER, batch, None)
-        lineage.tell(TABLES)
+        lineage.emit_events(TABLES)
     assert len(events()) == 1
     assert (settings().home / "lineage" / "events.1.ndjson").exists()

@@ -43,7 +43,7 @@ def engine(home: Path) -> Engine:
 
 
 def look() -> dict[str, FlowStatus]:
-    return {one.flow: one for one in status.look(TABLES, timeout_seconds=0.5)}
+    return {one.flow: one for one in status.statuses(TABLES, timeout_seconds=0.5)}
 
 
 def test_before_anything_was_started_every_flow_says_so():
@@ -65,7 +65,7 @@ def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch
     lease.acquire(engine, [SILVER.flow], holder("main"), 60)
     commands.execute(engine, Command(Action.STOP, (BRONZE.flow,), "ann", "a test"))
     orders.begin(engine, [SILVER.flow], by_hand=True)
-    orders.show_signs(engine, [SILVER.flow])
+    orders.report_progress(engine, [SILVER.flow])
     found = look()[SILVER.flow]
     assert (found.wanted, found.state, found.in_flight) == ("running", "HEALTHY", 1)
     assert (found.lag.rows, found.trend.verdict) == (2_000, "falling behind")
@@ -86,7 +86,7 @@ def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begi
     orders.begin(engine, [SILVER.flow], by_hand=True)
     note = "silver.readings: its driver is busy, so that its batches begin every 8.5 s"
     for seconds, is_told in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
-        orders.show_signs(engine, [SILVER.flow], {SILVER.flow: seconds})
+        orders.report_progress(engine, [SILVER.flow], {SILVER.flow: seconds})
         assert (note in status_text(look().values()).splitlines()) == is_told
     assert look()[SILVER.flow].as_json()["longer_interval_seconds"] is None
 

@@ -73,7 +73,7 @@ def scratch(home) -> Path:
 
 
 def test_the_scratch_of_a_killed_process_goes_at_once_and_that_of_a_living_one_stays(home, scratch, sleeper):
-    own, living, dead = process.scratch(), scratch / "process-1", scratch / "process-2"
+    own, living, dead = process.create_temporary_folder(), scratch / "process-1", scratch / "process-2"
     lives, dies = sleeper(), sleeper()
     write(living / OWNER, Process.of(lives.pid).to_json(), days_old=1_000)
     write(dead / OWNER, Process.of(dies.pid).to_json())

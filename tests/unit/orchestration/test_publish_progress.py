@@ -24,7 +24,7 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
 
 
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
-    publish_progress.show_all()
+    publish_progress.publish_all()
     said = capsys.readouterr().out
     assert f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
     assert f"{SILVER}: lineage of batch 1/4" in said
@@ -35,9 +35,9 @@ def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: 
 def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     settings.cache_clear()
-    publish_progress.show_all()
+    publish_progress.publish_all()
     assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
     (home / "lineage").rmdir()
     (home / "lineage").write_text("somebody's file")
-    publish_progress.show_all()
+    publish_progress.publish_all()
     assert "FileExistsError" in capsys.readouterr().err

@@ -9,8 +9,8 @@ import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
 
-from include.errors import Broken, Unreachable
-from include.readers.delta_log import Commit, Log
+from include.errors import FlowBroken, Unreachable
+from include.readers.delta_log import Commit, DeltaLog
 from tests.support.delta_log import added, append, commit, commit_info, removed
 
 
@@ -18,7 +18,7 @@ def test_live_files_have_their_size_rows_and_time(tmp_path: Path):
     began = time.time()
     append(tmp_path, rows=3)
     append(tmp_path, rows=5)
-    live = Log(tmp_path).state.live
+    live = DeltaLog(tmp_path).state.live
     assert [file.rows for file in live] == [3, 5]
     assert [file.bytes for file in live] == [(tmp_path / file.path).stat().st_size for file in live]
     assert all(began - 1 < file.modified_at < time.time() + 1 for file in live)
@@ -27,9 +27,9 @@ def test_live_files_have_their_size_rows_and_time(tmp_path: Path):
 def test_what_compaction_took_out_is_a_tombstone_with_its_version_and_size(tmp_path: Path):
     for _ in range(3):
         append(tmp_path)
-    sizes = {file.path: file.bytes for file in Log(tmp_path).state.live}
+    sizes = {file.path: file.bytes for file in DeltaLog(tmp_path).state.live}
     DeltaTable(tmp_path).optimize.compact()
-    state = Log(tmp_path).state
+    state = DeltaLog(tmp_path).state
     assert {one.path: one.bytes for one in state.tombstones} == sizes
     assert {one.version for one in state.tombstones} == {3}
     assert [file.rows for file in state.live] == [9]
@@ -40,12 +40,12 @@ def test_a_state_from_a_checkpoint_is_the_state_from_all_commits(tmp_path: Path)
         append(tmp_path)
     DeltaTable(tmp_path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 days"})
     DeltaTable(tmp_path).optimize.compact()
-    before = Log(tmp_path).state
+    before = DeltaLog(tmp_path).state
     DeltaTable(tmp_path).create_checkpoint()
     append(tmp_path, rows=7)
     for version in range(3):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
-    log = Log(tmp_path)
+    log = DeltaLog(tmp_path)
     assert list(log.checkpoints) == [4]
     assert log.versions == [3, 4, 5]
     assert log.state.live[:1] == before.live
@@ -61,7 +61,7 @@ def test_a_file_that_was_added_again_is_live_and_no_tombstone(tmp_path: Path):
     commit(tmp_path, 0, added("a"), added("b"))
     commit(tmp_path, 1, removed("a"), removed("b"))
     commit(tmp_path, 2, added("a", size=20))
-    state = Log(tmp_path).state
+    state = DeltaLog(tmp_path).state
     assert [(file.path, file.bytes) for file in state.live] == [("a", 20)]
     assert [one.path for one in state.tombstones] == ["b"]
 
@@ -69,7 +69,7 @@ def test_a_file_that_was_added_again_is_live_and_no_tombstone(tmp_path: Path):
 def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path):
     commit(tmp_path, 0, added("a"))
     commit(tmp_path, 1, added("a", deletionVector={"storageType": "u", "pathOrInlineDv": "x"}), removed("a"))
-    state = Log(tmp_path).state
+    state = DeltaLog(tmp_path).state
     assert [file.path for file in state.live] == ["a"]
     assert state.tombstones == ()
 
@@ -77,20 +77,20 @@ def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path):
 def test_rows_and_sizes_nobody_wrote_down_are_unknown(tmp_path: Path):
     commit(tmp_path, 0, added("a"), added("b", stats='{"numRecords":'), added("c", stats='{"numRecords":4}'))
     commit(tmp_path, 1, removed("a"))
-    state = Log(tmp_path).state
+    state = DeltaLog(tmp_path).state
     assert [file.rows for file in state.live] == [None, 4]
     assert [one.bytes for one in state.tombstones] == [None]
 
 
 def test_a_path_is_the_one_on_disk(tmp_path: Path):
     commit(tmp_path, 0, added("day=a%20b/file.parquet"))
-    assert Log(tmp_path).state.live[0].path == "day=a b/file.parquet"
+    assert DeltaLog(tmp_path).state.live[0].path == "day=a b/file.parquet"
 
 
 def test_a_mark_inside_a_text_ends_no_line(tmp_path: Path):
     file = commit(tmp_path, 0, added("a"))
     file.write_text('{"add":{"path":"a\u2028b","size":1,"modificationTime":1}}\n', encoding="utf-8")
-    assert Log(tmp_path).state.live[0].path == "a\u2028b"
+    assert DeltaLog(tmp_path).state.live[0].path == "a\u2028b"
 
 
 def test_a_checkpoint_counts_only_with_all_its_parts_and_whole(tmp_path: Path):
@@ -108,7 +108,7 @@ def test_a_checkpoint_counts_only_with_all_its_parts_and_whole(tmp_path: Path):
         parquet.write_table(whole, tmp_path / "_delta_log" / name)
     os.truncate(tmp_path / "_delta_log" / "00000000000000000003.checkpoint.parquet", 50)
     os.truncate(tmp_path / "_delta_log" / "00000000000000000004.checkpoint.parquet", 0)
-    log = Log(tmp_path)
+    log = DeltaLog(tmp_path)
     assert {version: len(files) for version, files in log.checkpoints.items()} == {1: 2}
     assert [file.path for file in log.state.live] == ["a", "2", "3", "4"]
 
@@ -119,56 +119,58 @@ def test_a_checkpoint_of_the_new_format_is_refused_by_name(tmp_path: Path, name:
         commit(tmp_path, version, added(f"{version}"))
     file = tmp_path / "_delta_log" / f"{1:020}.{name}"
     parquet.write_table(pyarrow.table({"checkpointMetadata": [{"version": 1}]}), file)
-    with pytest.raises(Broken) as refusal:
-        _ = Log(tmp_path).state
+    with pytest.raises(FlowBroken) as refusal:
+        _ = DeltaLog(tmp_path).state
     assert str(refusal.value).startswith(f"{file} is a checkpoint of format v2, and Sluice reads the classic one: set ")
 
 
 def test_a_log_with_a_hole_is_refused_instead_of_misread(tmp_path: Path):
     for version in (0, 1, 3):
         commit(tmp_path, version, added(f"{version}"))
-    with pytest.raises(Broken, match=r"lacks commits between version 0 and 3 of its log, .* restore .*_delta_log from"):
-        _ = Log(tmp_path).state
+    with pytest.raises(
+        FlowBroken, match=r"lacks commits between version 0 and 3 of its log, .* restore .*_delta_log from"
+    ):
+        _ = DeltaLog(tmp_path).state
 
 
 def test_a_commit_that_was_cut_short_is_named(tmp_path: Path):
     file = commit(tmp_path, 0, added("a"), added("b"))
     file.write_text(file.read_text()[:-5])
-    with pytest.raises(Broken) as refusal:
-        _ = Log(tmp_path).state
+    with pytest.raises(FlowBroken) as refusal:
+        _ = DeltaLog(tmp_path).state
     assert str(refusal.value).startswith(f"{file} is missing or damaged, ")
 
 
 def test_a_table_that_is_not_stored_yet_is_named(tmp_path: Path):
     with pytest.raises(Unreachable) as refusal:
-        Log(tmp_path / "silver")
+        DeltaLog(tmp_path / "silver")
     assert str(refusal.value) == f"{tmp_path}/silver holds no Delta log: start the flow that writes the table first"
 
 
 def test_a_commit_says_what_it_did_and_whose_it_is(tmp_path: Path):
     metrics = {"numFiles": "2", "numOutputRows": "30", "numOutputBytes": "400"}
     commit(tmp_path, 0, added("a"), commit_info(9.5, userMetadata='{"flow":"x"}', operationMetrics=metrics))
-    assert Log(tmp_path).commit(0) == Commit(0, 9.5, "WRITE", {"flow": "x"}, rows=30, files=2, bytes=400)
+    assert DeltaLog(tmp_path).commit(0) == Commit(0, 9.5, "WRITE", {"flow": "x"}, rows=30, files=2, bytes=400)
 
 
 @pytest.mark.parametrize("text", ["by hand", "[1]", '{"flow"', ""])
 def test_what_somebody_else_wrote_into_a_commit_is_passed_over(tmp_path: Path, text: str):
     commit(tmp_path, 0, commit_info(userMetadata=text))
-    assert Log(tmp_path).commit(0).metadata == {}
+    assert DeltaLog(tmp_path).commit(0).metadata == {}
 
 
 def test_the_time_of_a_commit_is_the_one_the_table_vouches_for(tmp_path: Path):
     commit(tmp_path, 0, commit_info(8, inCommitTimestamp=9_000))
     commit(tmp_path, 1, commit_info(8))
     os.utime(commit(tmp_path, 2, added("a")), (10, 10))
-    assert [one.timestamp for one in Log(tmp_path).commits()] == [10, 8, 9]
+    assert [one.timestamp for one in DeltaLog(tmp_path).commits()] == [10, 8, 9]
 
 
 def test_commits_of_the_library_tell_their_operation_and_stamp(tmp_path: Path):
     append(tmp_path, user_metadata='{"flow":"silver.x"}')
     append(tmp_path)
     DeltaTable(tmp_path).optimize.compact()
-    commits = list(Log(tmp_path).commits())
+    commits = list(DeltaLog(tmp_path).commits())
     assert [(one.version, one.operation) for one in commits] == [(2, "OPTIMIZE"), (1, "WRITE"), (0, "WRITE")]
     assert commits[2].metadata == {"flow": "silver.x"}
 
@@ -180,7 +182,7 @@ def test_commits_before_the_checkpoint_are_not_read_for_the_state_nor_for_the_ne
         (tmp_path / "_delta_log" / f"{version:020}.json").write_text("no JSON")
     whole = pyarrow.table({"add": [{"path": "a", "size": 1, "modificationTime": 0}]})
     parquet.write_table(whole, tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet")
-    log = Log(tmp_path)
+    log = DeltaLog(tmp_path)
     assert [file.path for file in log.state.live] == ["a"]
     assert next(log.commits()).version == 3
 
@@ -189,6 +191,6 @@ def test_what_later_commits_removed_is_told_with_its_version(tmp_path: Path):
     commit(tmp_path, 0, added("a"), added("b"), added("c", tags={"remove": "x"}))
     commit(tmp_path, 1, removed("a"))
     commit(tmp_path, 2, removed("b", size=4))
-    log = Log(tmp_path)
+    log = DeltaLog(tmp_path)
     assert [(one.path, one.version) for one in log.removed_after(-1)] == [("a", 1), ("b", 2)]
     assert [(one.path, one.version, one.bytes) for one in log.removed_after(1)] == [("b", 2, 4)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import Broken, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.examples import transactions
 from include.readers import landing_folder
 from include.settings import from_environment
@@ -24,12 +24,15 @@ def write(checkpoint: Path, **entries: list[int]) -> None:
 
 def test_the_log_of_files_is_read_across_its_compactions(tmp_path):
     write(tmp_path, _8=[8], _9_compact=list(range(10)), _10=[10], _11=[11])
-    assert [one.path for one in landing_folder.taken(tmp_path, {"logOffset": 10})] == [
+    assert [one.path for one in landing_folder.planned_files(tmp_path, {"logOffset": 10})] == [
         f"/in/{n} .csv" for n in range(11)
     ]
-    assert [one.entry for one in landing_folder.of_batch(tmp_path, {"logOffset": 8}, {"logOffset": 10})] == [9, 10]
-    assert [one.entry for one in landing_folder.of_batch(tmp_path, None, {"logOffset": 1})] == [0, 1]
-    assert landing_folder.taken(tmp_path, None) == []
+    assert [one.entry for one in landing_folder.files_of_batch(tmp_path, {"logOffset": 8}, {"logOffset": 10})] == [
+        9,
+        10,
+    ]
+    assert [one.entry for one in landing_folder.files_of_batch(tmp_path, None, {"logOffset": 1})] == [0, 1]
+    assert landing_folder.planned_files(tmp_path, None) == []
 
 
 @pytest.mark.parametrize(
@@ -42,16 +45,16 @@ def test_the_log_of_files_is_read_across_its_compactions(tmp_path):
 )
 def test_a_log_that_lost_entries_is_refused_instead_of_reading_their_files_again(tmp_path, entries, sentence):
     write(tmp_path, **entries)
-    with pytest.raises(Broken, match=f"{sentence}: restore it from its backup"):
-        landing_folder.taken(tmp_path, {"logOffset": 2})
+    with pytest.raises(FlowBroken, match=f"{sentence}: restore it from its backup"):
+        landing_folder.planned_files(tmp_path, {"logOffset": 2})
 
 
 @pytest.mark.parametrize("text", ["", "v2\n", 'v1\n{"path":"file:///a.csv","time', "v1\n{}"])
 def test_a_log_file_that_was_cut_short_is_refused(tmp_path, text):
     write(tmp_path, _0=[0])
     (tmp_path / "sources" / "0" / "0").write_text(text)
-    with pytest.raises(Broken, match="does not say which files were found, it was cut short"):
-        landing_folder.taken(tmp_path, {"logOffset": 0})
+    with pytest.raises(FlowBroken, match="does not say which files were found, it was cut short"):
+        landing_folder.planned_files(tmp_path, {"logOffset": 0})
 
 
 def test_only_files_that_spark_would_take_are_waiting(tmp_path):
@@ -59,7 +62,7 @@ def test_only_files_that_spark_would_take_are_waiting(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     source = Files(str(tmp_path), format="csv", pattern="*.csv")
-    assert {str(Path(path).relative_to(tmp_path)) for path in landing_folder.landed(source)} == {
+    assert {str(Path(path).relative_to(tmp_path)) for path in landing_folder.files_in_folder(source)} == {
         "a.csv",
         "f/g.csv",
         "_k=1/l.csv",
@@ -68,16 +71,16 @@ def test_only_files_that_spark_would_take_are_waiting(tmp_path):
 
 def test_a_folder_that_is_not_there_cannot_be_looked_at():
     with pytest.raises(Unreachable, match="/nowhere/at/all cannot be listed .*: mount it, or create it"):
-        landing_folder.landed(Files("/nowhere/at/all", format="csv"))
+        landing_folder.files_in_folder(Files("/nowhere/at/all", format="csv"))
 
 
 def test_a_file_that_has_another_date_than_when_it_was_found_has_changed(tmp_path):
     (tmp_path / "a.csv").touch()
     os.utime(tmp_path / "a.csv", (5, 5))
-    lying = landing_folder.landed(Files(str(tmp_path), format="csv"))
+    lying = landing_folder.files_in_folder(Files(str(tmp_path), format="csv"))
     uri = (tmp_path / "a.csv").as_uri()
     found = {
-        found_ms: landing_folder.changed([landing_folder.Taken(uri, found_ms, 0)], lying)
+        found_ms: landing_folder.changed([landing_folder.PlannedFile(uri, found_ms, 0)], lying)
         for found_ms in (0, 5000, 5001)
     }
     assert {found_ms: bool(changed) for found_ms, changed in found.items()} == {0: False, 5000: False, 5001: True}

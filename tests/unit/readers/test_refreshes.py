@@ -10,10 +10,10 @@ from include.catalog import Catalog
 from include.cli.inspect import line
 from include.cli.status import text as status_text
 from include.control.store import database
-from include.errors import Broken, Unbalanced, UsageError
+from include.errors import FlowBroken, LedgerMismatch, UsageError
 from include.ledger import inspection, provenance, verify
 from include.maintenance import table_state, vacuum_guard
-from include.maintenance.policy import Place, place_of_compaction
+from include.maintenance.policy import CompactionPlace, place_of_compaction
 from include.monitoring import freshness, graph, lag, lineage, row_outcomes, status
 from include.monitoring.lag_trend import Direction
 from include.readers import refreshes
@@ -86,15 +86,15 @@ def test_a_view_is_no_flow_and_nobody_hosts_it():
 
 
 def test_the_views_below_a_table_are_those_made_of_it_by_whatever_way_in_graph_order():
-    assert [view.name for view in TABLES.views_below("bronze.events")] == ["gold.joined", "gold.above"]
-    assert [view.name for view in TABLES.views_below("gold.joined")] == ["gold.above"]
+    assert [view.name for view in TABLES.downstream_views("bronze.events")] == ["gold.joined", "gold.above"]
+    assert [view.name for view in TABLES.downstream_views("gold.joined")] == ["gold.above"]
     lonely = Catalog({one.name: one for one in (BRONZE, CLICKS)})
     with pytest.raises(UsageError, match="no view reads 'bronze.events', nor what is made of it: name a view, or"):
-        lonely.views_below("bronze.events")
+        lonely.downstream_views("bronze.events")
 
 
 def test_a_view_is_behind_each_of_its_sources_by_what_its_newest_refresh_has_not_read(made):
-    found = {one.flow: one for one in lag.look(TABLES.readers.values(), timeout_seconds=0.2).values()}
+    found = {one.flow: one for one in lag.measure(TABLES.readers.values(), timeout_seconds=0.2).values()}
     clicks, buys, above = (found[name] for name in ("gold.joined.clicks", "gold.joined.buys", "gold.above"))
     assert (clicks.versions, clicks.is_up_to_date, clicks.seconds) == (0, True, 0)
     assert (buys.versions, buys.is_up_to_date, buys.words) == (1, False, "1 versions")
@@ -105,7 +105,9 @@ def test_a_view_is_behind_each_of_its_sources_by_what_its_newest_refresh_has_not
 def test_a_run_that_reads_older_versions_than_the_view_holds_is_refused(made):
     refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 0})
     refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 1, "silver.buys": 1})
-    with pytest.raises(Broken, match="'monday' reads silver.clicks at version 0, and run 'tuesday' has made it of ver"):
+    with pytest.raises(
+        FlowBroken, match="'monday' reads silver.clicks at version 0, and run 'tuesday' has made it of ver"
+    ):
         refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 1})
     # Behind a RESTORE it holds what the run before had made.
     restored(JOINED, to=0)
@@ -115,7 +117,9 @@ def test_a_run_that_reads_older_versions_than_the_view_holds_is_refused(made):
 def test_a_run_that_reads_what_was_taken_back_since_is_refused(made):
     restored(CLICKS, to=0)
     refreshes.require_newest(JOINED.name, "sunday", {"silver.clicks": 2, "silver.buys": 0})
-    with pytest.raises(Broken, match="silver.clicks at version 1, which version 2 took back since: it went back to 0"):
+    with pytest.raises(
+        FlowBroken, match="silver.clicks at version 1, which version 2 took back since: it went back to 0"
+    ):
         refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
     restored(CLICKS, to=1)
     refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
@@ -129,21 +133,21 @@ def test_a_view_of_a_table_that_was_made_anew_is_refreshed(made):
 def test_a_deleted_row_makes_a_view_old_although_no_stream_would_read_it(made):
     gone = {"remove": {"path": "1-0", "deletionTimestamp": int(NOW * 1000), "dataChange": True}}
     lake.write(CLICKS.name, NOW - 60, gone)
-    found = lag.look(TABLES.readers.values(), timeout_seconds=0.2)["gold.joined.clicks"]
+    found = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)["gold.joined.clicks"]
     assert (found.versions, found.is_up_to_date) == (1, False)
 
 
 def test_a_view_that_was_never_refreshed_says_so_and_is_behind_by_all_there_is():
     lake.rows(CLICKS.name, NOW - 600, 5)
-    found = lag.look([JOINED.readers[0]], timeout_seconds=0.2)["gold.joined.clicks"]
+    found = lag.measure([JOINED.readers[0]], timeout_seconds=0.2)["gold.joined.clicks"]
     assert (found.words, found.versions, found.is_up_to_date) == ("nothing read yet", 1, False)
 
 
 def test_a_view_is_as_stale_as_the_oldest_commit_of_a_source_that_it_has_not_read(made):
-    found = lag.look(TABLES.readers.values(), timeout_seconds=0.2)
+    found = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)
     # As if all that feeds the tables had been read.
     above = {name: replace(found["gold.above"], flow=name) for name in TABLES.flows}
-    fresh = freshness.look(TABLES, {**found, **above})
+    fresh = freshness.measure(TABLES, {**found, **above})
     assert fresh["gold.joined"].seconds == pytest.approx(time.time() - NOW + 600, abs=60)
     assert (fresh["gold.joined"].by, fresh["gold.joined"].is_kept) == ("gold.joined.buys", False)
     # It has read all of the view above it, which lacks that commit.
@@ -152,7 +156,7 @@ def test_a_view_is_as_stale_as_the_oldest_commit_of_a_source_that_it_has_not_rea
 
 def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
     database.connect(settings().control_url)
-    found = {one.flow: one for one in status.look(TABLES, timeout_seconds=0.2)}
+    found = {one.flow: one for one in status.statuses(TABLES, timeout_seconds=0.2)}
     buys = found["gold.joined.buys"]
     assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Direction.RESTING)
     assert found["gold.joined.clicks"].trend.verdict is Direction.UP_TO_DATE
@@ -162,7 +166,7 @@ def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
 
 
 def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
-    edges = [one for one in graph.look(TABLES).edges if one.target in ("gold.joined", "gold.above")]
+    edges = [one for one in graph.build_graph(TABLES).edges if one.target in ("gold.joined", "gold.above")]
     assert [(one.source, one.target, one.flow) for one in edges] == [
         ("silver.clicks", "gold.joined", "gold.joined.clicks"),
         ("silver.buys", "gold.joined", "gold.joined.buys"),
@@ -187,7 +191,7 @@ def test_verify_holds_a_view_against_what_its_newest_refresh_counted(made):
     verdict = verify.verify(JOINED)
     assert (verdict.refreshes, verdict.notes) == (2, [])
     lake.rows(JOINED.name, NOW, 1)
-    with pytest.raises(Unbalanced, match="gold.joined holds 13 rows, and its refresh, version 1, 12"):
+    with pytest.raises(LedgerMismatch, match="gold.joined holds 13 rows, and its refresh, version 1, 12"):
         verify.verify(JOINED)
 
 
@@ -195,7 +199,7 @@ def test_a_refresh_that_does_not_account_for_its_rows_is_named():
     refreshed(JOINED, NOW, "monday", 10, clicks=0, buys=0)
     path = settings().table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
     path.write_text(path.read_text().replace(r"\"read\": 10", r"\"read\": 11"))
-    with pytest.raises(Unbalanced, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
+    with pytest.raises(LedgerMismatch, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
         verify.verify(JOINED)
 
 
@@ -210,11 +214,11 @@ def test_the_rules_of_a_view_are_counted_for_each_refresh(made):
 
 
 def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
-    assert lineage.tell(TABLES) == {
+    assert lineage.emit_events(TABLES) == {
         "gold.joined": "refresh, version 1",
         "gold.above": "refresh, version 0",
     }
-    assert lineage.tell(TABLES) == {}
+    assert lineage.emit_events(TABLES) == {}
     lines = (settings().home / "lineage" / "events.ndjson").read_text().splitlines()
     joined = json.loads(lines[0])
     assert joined["job"]["name"] == "gold.joined"
@@ -225,10 +229,10 @@ def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
 
 def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_reads(made):
     engine = database.connect(settings().control_url)
-    [found] = table_state.look(engine, JOINED, TABLES)
+    [found] = table_state.survey(engine, JOINED, TABLES)
     assert found.held.name.startswith(vacuum_guard.PROMISE)
     assert vacuum_guard.readers(TABLES, "silver.clicks") == {}
-    assert place_of_compaction(JOINED, "hdfs")[0] is Place.WINDOW
+    assert place_of_compaction(JOINED, "hdfs")[0] is CompactionPlace.WINDOW
 
 
 def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
@@ -242,18 +246,18 @@ def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
 
 def notes() -> list[str]:
     """What `status` says below its table."""
-    return status_text(status.look(TABLES, timeout_seconds=0.2)).splitlines()
+    return status_text(status.statuses(TABLES, timeout_seconds=0.2)).splitlines()
 
 
 def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():
     lake.rows(CLICKS.name, NOW - 900, 10)
     next_time = "next by `airflow dags trigger refresh.gold.joined`"
     assert f"gold.joined: never refreshed: silver.buys, which it reads, holds no rows yet; {next_time}" in notes()
-    assert refreshes.lacking([JOINED, ABOVE]) == {"gold.joined": "silver.buys", "gold.above": "gold.joined"}
+    assert refreshes.missing_sources([JOINED, ABOVE]) == {"gold.joined": "silver.buys", "gold.above": "gold.joined"}
     lake.rows(BUYS.name, NOW - 900, 10)
     assert f"gold.joined: never refreshed; {next_time}" in notes()
-    assert refreshes.lacking([JOINED, ABOVE]) == {}
-    daily = refreshes.comes(replace(JOINED, schedule="0 3 * * *"))
+    assert refreshes.missing_sources([JOINED, ABOVE]) == {}
+    daily = refreshes.next_refresh_words(replace(JOINED, schedule="0 3 * * *"))
     assert daily.startswith("it comes next by its schedule '0 3 * * *' (UTC), or by `airflow")
 
 

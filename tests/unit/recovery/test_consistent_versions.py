@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from include.errors import UsageError
-from include.readers.resume_position import behind_replacements
+from include.readers.resume_position import skip_replacements
 from include.readers.timeline import Timeline
 from include.recovery import consistent_versions
 from include.settings import settings
@@ -62,7 +62,7 @@ class House:
         tables = {table.name: table for table in self.names.values()}
         of = {table.name: word for word, table in self.names.items()}
         groups = [{self.names[word].name: version for word, version in one.items()} for one in together]
-        found = consistent_versions.at(moment, lines, tables, groups)
+        found = consistent_versions.newest_consistent(moment, lines, tables, groups)
         self.why = {of[name]: why for name, why in found.why.items()}
         return {of[name]: version for name, version in found.versions.items()}
 
@@ -222,19 +222,19 @@ def test_a_stream_goes_on_behind_the_rewind_of_its_source_only_from_where_that_w
     two.rows("silver")
     two.restore("silver", 1, rewind=True)
     source = Delta(two.names["silver"].name)
-    assert behind_replacements(at(2), source) == at(5)
-    assert behind_replacements(at(1, 0), source) == at(5)
+    assert skip_replacements(at(2), source) == at(5)
+    assert skip_replacements(at(1, 0), source) == at(5)
     for elsewhere in (at(1), at(3), at(4)):
-        assert behind_replacements(elsewhere, source) == elsewhere
+        assert skip_replacements(elsewhere, source) == elsewhere
     two.rows("silver")
-    assert behind_replacements(at(2), source) == at(5)
+    assert skip_replacements(at(2), source) == at(5)
 
 
 def test_a_stream_never_passes_over_a_restore_that_is_no_rewind(two):
     two.rows("silver")
     two.rows("silver")
     two.restore("silver", 1)
-    assert behind_replacements(at(2), Delta(two.names["silver"].name)) == at(2)
+    assert skip_replacements(at(2), Delta(two.names["silver"].name)) == at(2)
 
 
 def test_the_parts_of_one_backfill_are_undone_together(two):

@@ -5,20 +5,20 @@ import uuid
 import pytest
 from deltalake import DeltaTable
 
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.recovery import reset_preview
 from include.settings import settings
 from include.spec import Kafka, Table
-from tests.support.account import Stored, delta, kafka_rows, reader
+from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture
-def stored() -> Stored:
+def stored() -> StoredTable:
     """A silver table with two batches."""
     table = reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some")
-    made = Stored(table, {"table": "bronze.some"})
+    made = StoredTable(table, {"table": "bronze.some"})
     made.create(kafka_rows(0, 0))
     made.batch(0, None, delta(3), kafka_rows(0, 10))
     made.batch(1, delta(3), delta(5), kafka_rows(10, 20))
@@ -65,19 +65,19 @@ def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(store
 
 
 def test_a_table_without_a_batch_would_be_read_from_the_beginning(stored):
-    made = Stored(reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some"))
+    made = StoredTable(reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some"))
     made.create(kafka_rows(0, 0))
     found = reset_preview.plan(made.table)
     assert (found.generation, found.after, found.offset) == (1, None, None)
 
 
 def test_another_source_is_refused_as_the_start_would(stored):
-    with pytest.raises(Broken, match="which is another source than today's"):
+    with pytest.raises(FlowBroken, match="which is another source than today's"):
         reset_preview.plan(reader(stored.table.name.split(".")[1], "bronze.other"))
 
 
 def test_without_a_broker_the_stamps_still_tell(monkeypatch):
-    made = Stored(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
+    made = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     made.create(kafka_rows(0, 0))
     made.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))
     found = reset_preview.plan(made.table)

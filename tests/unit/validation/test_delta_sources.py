@@ -6,12 +6,12 @@ import pytest
 
 from include.catalog import Catalog
 from include.engine.checkpoints.definition import fingerprint
-from include.errors import Broken, Unreachable, UsageError
+from include.errors import FlowBroken, Unreachable, UsageError
 from include.maintenance import vacuum_guard
 from include.readers import starting_version
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
-from include.validation.delta_sources import FEED, resolved
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY, inline_steps
 from tests.support.delta_log import added, commit, commit_info
 
 DAY = 86_400
@@ -32,7 +32,7 @@ def table(name: str, source: Delta | Kafka, **more) -> Table:
 
 
 def graph(*tables: Table) -> tuple[dict[str, Table], dict[str, Table]]:
-    return resolved({one.name: one for one in tables})
+    return inline_steps({one.name: one for one in tables})
 
 
 EVENTS = table("bronze.events", Kafka("events"))
@@ -71,7 +71,7 @@ def test_a_new_definition_of_a_temporary_step_is_one_of_its_readers():
 
 def test_a_table_whose_changes_are_read_keeps_its_change_feed():
     stored, _ = graph(EVENTS, table("silver.a", Delta("bronze.events")), table("gold.a", Delta("silver.a", True)))
-    assert [name for name, one in stored.items() if one.properties.get(FEED) == "true"] == ["silver.a"]
+    assert [name for name, one in stored.items() if one.properties.get(CHANGE_FEED_PROPERTY) == "true"] == ["silver.a"]
 
 
 def committed(source: Path, *moments: float, first: int = 0) -> None:
@@ -129,7 +129,7 @@ def test_a_beginning_that_the_log_no_longer_holds_is_refused_instead_of_passed_o
     source: Path, asked: Delta, what: str
 ):
     committed(source, DAY, 2 * DAY, first=5)
-    with pytest.raises(Broken) as refusal:
+    with pytest.raises(FlowBroken) as refusal:
         starting_version.first_version("silver.reader", asked)
     assert str(refusal.value) == (
         f"silver.reader begins with {what} of bronze.events, whose log begins with version 5 of "

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 
 from include import catalog
 from include.control import definitions, incidents, orders
-from include.control.commands import Action, Command, carry_out
+from include.control.commands import Action, Command, execute_in
 from include.control.definitions import INVALID_DEFINITION
 from include.control.observed_flow import Failure
 from include.control.store import database
@@ -21,16 +21,16 @@ from include.engine.checkpoints import definition
 from include.errors import DeclarationError, UsageError
 from tests.conftest import ROOT
 from tests.mistakes.definitions import CASES
-from tests.support.shop import Shop, forget
+from tests.support.shop import TableProject, forget
 
 BROKEN = "TABLE = Table(\n"
 NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableProject]:
     """bronze.a <- silver.a <- gold.a, and bronze.b on its own; all right, and known as such."""
-    made = Shop(tmp_path, monkeypatch, f"shop_{next(NUMBERS)}")
+    made = TableProject(tmp_path, monkeypatch, f"shop_{next(NUMBERS)}")
     made.bronze("a")
     made.bronze("b")
     made.above("silver.a", "bronze.a")
@@ -40,12 +40,12 @@ def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     forget(made.package)
 
 
-def keep(shop: Shop) -> set[str]:
+def keep(shop: TableProject) -> set[str]:
     found = shop.load()
-    return catalog.keep(found, found.tables)
+    return catalog.store_definitions(found, found.tables)
 
 
-def test_a_wrong_file_leaves_all_tables_as_they_were_and_is_named(shop: Shop):
+def test_a_wrong_file_leaves_all_tables_as_they_were_and_is_named(shop: TableProject):
     before = shop.load()
     shop.write("silver.a", BROKEN)
     after = shop.load()
@@ -57,7 +57,7 @@ def test_a_wrong_file_leaves_all_tables_as_they_were_and_is_named(shop: Shop):
     }
 
 
-def test_the_last_good_definition_has_the_fingerprint_that_it_had(shop: Shop):
+def test_the_last_good_definition_has_the_fingerprint_that_it_had(shop: TableProject):
     """Else its flow would take it for a change, and mark its rows as made by another."""
     before = shop.load().table("silver.a")
     fingerprints = definition.fingerprint(before), definition.rows_fingerprint(before)
@@ -66,7 +66,7 @@ def test_the_last_good_definition_has_the_fingerprint_that_it_had(shop: Shop):
     assert (definition.fingerprint(after), definition.rows_fingerprint(after)) == fingerprints
 
 
-def test_the_newest_good_definition_is_the_one_that_is_kept(shop: Shop):
+def test_the_newest_good_definition_is_the_one_that_is_kept(shop: TableProject):
     shop.above("silver.a", "bronze.a", '"value", "offset"', "value BINARY, offset BIGINT")
     assert keep(shop) == {"silver.a"}
     assert keep(shop) == set()
@@ -77,7 +77,7 @@ def test_the_newest_good_definition_is_the_one_that_is_kept(shop: Shop):
     assert "offset" in definition._code(found.transform)
 
 
-def test_a_wrong_file_that_never_was_right_takes_what_reads_it_and_nothing_else(shop: Shop):
+def test_a_wrong_file_that_never_was_right_takes_what_reads_it_and_nothing_else(shop: TableProject):
     shop.write("silver.new", BROKEN)
     shop.above("gold.new", "silver.new")
     shop.above("gold.newer", "gold.new")
@@ -95,7 +95,7 @@ def test_a_wrong_file_that_never_was_right_takes_what_reads_it_and_nothing_else(
         found.table("gold.other")
 
 
-def test_a_table_goes_on_where_a_module_that_it_imports_is_wrong(shop: Shop):
+def test_a_table_goes_on_where_a_module_that_it_imports_is_wrong(shop: TableProject):
     helper = shop.path("silver._columns")
     helper.write_text('COLUMNS = ["value"]\n')
     text = shop.above("silver.a", "bronze.a", "*COLUMNS")
@@ -109,7 +109,7 @@ def test_a_table_goes_on_where_a_module_that_it_imports_is_wrong(shop: Shop):
     assert shop.load().table("silver.a").transform.__globals__["COLUMNS"] == ["offset"]
 
 
-def test_a_layer_that_cannot_be_imported_leaves_its_tables_as_they_were(shop: Shop):
+def test_a_layer_that_cannot_be_imported_leaves_its_tables_as_they_were(shop: TableProject):
     (shop.path("silver.a").parent / "__init__.py").write_text("1 / 0\n")
     found = shop.load()
     assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}
@@ -132,7 +132,7 @@ def test_a_layer_that_cannot_be_imported_leaves_its_tables_as_they_were(shop: Sh
         "",
     ],
 )
-def test_whatever_is_wrong_with_a_file_the_others_are_as_before(shop: Shop, text: str):
+def test_whatever_is_wrong_with_a_file_the_others_are_as_before(shop: TableProject, text: str):
     shop.write("silver.a", text)
     found = shop.load()
     assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}
@@ -149,7 +149,7 @@ def texts(draw, right: str) -> str | bytes:
 
 @given(data=st.data())
 @hypothesis.settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_a_file_holds_the_tables_beside_it_are_as_before(shop: Shop, data: st.DataObject):
+def test_whatever_a_file_holds_the_tables_beside_it_are_as_before(shop: TableProject, data: st.DataObject):
     right = shop.above("silver.a", "bronze.a")
     keep(shop)
     text = data.draw(texts(right))
@@ -175,7 +175,7 @@ def wrong_files() -> Iterator[bytes]:
         yield text.encode()
 
 
-def test_no_known_mistake_costs_another_table(shop: Shop):
+def test_no_known_mistake_costs_another_table(shop: TableProject):
     # What they read is there, and what reads them takes any changes, so that nothing but themselves is wrong.
     shop.bronze("events")
     reader = shop.path("gold.a").read_text()
@@ -190,14 +190,14 @@ def test_no_known_mistake_costs_another_table(shop: Shop):
         assert set(found.warnings) <= {"silver.a"}, held
 
 
-def test_a_file_whose_name_sql_cannot_say_is_no_table(shop: Shop):
+def test_a_file_whose_name_sql_cannot_say_is_no_table(shop: TableProject):
     shop.path("silver.a").with_name("my-table.py").write_text("")
     found = shop.load()
     assert set(found.tables) == {"bronze.a", "bronze.b", "silver.a", "gold.a"}
     assert list(found.warnings) == ["silver.my-table"]
 
 
-def test_a_table_below_that_was_changed_with_the_wrong_file_goes_on_as_it_was(shop: Shop):
+def test_a_table_below_that_was_changed_with_the_wrong_file_goes_on_as_it_was(shop: TableProject):
     """It reads a column of which only the wrong file knows."""
     shop.write("silver.a", BROKEN)
     shop.write(
@@ -211,10 +211,10 @@ def test_a_table_below_that_was_changed_with_the_wrong_file_goes_on_as_it_was(sh
     assert set(found.warnings) == {"silver.a", "gold.a"}
 
 
-def test_the_definition_of_a_deleted_file_is_forgotten(shop: Shop):
+def test_the_definition_of_a_deleted_file_is_forgotten(shop: TableProject):
     shop.path("gold.a").unlink()
     shop.load()
-    catalog.forget_deleted()
+    catalog.delete_obsolete_definitions()
     shop.write("gold.a", BROKEN)
     assert "gold.a" not in shop.load().tables
 
@@ -228,14 +228,14 @@ def failed(engine: Engine, flow: str) -> bool:
         return connection.execute(select(runs.c.failure).where(runs.c.flow == flow)).scalar_one() is not None
 
 
-def test_a_wrong_file_is_an_alarm_until_it_is_mended_or_a_person_takes_it_on(shop: Shop, engine: Engine):
+def test_a_wrong_file_is_an_alarm_until_it_is_mended_or_a_person_takes_it_on(shop: TableProject, engine: Engine):
     text = shop.path("silver.a").read_text()
     shop.write("silver.a", BROKEN)
     assert definitions.settle(engine, shop.load()) == {"silver.a": None}
     definitions.settle(engine, shop.load())
     assert alarms(engine) == [("definition silver.a", INVALID_DEFINITION)]
     with database.transaction(engine) as connection:
-        said = carry_out(connection, Command(Action.ACKNOWLEDGE, ("silver.a",), "ann", "known"))
+        said = execute_in(connection, Command(Action.ACKNOWLEDGE, ("silver.a",), "ann", "known"))
     assert said["silver.a"].startswith("its alarm INVALID DEFINITION is acknowledged by ann")
     assert str(definitions.settle(engine, shop.load())["silver.a"]).startswith("acknowledged by ann")
     shop.write("silver.a", text)
@@ -243,7 +243,7 @@ def test_a_wrong_file_is_an_alarm_until_it_is_mended_or_a_person_takes_it_on(sho
     assert incidents.open_of(engine, "definition silver.a") is None
 
 
-def test_a_flow_that_waits_for_its_file_starts_when_that_is_mended(shop: Shop, engine: Engine):
+def test_a_flow_that_waits_for_its_file_starts_when_that_is_mended(shop: TableProject, engine: Engine):
     shop.write("silver.new", BROKEN)
     orders.fail(engine, ["silver.new"], Failure("is no Python", INVALID_DEFINITION, needs_person=False))
     definitions.settle(engine, shop.load())
@@ -253,7 +253,7 @@ def test_a_flow_that_waits_for_its_file_starts_when_that_is_mended(shop: Shop, e
     assert not failed(engine, "silver.new")
 
 
-def test_a_flow_that_only_a_person_can_cure_starts_when_its_file_has_changed(shop: Shop, engine: Engine):
+def test_a_flow_that_only_a_person_can_cure_starts_when_its_file_has_changed(shop: TableProject, engine: Engine):
     definitions.settle(engine, shop.load())
     for flow in ("silver.a", "gold.a"):
         orders.fail(engine, [flow], Failure("no such column", "UNRESOLVED_COLUMN", needs_person=True))

@@ -34,11 +34,11 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 def test_moments_are_iso_8601_and_utc_where_they_name_no_zone():
-    found = slices.of(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
+    found = slices.parse_slice(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
     assert found == Slice(at(1), at(2))
     assert str(found) == "from 2026-03-01T01:00:00Z to 2026-03-01T02:00:00Z"
-    assert slices.stored(*found.texts) == found
-    assert slices.of(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
+    assert slices.from_stored_texts(*found.texts) == found
+    assert slices.parse_slice(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
 
 
 def test_every_row_is_in_a_range_or_among_the_others():
@@ -55,9 +55,9 @@ def test_every_row_is_in_a_range_or_among_the_others():
 
 
 def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
-    assert slices.of(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
-    assert slices.of(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
-    assert slices.of(WHOLE, None, "") == Slice()
+    assert slices.parse_slice(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
+    assert slices.parse_slice(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
+    assert slices.parse_slice(WHOLE, None, "") == Slice()
 
 
 @pytest.mark.parametrize(
@@ -122,40 +122,40 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
 )
 def test_what_cannot_be_made_again_is_refused_in_one_sentence(table, begin, end, sentence):
     with pytest.raises(UsageError) as refused:
-        slices.of(table, begin, end)
+        slices.parse_slice(table, begin, end)
     assert str(refused.value) == sentence
 
 
 def test_what_reads_a_table_follows_by_the_same_time_or_not_at_all():
     replaced = Slice(at(1, 30), at(2))
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"))
-    assert slices.that_follows(reader, SILVER, replaced) == replaced
-    assert slices.that_follows(GOLD, SILVER, replaced) == Slice(at(1), at(2))
-    assert slices.that_follows(WHOLE, SILVER, replaced) == Slice()
-    by_day = slices.that_follows(replace(reader, time_column="day"), SILVER, replaced)
+    assert slices.downstream_slice(reader, SILVER, replaced) == replaced
+    assert slices.downstream_slice(GOLD, SILVER, replaced) == Slice(at(1), at(2))
+    assert slices.downstream_slice(WHOLE, SILVER, replaced) == Slice()
+    by_day = slices.downstream_slice(replace(reader, time_column="day"), SILVER, replaced)
     assert by_day == (
         "its ranges are cut by day, and the one that was replaced by time, so nobody can tell which rows of it are "
         "concerned: backfill the range of day that they lie in"
     )
-    assert "no time_column" in str(slices.that_follows(replace(reader, time_column=None), SILVER, replaced))
+    assert "no time_column" in str(slices.downstream_slice(replace(reader, time_column=None), SILVER, replaced))
 
 
 def test_what_reads_a_table_that_is_made_again_as_a_whole_is_so_too():
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"), time_column=None)
-    assert slices.that_follows(reader, SILVER, Slice()) == Slice()
-    assert slices.that_follows(GOLD, SILVER, Slice()) == Slice()
+    assert slices.downstream_slice(reader, SILVER, Slice()) == Slice()
+    assert slices.downstream_slice(GOLD, SILVER, Slice()) == Slice()
     since = replace(reader, source=Delta("silver.readings", since="2026-03-01T00:00:00Z"))
-    assert "take since out" in str(slices.that_follows(since, SILVER, Slice()))
+    assert "take since out" in str(slices.downstream_slice(since, SILVER, Slice()))
 
 
 @pytest.mark.parametrize("table", [SILVER, GOLD, WHOLE, replace(SILVER, time_column=None)])
 def test_all_of_a_table_can_be_made_again(table):
-    assert slices.of(table, None, None, as_a_whole=True) == Slice()
+    assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
 
 
 def test_a_full_refresh_has_no_range():
     with pytest.raises(UsageError, match="is recomputed as a whole: leave --from and --to out"):
-        slices.of(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
+        slices.parse_slice(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
 
 
 KEPT = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
@@ -187,25 +187,25 @@ KEPT = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
 )
 def test_what_is_protected_is_not_refreshed_and_is_told_why_and_what_is_possible_instead(table, why):
     with pytest.raises(UsageError) as refused:
-        slices.of(table, None, None, as_a_whole=True)
+        slices.parse_slice(table, None, None, as_a_whole=True)
     assert str(refused.value) == f"{table.name} cannot be refreshed: {why}"
-    assert slices.that_follows(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
+    assert slices.downstream_slice(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
 
 
 @pytest.mark.parametrize(
     "table", [replace(KEPT, reset_allowed=True), replace(KEPT, source=Files("files", "csv")), SILVER, GOLD]
 )
 def test_what_is_not_protected_may_be_refreshed(table):
-    assert slices.of(table, None, None, as_a_whole=True) == Slice()
+    assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
 
 
 def test_protection_is_no_obstacle_to_making_a_range_again():
-    assert slices.impossible(replace(SILVER, reset_allowed=False)) is None
+    assert slices.refusal(replace(SILVER, reset_allowed=False)) is None
 
 
 def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived_or_are_views():
     tables = catalog.load().tables.values()
-    assert {one.name for one in tables if slices.impossible(one)} == {
+    assert {one.name for one in tables if slices.refusal(one)} == {
         one.name for one in tables if one.layer == "bronze" or one.is_view
     }
     assert all(isinstance(one.write, Append) for one in tables if one.time_column)

@@ -13,18 +13,18 @@ from include.validation import slices
 from include.validation.slices import Slice
 
 TABLE, DRIVER = "silver.readings", "main"
-DAY = slices.stored("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+DAY = slices.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
 
 
 @pytest.fixture
 def live(engine: Engine, holder: Callable[[], Holder]) -> lease.Lease:
     """The lease of the driver."""
-    [taken] = lease.acquire(engine, [lease.of_driver(DRIVER)], holder(), 30)
+    [taken] = lease.acquire(engine, [lease.driver_lease(DRIVER)], holder(), 30)
     return taken
 
 
 def ask(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
-    return backfill_queue.ask(engine, TABLE, range_, "a test", driver)
+    return backfill_queue.request(engine, TABLE, range_, "a test", driver)
 
 
 def asked(engine: Engine) -> int | None:
@@ -33,7 +33,7 @@ def asked(engine: Engine) -> int | None:
 
 
 def at_work(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
-    return lease.acquire(engine, [backfills.of_job(number)], holder, 30)
+    return lease.acquire(engine, [backfills.lease_name(number)], holder, 30)
 
 
 def finish(engine: Engine, number: int) -> None:
@@ -48,14 +48,14 @@ def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine)
 def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
     first, second = ask(engine), ask(engine, Slice())
     assert (asked(engine), orders.read(engine, "side", []).backfill) == (first, None)
-    backfill_queue.end(engine, first)
+    backfill_queue.withdraw(engine, first)
     assert asked(engine) == second
 
 
 def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
     number = ask(engine)
     assert ask(engine) == number
-    backfill_queue.begin(engine, number)
+    backfill_queue.claim(engine, number)
     assert ask(engine) != number
 
 
@@ -63,7 +63,7 @@ def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_
     number, wide = ask(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
     assert backfills.begin(engine, TABLE, DAY, "a job").number != number
     finish(engine, wide)
-    assert not backfill_queue.standing(engine, number).is_done
+    assert not backfill_queue.status(engine, number).is_done
     lease.release(engine, [live])
     assert backfills.begin(engine, TABLE, DAY, "a job").number == number
 
@@ -71,37 +71,37 @@ def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_
 def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
     number = ask(engine)
     for _ in range(backfill_queue.TRIES):
-        assert backfill_queue.begin(engine, number).number == number
+        assert backfill_queue.claim(engine, number).number == number
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
-        backfill_queue.begin(engine, number)
+        backfill_queue.claim(engine, number)
 
 
 def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
     number = ask(engine)
     for _ in range(backfill_queue.TRIES + 1):
-        assert backfill_queue.begin(engine, number)
-        backfill_queue.leave(engine, number)
+        assert backfill_queue.claim(engine, number)
+        backfill_queue.hand_back(engine, number)
 
 
 def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
     number = ask(engine)
-    assert backfill_queue.standing(engine, number) == backfill_queue.BackfillStatus("driver 'main' is asked to do it")
-    backfill_queue.begin(engine, number)
+    assert backfill_queue.status(engine, number) == backfill_queue.RequestStatus("driver 'main' is asked to do it")
+    backfill_queue.claim(engine, number)
     [job] = at_work(engine, holder(), number)
-    backfills.say(engine, number, backfills.COMPUTING, "makes rows")
-    now = backfill_queue.standing(engine, number)
+    backfills.set_phase(engine, number, backfills.COMPUTING, "makes rows")
+    now = backfill_queue.status(engine, number)
     assert (now.said, now.is_in_hand, now.failure) == (f"{TABLE}: computing: makes rows", True, None)
     later = ask(engine, Slice())
-    assert backfill_queue.standing(engine, later).is_in_hand
+    assert backfill_queue.status(engine, later).is_in_hand
     lease.release(engine, [job])
     backfill_queue.fail(engine, number, "it broke a rule")
-    assert backfill_queue.standing(engine, number).failure == "it broke a rule"
-    assert not backfill_queue.standing(engine, later).is_in_hand
+    assert backfill_queue.status(engine, number).failure == "it broke a rule"
+    assert not backfill_queue.status(engine, later).is_in_hand
     assert ask(engine) == number
-    assert backfill_queue.standing(engine, number).failure is None
+    assert backfill_queue.status(engine, number).failure is None
     finish(engine, number)
-    backfill_queue.end(engine, number)
-    assert backfill_queue.standing(engine, number).is_done
+    backfill_queue.withdraw(engine, number)
+    assert backfill_queue.status(engine, number).is_done
 
 
 def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
@@ -109,4 +109,4 @@ def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, liv
     at_work(engine, holder(), number)
     backfill_queue.fail(engine, number, "somebody else has it")
     assert backfills.find(engine, number).failure is None
-    assert backfill_queue.standing(engine, number).is_in_hand
+    assert backfill_queue.status(engine, number).is_in_hand

@@ -43,7 +43,7 @@ def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engi
     assert backfills.begin(engine, SILVER, DAY, "bob").number == begun.number
     assert backfills.begin(engine, SILVER, NEXT, "bob").number != begun.number
     assert backfills.begin(engine, GOLD, DAY, "bob").number != begun.number
-    lease.acquire(engine, [backfills.of_job(begun.root)], holder(), 60)
+    lease.acquire(engine, [backfills.lease_name(begun.root)], holder(), 60)
     assert backfills.begin(engine, SILVER, DAY, "bob").number != begun.number, "its job lives"
 
 
@@ -55,7 +55,7 @@ def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engi
         backfills.stop_readers(engine, one, [GOLD, OTHER])
         assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("stopped", "stopped")
     assert [left.number for left in backfills.interrupted(engine, SILVER)] == [one.number]
-    backfills.fail(engine, one, "no space left")
+    backfills.fail_before_replace(engine, one, "no space left")
     assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("running", "draining")
     assert backfills.interrupted(engine, SILVER) == [] and all_resets(engine) == []
     assert backfills.newest(engine)[0].failure == "no space left"
@@ -67,34 +67,34 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
     backfills.finish(engine, one, 7, (10, 12), followers)
     assert (wanted(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
-    assert [found.table for found in stale_tables.every(engine)] == [GOLD, OTHER]
-    [below] = backfills.undone(engine, one.root)
+    assert [found.table for found in stale_tables.list_all(engine)] == [GOLD, OTHER]
+    [below] = backfills.unfinished_of(engine, one.root)
     assert (below.table, below.root, below.range) == (GOLD, one.number, DAY)
     backfills.finish(engine, below, 8, (1, 1), [])
-    assert [found.table for found in stale_tables.every(engine)] == [OTHER]
-    assert backfills.undone(engine, one.root) == []
+    assert [found.table for found in stale_tables.list_all(engine)] == [OTHER]
+    assert backfills.unfinished_of(engine, one.root) == []
     backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [])
-    assert [found.table for found in stale_tables.every(engine)] == [OTHER], "that is another range"
+    assert [found.table for found in stale_tables.list_all(engine)] == [OTHER], "that is another range"
     backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [])
-    assert stale_tables.every(engine) == []
+    assert stale_tables.list_all(engine) == []
 
 
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
     one = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.finish(engine, one, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
-    backfills.finish(engine, backfills.undone(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
-    assert [left.table for left in backfills.undone(engine, one.root)] == [OTHER]
+    backfills.finish(engine, backfills.unfinished_of(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    assert [left.table for left in backfills.unfinished_of(engine, one.root)] == [OTHER]
 
 
 def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
     died, outside = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
     lives = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
-    lease.acquire(engine, [backfills.of_job(lives.root)], holder(), 60)
-    lease.acquire(engine, [backfills.of_job(died.root)], holder(), 60)
+    lease.acquire(engine, [backfills.lease_name(lives.root)], holder(), 60)
+    lease.acquire(engine, [backfills.lease_name(died.root)], holder(), 60)
     again = backfills.begin(engine, SILVER, DAY, "bob")
     assert again.number != died.number
     with database.transaction(engine) as connection:
-        connection.exec_driver_sql(f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.of_job(died.root)}'")
+        connection.exec_driver_sql(f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.lease_name(died.root)}'")
     backfills.finish(engine, again, 7, (1, 1), [])
     phases = {one.number: one.phase for one in backfills.newest(engine)}
     assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
@@ -112,7 +112,7 @@ def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_
         lake.rows(SILVER, 1, 10, 10, **stamp)
 
     def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
-        found = resume_position.behind_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
+        found = resume_position.skip_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
         return found["reservoirVersion"], found["index"], found["isStartingVersion"]
 
     # Version 1 is read to its end, which is said in two ways.

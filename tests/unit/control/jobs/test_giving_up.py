@@ -12,12 +12,12 @@ from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
 from include.control.jobs import approvals, backfill_queue, backfills, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.rewinds import Part, Rewind
+from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
 from include.control.store.schema import audits
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import rewind as engine_rewind
-from include.errors import Broken, FlowFailed, UsageError
+from include.errors import FlowBroken, FlowFailed, UsageError
 from include.readers.active_commits import REWIND
 from include.readers.batches import BACKFILL
 from include.readers.offset_log import OWNER
@@ -50,7 +50,7 @@ class House:
 
     def plan(self, *tables: str, who: str = "ada") -> Rewind:
         names = tables or (self.silver.name, self.gold.name)
-        cut = {name: Part(0, None, {name: 1}, 0.5) for name in names}
+        cut = {name: RestorePoint(0, None, {name: 1}, 0.5) for name in names}
         return rewinds.plan(self.engine, names[0], "1970-01-01T00:00:00.5", cut, [self.view], who, "a bug")
 
     def died(self, *put_back: Table) -> Rewind:
@@ -78,10 +78,10 @@ class House:
         return orders.read(self.engine, "main", [flow]).of[flow].state
 
     def begins_anew(self, flow: str) -> bool:
-        return resets.asked(self.engine, flow) is not None
+        return resets.pending(self.engine, flow) is not None
 
     def stale(self) -> dict[str, str]:
-        return {one.table: one.why for one in stale_tables.every(self.engine)}
+        return {one.table: one.why for one in stale_tables.list_all(self.engine)}
 
 
 @pytest.fixture
@@ -121,13 +121,13 @@ def test_a_rewind_does_not_begin_while_a_backfill_holds_one_of_its_tables(house,
     backfills.stop_readers(house.engine, one, [house.silver.flow])
     with pytest.raises(UsageError, match=f"backfill {one.number} is in the middle of it"):
         rewinds.stop(house.engine, house.plan())
-    backfills.fail(house.engine, one, "it cannot be made")
+    backfills.fail_before_replace(house.engine, one, "it cannot be made")
     rewinds.stop(house.engine, house.plan())
 
 
 def test_a_rewind_does_not_begin_while_the_job_of_a_backfill_lives(house, holder):
     one = backfills.begin(house.engine, house.gold.name, Slice(), "bob")
-    held = lease.acquire(house.engine, [backfills.of_job(one.root)], holder(), 3600)
+    held = lease.acquire(house.engine, [backfills.lease_name(one.root)], holder(), 3600)
     with pytest.raises(UsageError, match=f"backfill {one.number} is in the middle of it"):
         rewinds.stop(house.engine, house.plan())
     lease.release(house.engine, held)
@@ -155,7 +155,7 @@ def test_a_rewind_that_has_put_nothing_back_leaves_nothing_behind(house, phase):
     assert (house.wanted(house.silver.flow), house.wanted(house.gold.flow)) == ("running", "draining")
     assert not house.begins_anew(house.silver.flow) and house.stale() == {}
     assert rewinds.get(house.engine, one.number).phase == rewinds.GIVEN_UP
-    rewinds.require_none(house.engine, house.silver.name, lambda name: False)
+    rewinds.require_unblocked(house.engine, house.silver.name, lambda name: False)
 
 
 def test_between_restore_and_new_generations_no_flow_goes_on_where_it_stood(house):
@@ -198,7 +198,7 @@ def test_the_tables_of_a_rewind_that_was_given_up_can_be_put_back_again(house):
 
 def test_a_job_that_lives_is_not_given_up(house, holder):
     one = house.died()
-    held = lease.acquire(house.engine, [rewinds.of_job(one.number)], holder(), 3600)
+    held = lease.acquire(house.engine, [rewinds.lease_name(one.number)], holder(), 3600)
     with pytest.raises(UsageError, match=f"{job(one)} is at work .*: let it end, or end that process"):
         giving_up.plan(house.engine, house.tables, job(one))
     lease.release(house.engine, held)
@@ -258,7 +258,7 @@ def test_a_backfill_that_has_replaced_its_range_lets_its_readers_go_on_behind_th
     house.give_up(f"backfill {one.number}")
     assert house.wanted(house.gold.flow) == "running" and house.begins_anew(house.gold.flow)
     assert "was given up: backfill" in house.stale()[house.gold.name]
-    assert backfills.undone(house.engine, one.root) == []
+    assert backfills.unfinished_of(house.engine, one.root) == []
 
 
 def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the_way_out(house):
@@ -269,15 +269,15 @@ def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the
 
 
 def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_given_up(house, holder):
-    lease.acquire(house.engine, [lease.of_driver("main")], holder("main"), 3600)
-    number = backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+    lease.acquire(house.engine, [lease.driver_lease("main")], holder("main"), 3600)
+    number = backfill_queue.request(house.engine, house.silver.name, Slice(), "run 1", "main")
     house.give_up(f"backfill {number}")
-    now = backfill_queue.standing(house.engine, number)
+    now = backfill_queue.status(house.engine, number)
     assert (now.is_done, now.failure) == (False, "it was given up")
     with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
-        backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 1", "main")
+        backfill_queue.request(house.engine, house.silver.name, Slice(), "run 1", "main")
     assert orders.read(house.engine, "main", []).backfill is None
-    assert backfill_queue.ask(house.engine, house.silver.name, Slice(), "run 2", "main") != number
+    assert backfill_queue.request(house.engine, house.silver.name, Slice(), "run 2", "main") != number
 
 
 def begin_anew(house: House) -> Backfill:
@@ -307,7 +307,9 @@ def test_behind_the_commit_of_a_full_refresh_its_flow_waits_for_the_next_one(hou
     assert f"{house.silver.flow} does not start until a full refresh of {house.silver.name} has ended" in said
     assert generations(house) == {"1", "2"}
     assert not house.begins_anew(house.silver.flow), "what the refresh has read would be read twice"
-    assert unseeded_generations.awaits_its_seed(house.silver) and not unseeded_generations.awaits_its_seed(house.gold)
+    assert unseeded_generations.lacks_seed_commit(house.silver) and not unseeded_generations.lacks_seed_commit(
+        house.gold
+    )
     assert house.begins_anew(house.gold.flow)
 
 
@@ -323,7 +325,7 @@ def test_a_table_whose_file_was_deleted_does_not_keep_its_backfill_unended(house
     one = stopped(house, house.bronze, house.silver.flow)
     own = type("Own", (), {"tables": house.tables, "keeper": Keeper(), "engine": house.engine})
     engine_backfill.work(own, one)
-    assert backfills.undone(house.engine, one.root) == []
+    assert backfills.unfinished_of(house.engine, one.root) == []
     assert house.wanted(house.silver.flow) == "running"
 
 
@@ -362,17 +364,17 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
 
 def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):
     one = house.died(house.silver)
-    assert [flow.flow for flow in rewind_state.owed(one, [house.silver, house.gold])] == [
+    assert [flow.flow for flow in rewind_state.flows_to_renew(one, [house.silver, house.gold])] == [
         house.silver.flow,
         house.gold.flow,
     ]
     lake.checkpoint(house.silver.flow, lake.delta_offset(1), generation=2)
-    assert [flow.flow for flow in rewind_state.owed(one, [house.silver, house.gold])] == [house.gold.flow]
+    assert [flow.flow for flow in rewind_state.flows_to_renew(one, [house.silver, house.gold])] == [house.gold.flow]
 
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_was_given_up(house):
     one = house.died(house.silver)
-    with pytest.raises(Broken, match="give up"):
-        rewinds.require_none(house.engine, house.gold.name, lambda name: False)
+    with pytest.raises(FlowBroken, match="give up"):
+        rewinds.require_unblocked(house.engine, house.gold.name, lambda name: False)
     house.give_up(job(one))
-    rewinds.require_none(house.engine, house.gold.name, lambda name: False)
+    rewinds.require_unblocked(house.engine, house.gold.name, lambda name: False)

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from include.control.jobs import outdated_rows
 from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
-from include.monitoring.outdated_rows import range_of, words
+from include.monitoring.outdated_rows import describe, range_of
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
 from include.validation.slices import Slice
@@ -29,8 +29,8 @@ def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 1, 7, marked)
         for part in made:
-            outdated_rows.end(connection, FLOW, part, database.now(connection))
-    return [mark.range for mark in outdated_rows.every(engine)]
+            outdated_rows.unmark_range(connection, FLOW, part, database.now(connection))
+    return [mark.range for mark in outdated_rows.list_all(engine)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
     left(engine, days(1, 9))
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 1, 9, days(1, 12))
-    [mark] = outdated_rows.every(engine)
+    [mark] = outdated_rows.list_all(engine)
     assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 9, days(1, 12))
 
 
@@ -70,23 +70,23 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
     left(engine, days(1, 9))
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 2, 3, days(1, 12))
-        outdated_rows.take_back(connection, FLOW, last_commit)
-    assert [(mark.generation, mark.batch) for mark in outdated_rows.every(engine)] == ([stands] if stands else [])
+        outdated_rows.unmark_undone(connection, FLOW, last_commit)
+    assert [(mark.generation, mark.batch) for mark in outdated_rows.list_all(engine)] == ([stands] if stands else [])
 
 
 def test_a_backfill_that_was_asked_for_before_the_change_ends_nothing(engine: Engine):
     with database.transaction(engine) as connection:
         asked_at = database.now(connection) - 60
         outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9))
-        outdated_rows.end(connection, FLOW, Slice(), asked_at)
-        outdated_rows.end(connection, FLOW, days(1, 9), asked_at)
-    assert [mark.range for mark in outdated_rows.every(engine)] == [days(1, 9)]
+        outdated_rows.unmark_range(connection, FLOW, Slice(), asked_at)
+        outdated_rows.unmark_range(connection, FLOW, days(1, 9), asked_at)
+    assert [mark.range for mark in outdated_rows.list_all(engine)] == [days(1, 9)]
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
     left(engine, days(1, 9))
-    [mark] = outdated_rows.every(engine)
-    said = words(mark, TABLE)
+    [mark] = outdated_rows.list_all(engine)
+    said = describe(mark, TABLE)
     assert f"{FLOW}: its definition of 20" in said
     assert (
         "holds from batch 1/7 on, and rows from 2026-03-01T00:00:00Z to 2026-03-09T00:00:00Z are of an earlier one"
@@ -94,9 +94,11 @@ def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: E
     )
     assert """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in said
     whole = replace(mark, range=Slice())
-    assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in words(whole, TABLE)
+    assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in describe(
+        whole, TABLE
+    )
     kafka = Table(name="bronze.orders", comment="", source=Kafka("orders"))
-    assert "no backfill can make them again" in words(replace(whole, flow="bronze.orders"), kafka)
+    assert "no backfill can make them again" in describe(replace(whole, flow="bronze.orders"), kafka)
 
 
 def test_the_range_is_the_days_of_the_rows_that_are_stored(home):

@@ -10,7 +10,7 @@ from include.control.commands import Action, Command
 from include.control.decide import State
 from include.control.jobs import backfills, rewinds
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.rewinds import Part
+from include.control.jobs.rewinds import RestorePoint
 from include.control.observed_flow import Failure
 from include.control.process import Holder
 from include.control.store import database
@@ -34,7 +34,7 @@ def order(engine: Engine, flow: str = FLOW) -> orders.Order:
 def want(engine: Engine, state: str) -> None:
     with database.transaction(engine) as connection:
         orders.lock(connection, [FLOW])
-        commands.want(connection, FLOW, state, "a test")
+        commands.set_wanted(connection, FLOW, state, "a test")
 
 
 def refresh(engine: Engine) -> Backfill:
@@ -58,11 +58,11 @@ def by_backfill(engine: Engine):
 
 
 def by_refresh(engine: Engine):
-    return partial(backfills.fail, engine, refresh(engine), "it cannot be made")
+    return partial(backfills.fail_before_replace, engine, refresh(engine), "it cannot be made")
 
 
 def by_rewind(engine: Engine):
-    cut = {TABLE: Part(1, None, {FLOW: 1}, 7.0)}
+    cut = {TABLE: RestorePoint(1, None, {FLOW: 1}, 7.0)}
     one = rewinds.plan(engine, TABLE, "2026-03-01", cut, [], "bob", "a bug")
     rewinds.stop(engine, one)
     return partial(rewinds.finish, engine, one, "done")
@@ -127,7 +127,7 @@ def test_a_retry_stops_a_flow_again_that_somebody_woke(engine: Engine):
         connection.execute(update(desired).values(state="draining", reason="by an earlier build"))
     backfills.stop_readers(engine, one, [FLOW])
     assert order(engine).state == "stopped"
-    backfills.fail(engine, one, "it cannot be made")
+    backfills.fail_before_replace(engine, one, "it cannot be made")
     assert order(engine).state == "draining"
 
 
@@ -159,7 +159,7 @@ def test_a_stop_keeps_the_schedule_from_starting_a_flow_that_is_held_still(engin
 @pytest.mark.parametrize("hold", JOBS)
 def test_a_flow_that_failed_while_it_was_held_still_is_not_broken_afterwards(engine: Engine, hold):
     supervision.settle(engine, "main", [FLOW])
-    lease.acquire(engine, [lease.of_driver("main")], Holder.here("main", 1), 3600)
+    lease.acquire(engine, [lease.driver_lease("main")], Holder.here("main", 1), 3600)
     turn = order(engine).turn
     let_go = hold(engine)
     orders.fail(engine, [FLOW], INCURABLE, turn)
@@ -190,7 +190,7 @@ def test_a_reset_of_a_flow_that_is_held_still_waits_for_its_next_start(engine: E
     assert "at its next start" in ask(engine, Action.RESET_CHECKPOINT)
     assert order(engine).state == "stopped"
     let_go()
-    assert resets.asked(engine, FLOW) is not None
+    assert resets.pending(engine, FLOW) is not None
 
 
 def test_the_audit_keeps_what_was_asked_while_a_flow_was_held_still(engine: Engine):

@@ -44,9 +44,9 @@ def at_work(engine: Engine, holder: Callable[[], Holder]) -> Holder:
     driver = holder()
     supervision.record_launch(engine, "main", driver.python.to_json(), settle(engine).launch_since)
     orders.begin(engine, [FLOW], by_hand=False)
-    lease.acquire(engine, [lease.of_driver("main"), FLOW], driver, 3600)
+    lease.acquire(engine, [lease.driver_lease("main"), FLOW], driver, 3600)
     put_clock_back(engine, -HEALTHY_SECONDS - 1)
-    orders.show_signs(engine, [FLOW])
+    orders.report_progress(engine, [FLOW])
     assert state(settle(engine)) is State.HEALTHY
     return driver
 
@@ -99,26 +99,26 @@ def test_a_restart_that_was_asked_for_before_is_no_reason_to_do_nothing(engine: 
 
 def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engine: Engine):
     supervision.heartbeat(engine)
-    assert attendance.look(engine).absence is None
+    assert attendance.read(engine).absence is None
     put_clock_back(engine)
-    assert supervision.pulse_seconds_ago(engine) is None
-    assert "has not been at work yet" in attendance.look(engine).absence
+    assert supervision.heartbeat_seconds_ago(engine) is None
+    assert "has not been at work yet" in attendance.read(engine).absence
 
 
 def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine, at_work: Holder):
     supervision.heartbeat(engine)
     put_clock_back(engine, 1)
     assert state(settle(engine)) is State.HEALTHY
-    assert supervision.pulse_seconds_ago(engine) == 0
-    assert attendance.look(engine).absence is None
+    assert supervision.heartbeat_seconds_ago(engine) == 0
+    assert attendance.read(engine).absence is None
 
 
 def test_a_platform_that_was_stopped_before_can_be_started(engine: Engine):
     shutdown.begin(engine, [])
     put_clock_back(engine)
-    assert "stopped it some time ago" in attendance.look(engine).absence
+    assert "stopped it some time ago" in attendance.read(engine).absence
     shutdown.end(engine)
-    assert attendance.look(engine).shutdown is None
+    assert attendance.read(engine).shutdown is None
 
 
 def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(engine: Engine):

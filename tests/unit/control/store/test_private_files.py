@@ -44,7 +44,7 @@ def test_the_control_database_is_its_owners_alone_also_where_it_was_open(tmp_pat
         file.chmod(0o644)
     again = connect(url)
     assert [mode(file) for file in files] == [0o600] * 3
-    assert supervision.pulse_seconds_ago(again) is not None
+    assert supervision.heartbeat_seconds_ago(again) is not None
     engine.dispose()
     again.dispose()
 

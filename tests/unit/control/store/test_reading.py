@@ -75,14 +75,14 @@ def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
     with client_stopped_inside_a_transaction(on_sqlite):
         with pytest.raises(Unreachable):
             supervision.heartbeat(on_sqlite)
-        assert pulse_names(on_sqlite) == [supervision.NAME]
+        assert pulse_names(on_sqlite) == [supervision.SUPERVISOR]
         # As by a process that starts now.
         unused = database.connect.__wrapped__(on_sqlite.url.render_as_string())
-        assert pulse_names(unused) == [supervision.NAME]
+        assert pulse_names(unused) == [supervision.SUPERVISOR]
         unused.dispose()
         assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
-        assert attendance.look(on_sqlite).worked_seconds_ago is not None
-        assert supervision.show(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
+        assert attendance.read(on_sqlite).worked_seconds_ago is not None
+        assert supervision.preview(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
     supervision.heartbeat(on_sqlite)
 
 
@@ -104,4 +104,4 @@ def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
         before = connection.execute(select(pulses.c.name)).all()
         supervision.heartbeat(on_sqlite)
         assert connection.execute(select(pulses.c.name)).all() == before == []
-    assert pulse_names(on_sqlite) == [supervision.NAME]
+    assert pulse_names(on_sqlite) == [supervision.SUPERVISOR]

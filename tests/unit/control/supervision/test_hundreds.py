@@ -52,8 +52,8 @@ def statements(engine: Engine, do: Callable[[], object]) -> int:
 
 def work(engine: Engine, driver: Holder, flows: list[str]) -> None:
     """A driver that has run these flows for an hour."""
-    lease.acquire(engine, [lease.of_driver("main"), *flows], driver, HOUR_SECONDS)
-    orders.show_signs(engine, flows)
+    lease.acquire(engine, [lease.driver_lease("main"), *flows], driver, HOUR_SECONDS)
+    orders.report_progress(engine, flows)
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(intended_at=database.now(connection) - HOUR_SECONDS))
 
@@ -66,9 +66,9 @@ def next_hour(cron: str, after: float) -> float:
     "do",
     [
         lambda engine, flows: orders.read(engine, "main", flows),
-        lambda engine, flows: orders.show_signs(engine, flows),
+        lambda engine, flows: orders.report_progress(engine, flows),
         lambda engine, flows: supervision.settle(engine, "main", flows),
-        lambda engine, flows: supervision.show(engine, "main", flows),
+        lambda engine, flows: supervision.preview(engine, "main", flows),
     ],
     ids=["read", "show signs", "settle", "show"],
 )

@@ -14,7 +14,7 @@ from include.control import commands, incidents, lease, lock, orders, resets
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
 from include.control.jobs import backfills, rewinds, stale_tables
-from include.control.jobs.rewinds import Part
+from include.control.jobs.rewinds import RestorePoint
 from include.control.lease import Lease
 from include.control.lock import LockRequest
 from include.control.observed_flow import Failure
@@ -23,7 +23,7 @@ from include.control.store import database, schema
 from include.control.store.schema import audits, drivers, leases, runs, shutdowns
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import Settlement, SourceHealth
-from include.errors import Broken
+from include.errors import FlowBroken
 from include.validation.slices import Slice
 from tests.support.waiting import wait_until
 
@@ -69,7 +69,7 @@ def pass_time(engine: Engine, seconds: float) -> None:
 def come_up(engine: Engine, driver: Holder, by_hand: bool = False) -> None:
     """What a driver does that was started."""
     orders.begin(engine, FLOWS, by_hand)
-    lease.acquire(engine, [lease.of_driver("main"), *FLOWS], driver, 3600)
+    lease.acquire(engine, [lease.driver_lease("main"), *FLOWS], driver, 3600)
 
 
 def works(engine: Engine, driver: Holder) -> Holder:
@@ -77,7 +77,7 @@ def works(engine: Engine, driver: Holder) -> Holder:
     launched(engine, settle(engine), driver.python.to_json())
     come_up(engine, driver)
     pass_time(engine, HEALTHY_SECONDS + 1)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     assert states(settle(engine)) == [State.HEALTHY] * 2
     return driver
 
@@ -103,7 +103,7 @@ def news(engine: Engine) -> list[str]:
     """What somebody is notified of now about the first flow."""
     found = [incident for incident in incidents.untold(engine) if incident.target == A]
     for incident in found:
-        incidents.tell(engine, incident.number)
+        incidents.mark_told(engine, incident.number)
     return [incident.state for incident in found]
 
 
@@ -208,7 +208,7 @@ def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, ho
 
 def test_a_driver_that_ended_and_gave_everything_back_is_started_anew(engine, holder):
     works(engine, holder("main"))
-    give_back(engine, lease.of_driver("main"), *FLOWS)
+    give_back(engine, lease.driver_lease("main"), *FLOWS)
     assert launches(settle(engine))
 
 
@@ -218,11 +218,11 @@ def test_a_healthy_spell_makes_the_next_failure_the_first(engine, holder):
     pass_time(engine, START_SECONDS)
     assert launches(settle(engine))
     come_up(engine, holder("main"))
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     settle(engine)
     assert run(engine).attempts == 2, "it works, but has yet to show that it lasts"
     pass_time(engine, HEALTHY_SECONDS + 1)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     settle(engine)
     assert run(engine).attempts == 0
 
@@ -299,7 +299,7 @@ def test_a_driver_that_even_force_does_not_end_is_told(engine, holder):
 def is_to_end(engine: Engine) -> bool:
     """What the newest driver reads."""
     with database.transaction(engine) as connection:
-        epoch = lease.epoch(connection, lease.of_driver("main"))
+        epoch = lease.epoch(connection, lease.driver_lease("main"))
     return epoch <= orders.read(engine, "main", FLOWS).ends_epoch
 
 
@@ -366,7 +366,7 @@ def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_w
     hold_again(engine, holder("by hand"))
     assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
     pass_time(engine, 10_000)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     assert states(settle(engine)) == [State.HEALTHY] * 2
     give_back(engine, A)
     settlement = settle(engine)
@@ -382,12 +382,12 @@ def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_
     give_back(engine, A)
     ask(engine, Action.RESET_CHECKPOINT, A)
     pass_time(engine, 10_000)
-    orders.show_signs(engine, [B])
+    orders.report_progress(engine, [B])
     assert states(settle(engine)) == [State.STOPPED, State.HEALTHY]
     ask(engine, Action.START, A)
     assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
     hold_again(engine, driver)
-    assert resets.asked(engine, A).who == "ann"
+    assert resets.pending(engine, A).who == "ann"
     assert news(engine) == []
 
 
@@ -415,11 +415,11 @@ def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(eng
     assert news(engine) == ["BACKING OFF"]
     assert states(settle(engine))[0] is State.STARTING
     hold_again(engine, driver)
-    orders.show_signs(engine, [A])
+    orders.report_progress(engine, [A])
     settle(engine)
     assert open_incidents(engine) == ["BACKING OFF"], "it works, but has yet to show that it lasts"
     pass_time(engine, 10 * HEALTHY_SECONDS)
-    orders.show_signs(engine, [A])
+    orders.report_progress(engine, [A])
     settle(engine)
     assert open_incidents(engine) == []
     assert news(engine) == []
@@ -442,10 +442,10 @@ def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
 
 
 def test_a_pulse_tells_how_long_ago_it_was(engine):
-    assert supervision.pulse_seconds_ago(engine) is None
+    assert supervision.heartbeat_seconds_ago(engine) is None
     supervision.heartbeat(engine)
     supervision.heartbeat(engine)
-    assert 0 <= supervision.pulse_seconds_ago(engine) < 5
+    assert 0 <= supervision.heartbeat_seconds_ago(engine) < 5
 
 
 @pytest.mark.parametrize("signs", [False, True])
@@ -456,7 +456,7 @@ def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(eng
         settle(engine)
         hold_again(engine, driver)
         pass_time(engine, 65)
-        orders.show_signs(engine, [A] if signs else [])
+        orders.report_progress(engine, [A] if signs else [])
         settle(engine)
         pass_time(engine, 5)
         fail(engine, A, CURABLE)
@@ -487,7 +487,7 @@ def test_a_flow_that_comes_back_too_far_behind_is_new_news(engine, holder):
     settle(engine)
     hold_again(engine, driver)
     pass_time(engine, 10 * HEALTHY_SECONDS)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     settle(engine, backlog="9 h behind, Kafka keeps 12 h")
     assert news(engine) == ["LAGGING"]
 
@@ -497,7 +497,7 @@ def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, hol
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(attempts=5))
     pass_time(engine, 10_000)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     settle(engine, backlog="9 h behind")
     assert run(engine).attempts == 0
 
@@ -553,7 +553,7 @@ def test_a_driver_that_came_up_after_its_restart_was_asked_for_is_left_alone(eng
     ask(engine, Action.RESTART, driver="main")
     come_up(engine, holder("main"), by_hand)
     pass_time(engine, FORCE_SECONDS + 1)
-    orders.show_signs(engine, FLOWS)
+    orders.report_progress(engine, FLOWS)
     assert not settle(engine).kill
 
 
@@ -568,7 +568,7 @@ def test_asking_again_does_not_give_a_hanging_driver_more_time(engine, holder):
 def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_postgresql, holder):
     engine = on_postgresql
     works(engine, holder("main"))
-    give_back(engine, lease.of_driver("main"), *FLOWS)
+    give_back(engine, lease.driver_lease("main"), *FLOWS)
     with ThreadPoolExecutor(2) as pool:
         with database.transaction(engine) as connection:
 
@@ -590,9 +590,9 @@ def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_
 def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder):
     works(engine, holder("main"))
     job = holder("maintain")
-    lease.acquire(engine, [lease.of_window(A)], job, 60)
+    lease.acquire(engine, [lease.window_lease(A)], job, 60)
     with database.transaction(engine) as connection:
-        lock.enter(connection, LockRequest(lease.of_window(A), A, alone=True))
+        lock.enter(connection, LockRequest(lease.window_lease(A), A, alone=True))
     settlement = settle(engine)
     assert states(settlement) == [State.WAITING, State.HEALTHY]
     assert f"a window has {A} to itself for" in settlement.decisions[A].reason
@@ -602,11 +602,11 @@ def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder)
 def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
     flows = [f"{A}.eu", f"{A}.us"]
     supervision.settle(engine, "main", flows)
-    lease.acquire(engine, [lease.of_driver("main"), *flows], holder("main"), 60)
-    orders.show_signs(engine, flows)
-    lease.acquire(engine, [lease.of_window(A)], holder("maintain"), 60)
+    lease.acquire(engine, [lease.driver_lease("main"), *flows], holder("main"), 60)
+    orders.report_progress(engine, flows)
+    lease.acquire(engine, [lease.window_lease(A)], holder("maintain"), 60)
     with database.transaction(engine) as connection:
-        lock.enter(connection, LockRequest(lease.of_window(A), A, alone=True))
+        lock.enter(connection, LockRequest(lease.window_lease(A), A, alone=True))
     settled = supervision.settle(engine, "main", flows).decisions
     assert {settled[flow].state for flow in flows} == {State.WAITING}
 
@@ -615,20 +615,20 @@ def stop_by_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
     """The lease of its job, and what lets the flow go on."""
     asked = backfills.begin(engine, "silver.a", Slice(), "ada")
     backfills.stop_readers(engine, asked, [A])
-    return backfills.of_job(asked.root), partial(backfills.fail, engine, asked, "it cannot be made")
+    return backfills.lease_name(asked.root), partial(backfills.fail_before_replace, engine, asked, "it cannot be made")
 
 
 def stop_by_another_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
     asked = backfills.begin(engine, "bronze.a", Slice(), "ada")
     backfills.stop_readers(engine, asked, [A])
-    return backfills.of_job(asked.root), partial(backfills.fail, engine, asked, "it cannot be made")
+    return backfills.lease_name(asked.root), partial(backfills.fail_before_replace, engine, asked, "it cannot be made")
 
 
 def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
-    part = Part(1, None, {A: 1}, 7.0)
+    part = RestorePoint(1, None, {A: 1}, 7.0)
     asked = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": part}, [], "ada", "a bug")
     rewinds.stop(engine, asked)
-    return rewinds.of_job(asked.number), partial(rewinds.finish, engine, asked, "done")
+    return rewinds.lease_name(asked.number), partial(rewinds.finish, engine, asked, "done")
 
 
 @pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
@@ -662,12 +662,12 @@ def wanted(engine: Engine) -> str:
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
     job, let_go = stop_by_rewind(engine)
-    with pytest.raises(Broken, match=f"nobody else may write it: {job} of bronze.a has begun and is not done"):
-        rewinds.require_none(engine, "bronze.a", lambda name: False)
-    rewinds.require_none(engine, "bronze.a", lambda name: name == job)
-    rewinds.require_none(engine, "silver.a", lambda name: False)
+    with pytest.raises(FlowBroken, match=f"nobody else may write it: {job} of bronze.a has begun and is not done"):
+        rewinds.require_unblocked(engine, "bronze.a", lambda name: False)
+    rewinds.require_unblocked(engine, "bronze.a", lambda name: name == job)
+    rewinds.require_unblocked(engine, "silver.a", lambda name: False)
     let_go()
-    rewinds.require_none(engine, "bronze.a", lambda name: False)
+    rewinds.require_unblocked(engine, "bronze.a", lambda name: False)
 
 
 def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_forgotten(engine: Engine):
@@ -676,9 +676,9 @@ def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_fo
         since = database.now(connection)
     backfills.begin(engine, "bronze.a", Slice(), "ada")
     for at, left in ((since + 60, 1), (since - 60, 0)):
-        cut = {"bronze.a": Part(1, None, {}, at)}
+        cut = {"bronze.a": RestorePoint(1, None, {}, at)}
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
-        assert len(stale_tables.every(engine)) == left
+        assert len(stale_tables.list_all(engine)) == left
         assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
 
 
@@ -691,7 +691,7 @@ def test_a_flow_that_was_stopped_with_the_platform_is_stopped_and_no_incident_an
         # A supervisor that is still at work, and `status`.
         settlement = settle(engine)
         assert (states(settlement), launches(settlement)) == ([State.STOPPED] * 2, False)
-        assert [seen.reason for _, seen in supervision.show(engine, "main", FLOWS).values()] == [
+        assert [seen.reason for _, seen in supervision.preview(engine, "main", FLOWS).values()] == [
             "stopped with the platform"
         ] * 2
         pass_time(engine, 1_000)
@@ -758,10 +758,10 @@ def test_flows_that_a_busy_driver_starts_one_after_the_other_are_not_stuck_and_t
 def test_status_sees_as_the_supervisor_does_that_a_driver_died_on_its_way(engine, sleeper):
     process = sleeper()
     launched(engine, settle(engine), Process.of(process.pid).to_json())
-    assert supervision.show(engine, "main", FLOWS)[A][1].state is State.STARTING
+    assert supervision.preview(engine, "main", FLOWS)[A][1].state is State.STARTING
     process.kill()
     process.wait()
     assert (
-        supervision.show(engine, "main", FLOWS)[A][1]
+        supervision.preview(engine, "main", FLOWS)[A][1]
         == settle(engine, dead=supervision.handles(engine).get("main")).decisions[A]
     )
