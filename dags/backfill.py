@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import backfill, listing, tasks
-from include.orchestration.daily_timetable import Days
+from include.orchestration import backfill, dag_presentation, tasks
+from include.orchestration.days import Days
 from include.orchestration.in_driver import BackfillInDriver
 from include.spec import Table
 from include.validation import slices
@@ -30,7 +30,7 @@ def backfills(table: Table) -> None:
 
     @dag(
         dag_id=f"backfill.{table.name}",
-        description=listing.description(__doc__, table.name),
+        description=dag_presentation.description(__doc__, table.name),
         schedule=Days() if in_slices else None,
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -38,9 +38,9 @@ def backfills(table: Table) -> None:
         max_active_runs=1,
         params=backfill.FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": listing.owner(table)},
-        doc_md=listing.documentation(__doc__, table.name),
-        tags=listing.tags("backfill", table),
+        default_args={"owner": dag_presentation.owner(table)},
+        doc_md=dag_presentation.documentation(__doc__, table.name),
+        tags=dag_presentation.tags("backfill", table),
     )
     def pipeline():
         @task

@@ -29,22 +29,22 @@ from include import catalog
 from include.control.commands import DESTRUCTIVE
 from include.control.store import database
 from include.control.supervision.supervision import SUPERVISOR
-from include.orchestration import listing, oncall, tasks
+from include.orchestration import dag_presentation, oncall, tasks
 from include.settings import settings
 
-EXAMPLE = listing.example(catalog.load().flows)
+EXAMPLE = dag_presentation.example(catalog.load().flows)
 
 
 @dag(
     dag_id="control.stream",
-    description=listing.description(__doc__, EXAMPLE),
+    description=dag_presentation.description(__doc__, EXAMPLE),
     schedule=None,
     params=oncall.FORM,
     # Runs that wait for an approval must not delay others.
     max_active_runs=100,
     is_paused_upon_creation=False,
-    default_args={"owner": listing.OWNER},
-    doc_md=listing.documentation(__doc__, EXAMPLE),
+    default_args={"owner": dag_presentation.OWNER},
+    doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
     tags=["control", "sluice"],
 )
 def control():

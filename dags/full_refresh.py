@@ -14,7 +14,7 @@ from airflow.sdk import dag, task
 
 from include import catalog
 from include.control.store import database
-from include.orchestration import full_refresh, listing, tasks
+from include.orchestration import dag_presentation, full_refresh, tasks
 from include.settings import settings
 from include.spec import Table
 from include.validation import slices
@@ -23,14 +23,14 @@ from include.validation import slices
 def refreshes(table: Table) -> None:
     @dag(
         dag_id=f"full_refresh.{table.name}",
-        description=listing.description(__doc__, table.name),
+        description=dag_presentation.description(__doc__, table.name),
         schedule=None,
         max_active_runs=1,
         params=full_refresh.FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": listing.owner(table)},
-        doc_md=listing.documentation(__doc__, table.name),
-        tags=listing.tags("full refresh", table),
+        default_args={"owner": dag_presentation.owner(table)},
+        doc_md=dag_presentation.documentation(__doc__, table.name),
+        tags=dag_presentation.tags("full refresh", table),
     )
     def pipeline():
         @task

@@ -16,7 +16,7 @@ what is left.
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import cron, listing, maintenance, tasks
+from include.orchestration import cron, dag_presentation, maintenance, tasks
 from include.orchestration.in_driver import WindowInDriver
 from include.spec import Table
 
@@ -24,15 +24,15 @@ from include.spec import Table
 def maintain(table: Table) -> None:
     @dag(
         dag_id=f"maintain.{table.name}",
-        description=listing.description(__doc__, table.name),
+        description=dag_presentation.description(__doc__, table.name),
         schedule=cron.of_windows(table),
         catchup=False,
         max_active_runs=1,
         params=maintenance.FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": listing.owner(table), "retries": 0},
-        doc_md=listing.documentation(__doc__, table.name),
-        tags=listing.tags("maintain", table),
+        default_args={"owner": dag_presentation.owner(table), "retries": 0},
+        doc_md=dag_presentation.documentation(__doc__, table.name),
+        tags=dag_presentation.tags("maintain", table),
     )
     def pipeline():
         @task

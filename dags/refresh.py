@@ -15,7 +15,7 @@ from datetime import timedelta
 from airflow.sdk import dag
 
 from include import catalog
-from include.orchestration import listing, tasks
+from include.orchestration import dag_presentation, tasks
 from include.orchestration.refresh import skip_without_source
 from include.spec import Table
 
@@ -23,15 +23,15 @@ from include.spec import Table
 def refresh(view: Table) -> None:
     @dag(
         dag_id=f"refresh.{view.name}",
-        description=listing.description(__doc__, view.name),
+        description=dag_presentation.description(__doc__, view.name),
         schedule=view.schedule,
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
         # A maintenance window may block the view for a moment.
-        default_args={"owner": listing.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
-        doc_md=listing.documentation(__doc__, view.name),
-        tags=listing.tags("refresh", view),
+        default_args={"owner": dag_presentation.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
+        doc_md=dag_presentation.documentation(__doc__, view.name),
+        tags=dag_presentation.tags("refresh", view),
     )
     def pipeline():
         arguments = ["--table", view.name, "--run", "{{ run_id }}"]

@@ -13,20 +13,20 @@ unless nothing was put back yet, when they go on as if nothing had been asked.
 
 from airflow.sdk import dag, task
 
-from include.orchestration import listing, rewind, tasks
+from include.orchestration import dag_presentation, rewind, tasks
 
-EXAMPLE = listing.example(rewind.TABLES)
+EXAMPLE = dag_presentation.example(rewind.TABLES)
 
 
 @dag(
     dag_id="rewind",
-    description=listing.description(__doc__, EXAMPLE),
+    description=dag_presentation.description(__doc__, EXAMPLE),
     schedule=None,
     params=rewind.FORM,
     max_active_runs=10,
     is_paused_upon_creation=False,
-    default_args={"owner": listing.OWNER},
-    doc_md=listing.documentation(__doc__, EXAMPLE),
+    default_args={"owner": dag_presentation.OWNER},
+    doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
     tags=["rewind", "sluice"],
 )
 def rewinds():

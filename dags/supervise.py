@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.orchestration import listing
+from include.orchestration import dag_presentation
 from include.orchestration.publish_progress import publish_all
 from include.orchestration.reconcile import reconcile_all, to_task_arguments
 
@@ -23,7 +23,7 @@ from include.orchestration.reconcile import reconcile_all, to_task_arguments
     # A run that hangs, or whose worker was killed, must not block the next ones.
     dagrun_timeout=timedelta(minutes=3),
     is_paused_upon_creation=False,
-    default_args={"owner": listing.OWNER, "retries": 0},
+    default_args={"owner": dag_presentation.OWNER, "retries": 0},
     doc_md=__doc__,
     tags=["supervise", "sluice"],
 )

@@ -2,7 +2,7 @@
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.orchestration.daily_timetable import Days
+from include.orchestration.days import Days
 
 
 class Sluice(AirflowPlugin):

@@ -9,7 +9,7 @@ from typing import Any
 
 from include import catalog
 from include.cli import text_columns
-from include.control.supervision import attendance
+from include.control.supervision import supervisor_presence
 from include.monitoring import lag as lags
 from include.monitoring.lag import Lag
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses, stored
@@ -88,7 +88,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
     found = statuses(tables)
-    for warning in filter(None, (attendance.absence(settings().control_url), *tables.warnings.values())):
+    for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
         # JSON on stdout must stay parseable.
         print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
     print(json.dumps([status.as_json() for status in found], indent=2) if arguments.json else text(found))

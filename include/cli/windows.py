@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include import catalog
-from include.control import holds
+from include.control import vacuum_holds
 from include.control.jobs import windows
 from include.control.jobs.windows import Window
 from include.control.store import database
@@ -70,7 +70,7 @@ def _hold(arguments: argparse.Namespace) -> None:
             f"{log.newest}: name one of these"
         )
     engine = database.connect(settings().control_url)
-    holds.register(engine, arguments.name, arguments.table, arguments.version, arguments.hours)
+    vacuum_holds.register(engine, arguments.name, arguments.table, arguments.version, arguments.hours)
     print(
         f"{arguments.table} keeps version {arguments.version} and every later one for {arguments.name}, "
         f"for {arguments.hours:g} h from now on"
@@ -79,7 +79,7 @@ def _hold(arguments: argparse.Namespace) -> None:
 
 def _release_hold(arguments: argparse.Namespace) -> None:
     engine = database.connect(settings().control_url)
-    if holds.unregister(engine, arguments.name, arguments.table):
+    if vacuum_holds.unregister(engine, arguments.name, arguments.table):
         print(f"{arguments.table} keeps nothing for {arguments.name} any more")
     else:
         print(f"nothing done, {arguments.table} keeps nothing for {arguments.name}")

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, driver_rows, holds, incidents, lease, orders
+from include.control import acknowledgements, driver_rows, incidents, lease, orders, vacuum_holds
 from include.control.acknowledgements import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
 from include.control.store import database
@@ -142,7 +142,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.RELEASE if flow in lease.alive(connection):
             return "nothing done, it still ends the batch in hand: ask again in a moment"
         case Action.RELEASE:
-            holds.release(connection, flow, command.who, command.reason)
+            vacuum_holds.release(connection, flow, command.who, command.reason)
             return "VACUUM no longer waits for it, and it has to be rebuilt"
         case Action.KEEP_OLD_ROWS if outdated_rows.keep_rows(connection, flow):
             return "its older rows stay as they are"

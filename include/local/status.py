@@ -5,7 +5,7 @@ import psutil
 from include import catalog
 from include.cli.status import summary
 from include.control.store import database
-from include.control.supervision import attendance
+from include.control.supervision import supervisor_presence
 from include.errors import report
 from include.local.processes import Platform
 from include.settings import settings
@@ -14,7 +14,9 @@ from include.settings import settings
 def main() -> None:
     platform = Platform(settings().home)
     print(processes(platform))
-    for notice in filter(None, (attendance.absence(settings().control_url), *catalog.load().warnings.values())):
+    for notice in filter(
+        None, (supervisor_presence.absence(settings().control_url), *catalog.load().warnings.values())
+    ):
         print(f"\n{notice}")
     print(f"\n{summary()}")
 

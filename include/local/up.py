@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from include import catalog
 from include.cli.status import summary
 from include.control.store import database
-from include.control.supervision import attendance, shutdown, supervision
+from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, UsageError, report
 from include.local import airflow, artifacts, class_path, environment, install, java, streams
 from include.local.airflow import Airflow
@@ -73,7 +73,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, broker: Brok
     if not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), services.variables)
-    supervision.heartbeat(database.connect(config.control_url), attendance.STARTER)
+    supervision.heartbeat(database.connect(config.control_url), supervisor_presence.STARTER)
     _print_progress("control database ready")
     services.end_migration(migration)
     services.start(airflow.API)
@@ -98,7 +98,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow) -
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
         platform.require([BROKER, *_feed_modules(), *started])
-        supervision.heartbeat(engine, attendance.STARTER)
+        supervision.heartbeat(engine, supervisor_presence.STARTER)
         _require_streams(engine, platform, earlier_handles)
 
     services.wait(ANSWER_SECONDS, check)

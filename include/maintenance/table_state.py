@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import holds, orders
+from include.control import orders, vacuum_holds
 from include.control.jobs.windows import TableSize
 from include.control.store import database
 from include.maintenance import plan as planning
@@ -77,10 +77,12 @@ def why(surveys: list[TableSurvey]) -> str:
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
     log = DeltaLog(settings().table_path(name))
     readers = vacuum_guard.readers(tables, name)
-    registered = [Consumer(*hold) for hold in holds.registered(engine, name)]
+    registered = [Consumer(*hold) for hold in vacuum_holds.registered(engine, name)]
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
-    consumers = vacuum_guard.consumers(writers, log, readers, promise, now_seconds, registered, holds.released(engine))
+    consumers = vacuum_guard.consumers(
+        writers, log, readers, promise, now_seconds, registered, vacuum_holds.released(engine)
+    )
     # The retention itself keeps the promised time travel.
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
     kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds)

@@ -18,8 +18,8 @@ from sqlalchemy import Engine
 from include.control import incidents
 from include.control.incidents import Incident
 from include.control.store import database
-from include.control.supervision import attendance, supervision
-from include.control.supervision.attendance import LATE_SECONDS, Presence
+from include.control.supervision import supervision, supervisor_presence
+from include.control.supervision.supervisor_presence import LATE_SECONDS, Presence
 from include.errors import Unreachable
 from include.orchestration import diagnose, leftovers
 from include.settings import settings
@@ -58,7 +58,7 @@ class Watchdog:
         """Check once: open or end an incident if the state has changed. Returns whether all is well."""
         try:
             engine = database.connect(settings().control_url)
-            is_well = self._check(engine, attendance.read(engine))
+            is_well = self._check(engine, supervisor_presence.read(engine))
         except Unreachable as error:
             is_well = self._miss_database(str(error))
         self._tell()

@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import commands, lease
-from include.control.jobs import backfill_queue, backfills, giving_up, rewinds
+from include.control.jobs import backfill_queue, backfills, give_up, rewinds
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.giving_up import PartialRewind
+from include.control.jobs.give_up import PartialRewind
 from include.control.jobs.rewinds import Rewind
 from include.control.process import Holder
 from include.control.store import database
@@ -98,7 +98,7 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
 
     def end() -> None:
         with database.transaction(engine) as connection:
-            giving_up.rewind(connection, rewind, "; ".join(lines), halfway)
+            give_up.rewind(connection, rewind, "; ".join(lines), halfway)
 
     return Leftovers(rewinds.lease_name(rewind.number), lines, [end])
 
@@ -185,7 +185,7 @@ def give_up_backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
     if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
         unseeded_generations.discard(tables.tables[part.table])
     with database.transaction(engine) as connection:
-        giving_up.backfill(connection, part, reason)
+        give_up.backfill(connection, part, reason)
 
 
 def _resumed_flows(stopped: dict[str, tuple[str, str]], renewed: Iterable[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select, update
 from include.control.incidents import Incident
 from include.control.store import database
 from include.control.store.schema import incidents, pulses
-from include.control.supervision import attendance, shutdown, supervision
+from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.orchestration import watchdog
 from include.orchestration.watchdog import Watchdog
 from include.settings import settings
@@ -175,8 +175,8 @@ def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_a
     assert watchdog.look()
     shutdown.end(engine)
     watchdog.well_at -= 10_000
-    supervision.heartbeat(engine, attendance.STARTER)
-    assert attendance.read(engine).is_starting
+    supervision.heartbeat(engine, supervisor_presence.STARTER)
+    assert supervisor_presence.read(engine).is_starting
     assert watchdog.look()
     assert stored(engine) == []
 

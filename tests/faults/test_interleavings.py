@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from sqlalchemy import Engine, func, select
 
 from include.catalog import Catalog
-from include.control import commands, holds
+from include.control import commands, vacuum_holds
 from include.control.commands import Action
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
@@ -196,7 +196,7 @@ class Story:
 
     def register(self, table: str, leaves: int) -> str:
         name, version = f"reader {uuid.uuid4().hex[:6]} of {table}", log(table).newest
-        holds.register(self.engine, name, table, version, hours=1)
+        vacuum_holds.register(self.engine, name, table, version, hours=1)
         self.readers.append(Reader(name, table, version, rows_at(table, version), leaves))
         return "a reader registered"
 
@@ -206,7 +206,7 @@ class Story:
         def act(reader: Reader) -> str:
             reader.read_again()
             if reader.leaves <= number:
-                holds.unregister(self.engine, reader.name, reader.table)
+                vacuum_holds.unregister(self.engine, reader.name, reader.table)
                 self.readers.remove(reader)
             return RETURNED
 

@@ -253,14 +253,14 @@ def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, m
 POINTS = {
     "it is filled": (shadow_table, "fill", "behind"),
     "its flows are stopped": (engine_backfill.backfills, "stop_readers", "behind"),
-    "it has read on": (shadow_table, "read_on", "behind"),
+    "it has read on": (shadow_table, "read_to_end", "behind"),
     "a generation is begun": (shadow_swap, "_begin_generation", "behind"),
     "rows stand in the quarantine": (shadow_swap, "_add_to_quarantine", "behind"),
-    "the table is to be replaced": (shadow_swap.table_rows, "in_few_files", "before"),
-    "the table is replaced": (shadow_swap, "settle", "before"),
+    "the table is to be replaced": (shadow_swap.table_rows, "coalesce_small", "before"),
+    "the table is replaced": (shadow_swap, "finish_swap", "before"),
     "the quarantine is shortened": (shadow_swap, "_commit_seed", "before"),
     "its flow has its commit": (shadow_swap, "_commit_seed", "behind"),
-    "it is settled": (shadow_swap, "settle", "behind"),
+    "it is settled": (shadow_swap, "finish_swap", "behind"),
     "its twin is gone": (engine_backfill.backfills, "finish", "before"),
 }
 
@@ -272,7 +272,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
     def at(point: str) -> None:
         module, name, when = POINTS[point]
         work = getattr(module, name)
-        is_first = name != "read_on"
+        is_first = name != "read_to_end"
 
         def die(*given, **named):
             nonlocal is_first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, delete, select, update
 
 from include.control import lease
-from include.control.jobs import backfills, giving_up
+from include.control.jobs import backfills, give_up
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.control.store.job_schema import backfills as backfill_table
@@ -44,7 +44,7 @@ def request(engine: Engine, table: str, range_: Slice, requester: str, driver: s
         if lease.driver_lease(driver) not in lease.alive(connection):
             return None
         unstarted = _find_unstarted(connection, table, range_)
-    giving_up.require_not_given_up(engine, table, range_, requester)
+    give_up.require_not_given_up(engine, table, range_, requester)
     number = unstarted or backfills.begin(engine, table, range_, requester).number
     with database.transaction(engine) as connection:
         values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}

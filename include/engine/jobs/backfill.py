@@ -16,7 +16,7 @@ from include.catalog import Catalog
 from include.control import lease
 from include.control.jobs import backfills, windows
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.giving_up import require_not_given_up
+from include.control.jobs.give_up import require_not_given_up
 from include.control.store import database
 from include.engine import failure
 from include.engine.jobs import shadow_swap, shadow_table, window

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import holds, lease, orders, resets
+from include.control import lease, orders, resets, vacuum_holds
 from include.control.definitions import INVALID_DEFINITION
 from include.control.jobs import rewinds
 from include.control.lease_renewer import LeaseRenewer
@@ -174,7 +174,7 @@ class Host:
         create_table.create(self._spark, table, partial(self._run_ddl, table))
         reset = resets.pending(self._engine, table.flow)
         if reset is None or resume_position.last_commit_metadata(table):
-            holds.require_unreleased(self._engine, table.flow)
+            vacuum_holds.require_unreleased(self._engine, table.flow)
         claim = checkpoint.claim(self._spark, table, reset)
         if reset:
             resets.complete(self._engine, reset, claim.generation, claim.lost)

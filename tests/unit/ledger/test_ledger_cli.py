@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine, update
 
-from include.control import holds, lease
+from include.control import lease, vacuum_holds
 from include.control.jobs import windows
 from include.control.jobs.windows import TableSize
 from include.control.lock import LockRequest
@@ -177,10 +177,10 @@ def test_a_hold_counts_until_it_is_released(engine, ledger, tmp_path: Path):
     store(tmp_path, TABLE)
     said = ledger("hold", TABLE, "--version", "1", "--hours", "48", "--name", "report")
     assert said == f"{TABLE} keeps version 1 and every later one for report, for 48 h from now on\n"
-    [(name, version, _)] = holds.registered(engine, TABLE)
+    [(name, version, _)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 1)
     assert ledger("release-hold", TABLE, "--name", "report") == f"{TABLE} keeps nothing for report any more\n"
-    assert holds.registered(engine, TABLE) == []
+    assert vacuum_holds.registered(engine, TABLE) == []
     again = ledger("release-hold", TABLE, "--name", "report")
     assert again == f"nothing done, {TABLE} keeps nothing for report\n"
 
@@ -188,7 +188,7 @@ def test_a_hold_counts_until_it_is_released(engine, ledger, tmp_path: Path):
 def test_the_quarantine_of_a_table_can_be_held_too(engine, ledger, tmp_path: Path):
     store(tmp_path, QUARANTINE)
     ledger("hold", QUARANTINE, "--version", "2", "--hours", "1", "--name", "report")
-    assert holds.registered(engine, QUARANTINE)
+    assert vacuum_holds.registered(engine, QUARANTINE)
 
 
 @pytest.mark.parametrize(
@@ -207,4 +207,4 @@ def test_a_hold_that_would_hold_nothing_is_refused(
     store(tmp_path, TABLE)
     options = ["--version", version, "--hours", hours, "--name", "report"]
     assert sentence in ledger("hold", table, *options, exit_code=exit_code)
-    assert holds.registered(engine, table) == []
+    assert vacuum_holds.registered(engine, table) == []

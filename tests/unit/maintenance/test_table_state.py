@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import holds
+from include.control import vacuum_holds
 from include.control.store import database
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
@@ -134,7 +134,7 @@ def test_the_promise_is_kept_where_it_reaches_further_back_than_anybody_else(loo
 def test_what_is_held_is_still_held_when_vacuum_runs_a_while_after_the_look(look, engine: Engine):
     compacted(SOURCE)
     grow_older(SOURCE, 1.5 * HOUR)
-    holds.register(engine, "report", SOURCE, version=1, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48)
     [found] = look(source(time_travel_hours=1))
     assert found.would_delete(time.time() + 0.9 * HOUR) == []
 
@@ -154,7 +154,7 @@ def test_a_flow_that_was_released_holds_nothing_back(look, engine: Engine):
     grow_older(SOURCE, 5 * HOUR)
     planned_checkpoint(READER, planned=[2], committed=1)
     with database.transaction(engine) as connection:
-        holds.release(connection, READER, "ann", "it is rebuilt on Monday")
+        vacuum_holds.release(connection, READER, "ann", "it is rebuilt on Monday")
     [found] = look(source(time_travel_hours=1), reader())
     assert found.retention_seconds == 2 * HOUR
     assert len(found.would_delete(time.time())) == 3
@@ -163,10 +163,10 @@ def test_a_flow_that_was_released_holds_nothing_back(look, engine: Engine):
 def test_a_reader_that_registered_itself_holds_vacuum_back_until_it_lets_go(look, engine: Engine):
     compacted(SOURCE)
     grow_older(SOURCE, 5 * HOUR)
-    holds.register(engine, "report", SOURCE, version=1, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48)
     [found] = look(source(time_travel_hours=1))
     assert (found.held.name, found.held.version, found.retention_seconds) == ("report", 1, 7 * HOUR)
-    holds.unregister(engine, "report", SOURCE)
+    vacuum_holds.unregister(engine, "report", SOURCE)
     [found] = look(source(time_travel_hours=1))
     assert found.retention_seconds == 2 * HOUR
 
@@ -176,7 +176,7 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
     grow_older(SOURCE, 5 * HOUR)
     [found] = look(source(time_travel_hours=1))
     assert found.log_needed_from == 5
-    holds.register(engine, "report", SOURCE, version=3, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=3, hours=48)
     [found] = look(source(time_travel_hours=1))
     assert found.log_needed_from == 3
 

@@ -11,7 +11,7 @@ from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, STUCK_SECONDS
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import audits, backlogs, drivers, pulses, runs, shutdowns, ticks
-from include.control.supervision import attendance, lag_history, shutdown, supervision
+from include.control.supervision import lag_history, shutdown, supervision, supervisor_presence
 from include.control.supervision.supervision import Settlement
 
 FLOW = "silver.readings"
@@ -99,10 +99,10 @@ def test_a_restart_that_was_asked_for_before_is_no_reason_to_do_nothing(engine: 
 
 def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engine: Engine):
     supervision.heartbeat(engine)
-    assert attendance.read(engine).absence is None
+    assert supervisor_presence.read(engine).absence is None
     put_clock_back(engine)
     assert supervision.heartbeat_seconds_ago(engine) is None
-    assert "has not been at work yet" in attendance.read(engine).absence
+    assert "has not been at work yet" in supervisor_presence.read(engine).absence
 
 
 def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine, at_work: Holder):
@@ -110,15 +110,15 @@ def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine
     put_clock_back(engine, 1)
     assert state(settle(engine)) is State.HEALTHY
     assert supervision.heartbeat_seconds_ago(engine) == 0
-    assert attendance.read(engine).absence is None
+    assert supervisor_presence.read(engine).absence is None
 
 
 def test_a_platform_that_was_stopped_before_can_be_started(engine: Engine):
     shutdown.begin(engine, [])
     put_clock_back(engine)
-    assert "stopped it some time ago" in attendance.read(engine).absence
+    assert "stopped it some time ago" in supervisor_presence.read(engine).absence
     shutdown.end(engine)
-    assert attendance.read(engine).shutdown is None
+    assert supervisor_presence.read(engine).shutdown is None
 
 
 def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(engine: Engine):

@@ -16,7 +16,7 @@ from include.control import lease, orders
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import pulses
-from include.control.supervision import attendance, supervision
+from include.control.supervision import supervision, supervisor_presence
 from include.errors import Unreachable
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until
@@ -81,7 +81,7 @@ def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
         assert pulse_names(unused) == [supervision.SUPERVISOR]
         unused.dispose()
         assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
-        assert attendance.read(on_sqlite).worked_seconds_ago is not None
+        assert supervisor_presence.read(on_sqlite).worked_seconds_ago is not None
         assert supervision.preview(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
     supervision.heartbeat(on_sqlite)
 

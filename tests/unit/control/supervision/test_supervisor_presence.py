@@ -2,9 +2,9 @@
 
 import pytest
 
-from include.control.supervision import attendance, shutdown, supervision
-from include.control.supervision.attendance import LATE_SECONDS, Presence
+from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.control.supervision.shutdown import Shutdown
+from include.control.supervision.supervisor_presence import LATE_SECONDS, Presence
 
 DOWN = Shutdown(300.0, frozenset())
 CASES = {
@@ -29,12 +29,12 @@ def test_whoever_reads_the_states_is_told_why_nobody_acts_on_them(case: str):
 
 
 def test_it_is_read_from_what_make_up_make_down_and_the_supervisor_leave_behind(engine):
-    assert attendance.read(engine) == Presence()
-    supervision.heartbeat(engine, attendance.STARTER)
-    assert attendance.read(engine).is_starting
+    assert supervisor_presence.read(engine) == Presence()
+    supervision.heartbeat(engine, supervisor_presence.STARTER)
+    assert supervisor_presence.read(engine).is_starting
     supervision.heartbeat(engine)
-    assert attendance.read(engine).absence is None
+    assert supervisor_presence.read(engine).absence is None
     shutdown.begin(engine, {1})
-    assert "The platform is down" in (attendance.read(engine).absence or "")
+    assert "The platform is down" in (supervisor_presence.read(engine).absence or "")
     shutdown.end(engine)
-    assert attendance.read(engine).absence is None
+    assert supervisor_presence.read(engine).absence is None

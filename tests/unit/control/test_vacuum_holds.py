@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import holds, resets
+from include.control import resets, vacuum_holds
 from include.control.resets import Reset
 from include.control.store import database
 from include.control.store.schema import readers, releases
@@ -14,7 +14,7 @@ TABLE, OTHER, FLOW = "silver.readings", "silver.others", "gold.by_minute"
 
 def release(engine: Engine, flow: str = FLOW, who: str = "ann", reason: str = "it is rebuilt on Monday") -> None:
     with database.transaction(engine) as connection:
-        holds.release(connection, flow, who, reason)
+        vacuum_holds.release(connection, flow, who, reason)
 
 
 def now(engine: Engine) -> float:
@@ -24,65 +24,68 @@ def now(engine: Engine) -> float:
 
 def test_a_reader_counts_from_now_on_for_its_table_alone(engine: Engine):
     before = now(engine)
-    holds.register(engine, "report", TABLE, version=7, hours=1)
-    [(name, version, since)] = holds.registered(engine, TABLE)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
+    [(name, version, since)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 7)
     assert before <= since <= now(engine)
-    assert holds.registered(engine, OTHER) == []
+    assert vacuum_holds.registered(engine, OTHER) == []
 
 
 def test_it_counts_for_as_many_hours_as_it_asked_for(engine: Engine):
-    holds.register(engine, "report", TABLE, version=7, hours=2.5)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=2.5)
     with database.transaction(engine) as connection:
         row = connection.execute(select(readers)).one()
     assert row.ends_at - row.since == pytest.approx(2.5 * 3600)
 
 
 def test_a_reader_that_registers_again_moves(engine: Engine):
-    holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
     with database.transaction(engine) as connection:
         connection.execute(update(readers).values(since=1.0, ends_at=2.0))
-    holds.register(engine, "report", TABLE, version=9, hours=1)
-    [(name, version, since)] = holds.registered(engine, TABLE)
+    vacuum_holds.register(engine, "report", TABLE, version=9, hours=1)
+    [(name, version, since)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 9)
     assert since > 1
 
 
 def test_one_name_may_read_several_tables_and_a_table_have_several_readers(engine: Engine):
-    holds.register(engine, "report", TABLE, version=7, hours=1)
-    holds.register(engine, "report", OTHER, version=3, hours=1)
-    holds.register(engine, "backup", TABLE, version=5, hours=1)
-    assert [(name, version) for name, version, _ in holds.registered(engine, TABLE)] == [("backup", 5), ("report", 7)]
-    assert [(name, version) for name, version, _ in holds.registered(engine, OTHER)] == [("report", 3)]
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", OTHER, version=3, hours=1)
+    vacuum_holds.register(engine, "backup", TABLE, version=5, hours=1)
+    assert [(name, version) for name, version, _ in vacuum_holds.registered(engine, TABLE)] == [
+        ("backup", 5),
+        ("report", 7),
+    ]
+    assert [(name, version) for name, version, _ in vacuum_holds.registered(engine, OTHER)] == [("report", 3)]
 
 
 def test_a_reader_whose_time_is_over_holds_nothing_back(engine: Engine):
-    holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
     with database.transaction(engine) as connection:
         connection.execute(update(readers).values(ends_at=database.now(connection) - 1))
-    assert holds.registered(engine, TABLE) == []
+    assert vacuum_holds.registered(engine, TABLE) == []
 
 
 def test_a_reader_lets_go_of_one_table_and_is_told_whether_it_held_it(engine: Engine):
     for table in (TABLE, OTHER):
-        holds.register(engine, "report", table, version=7, hours=1)
-    assert holds.unregister(engine, "report", TABLE) is True
-    assert holds.unregister(engine, "report", TABLE) is False
-    assert holds.registered(engine, TABLE) == []
-    assert holds.registered(engine, OTHER)
+        vacuum_holds.register(engine, "report", table, version=7, hours=1)
+    assert vacuum_holds.unregister(engine, "report", TABLE) is True
+    assert vacuum_holds.unregister(engine, "report", TABLE) is False
+    assert vacuum_holds.registered(engine, TABLE) == []
+    assert vacuum_holds.registered(engine, OTHER)
 
 
 def test_a_flow_is_refused_by_name_once_it_was_released_and_no_other(engine: Engine):
     release(engine)
-    holds.require_unreleased(engine, "gold.other")
+    vacuum_holds.require_unreleased(engine, "gold.other")
     with pytest.raises(FlowBroken) as refused:
-        holds.require_unreleased(engine, FLOW)
+        vacuum_holds.require_unreleased(engine, FLOW)
     assert refused.value.error == "RELEASED"
     assert str(refused.value) == (
         "gold.by_minute: ann released it (it is rebuilt on Monday), so its source may have deleted what it has yet to "
         "read: move its table away, then action reset checkpoint reads all that its source holds now"
     )
-    assert holds.released(engine) == {FLOW}
+    assert vacuum_holds.released(engine) == {FLOW}
 
 
 def test_of_two_releases_the_first_stands(engine: Engine):
@@ -98,5 +101,5 @@ def test_a_flow_that_was_rebuilt_holds_vacuum_back_again_and_no_other_does(engin
     release(engine)
     release(engine, flow="gold.other")
     resets.complete(engine, Reset(FLOW, False, "ann", "rebuilt"), generation=2, lost=[])
-    holds.require_unreleased(engine, FLOW)
-    assert holds.released(engine) == {"gold.other"}
+    vacuum_holds.require_unreleased(engine, FLOW)
+    assert vacuum_holds.released(engine) == {"gold.other"}
