@@ -65,8 +65,7 @@ def control():
     def obey(params, dag_run, ti) -> list[str]:
         command = oncall.command(params, dag_run.triggering_user_name)
         approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
-        results = oncall.run_command(database.connect(settings().control_url), command, *approved)
-        print("\n".join(results))
+        print(*(results := oncall.run_command(database.connect(settings().control_url), command, *approved)), sep="\n")
         return results
 
     # Starts a missing driver now: the next scheduled run may be a minute away.
@@ -74,8 +73,8 @@ def control():
         task_id="now", trigger_dag_id=SUPERVISOR, logical_date=None, fail_when_dag_is_paused=True
     )
     check_task, obey_task = check(), obey()
-    check_task >> approve >> obey_task >> supervise
-    check_task >> obey_task
+    check_task >> [approve, obey_task]
+    approve >> obey_task >> supervise
 
 
 control()

@@ -6,6 +6,6 @@ from include.catalog import Catalog
 
 
 def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
-    """Calls `include.monitoring.lineage.tell`."""
-    outcomes: dict[str, str] = importlib.import_module("include.monitoring.lineage").tell(tables, url)
+    """Calls `include.monitoring.lineage.emit_events`."""
+    outcomes: dict[str, str] = importlib.import_module("include.monitoring.lineage").emit_events(tables, url)
     return outcomes

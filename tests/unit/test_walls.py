@@ -1,4 +1,4 @@
-"""The import walls and the shape of the house, as DESIGN.md section 3 draws them."""
+"""The import walls and the shape of the house, as docs/architecture.md draws them."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 249, 39
+LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 260, 40
 
 DECLARATIONS = (
     "include.spec",
@@ -234,7 +234,7 @@ def test_no_module_is_longer_than_its_kind_may_be(pattern: str, most: int):
     assert {file: length for file, length in lengths.items() if length > most} == {}
 
 
-def test_no_function_is_longer_than_39_lines():
+def test_no_function_is_longer_than_40_lines():
     long = [
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for file in code()

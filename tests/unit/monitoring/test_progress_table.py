@@ -220,8 +220,8 @@ if sys.argv[1] == "after the commit":
 elif sys.argv[1] == "before the commit":
     progress_table.write_deltalake = die
 elif sys.argv[1] == "while it claims":
-    take = progress_table.progress_journal.take
-    progress_table.progress_journal.take = lambda *arguments: take(*arguments) and die()
+    take = progress_table.progress_journal.claim_segment
+    progress_table.progress_journal.claim_segment = lambda *arguments: take(*arguments) and die()
 progress_table.gather()
 """
 
