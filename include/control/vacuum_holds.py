@@ -47,7 +47,7 @@ def released(engine: Engine) -> frozenset[str]:
 
 
 def require_unreleased(engine: Engine, flow: str) -> None:
-    """Raises Broken if the flow was released, and Unreachable."""
+    """Raises FlowBroken if the flow was released, and Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(releases).where(releases.c.flow == flow)).one_or_none()
     if row:

@@ -32,14 +32,14 @@ class SourceFile:
 
 
 class AppendedFiles:
-    """The files that each version of a source table added. Methods raise Broken where the log was cleaned too far."""
+    """The files that each version of a source table added. Methods raise FlowBroken where the log was cleaned."""
 
     def __init__(self, log: DeltaLog, source: Delta) -> None:
         self.log = log
         self.source = source
 
     def of(self, entry: BatchRecord) -> list[SourceFile]:
-        """Returns the files of a batch in Delta's order. Raises Broken, also where the flow reads a change feed."""
+        """Returns the files of a batch in Delta's order. Raises FlowBroken, also where the flow reads a change feed."""
         if self.source.changes:
             raise FlowBroken(f"{entry.name} reads changes of {self.source.table}, whose rows its log does not count")
         return self.between(entry.source_from, entry.source_to)

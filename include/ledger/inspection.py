@@ -41,7 +41,7 @@ class Inspection:
 def inspect(table: Table, limit: int, flow: str | None = None) -> Inspection:
     """Inspects a stored table. With flow, `newest` holds only batches of that flow.
 
-    Raises Unreachable where the table is not stored, and Broken.
+    Raises Unreachable where the table is not stored, and FlowBroken.
     """
     history = BatchHistory(table)
     entries = list(history.entries())

@@ -63,7 +63,7 @@ class Sample:
 
 
 def sample(table: Table, limit: int) -> Sample:
-    """Returns the newest rows. Raises Unreachable where there is no quarantine, and Broken for an unreadable file."""
+    """Returns the newest rows. Raises Unreachable without a quarantine, and FlowBroken for an unreadable file."""
     log = DeltaLog(settings().table_path(table.quarantine))
     files = sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True)
     counts = [file.rows for file in files]

@@ -63,7 +63,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
 
 
 def of_file(tables: Catalog, table: Table, name: str) -> TraceStep:
-    """Follows a landed file through its table. Raises UsageError where the table reads no files, and Broken."""
+    """Follows a landed file through its table. Raises UsageError where the table reads no files, and FlowBroken."""
     if not isinstance(table.source, Files):
         raise UsageError(f"{table.name} is not fed by files: leave out --file, or name a table that is")
     path = f"{landing_folder.file_system(settings().folder(table.source.path))[1]}/{name}"

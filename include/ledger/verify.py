@@ -38,7 +38,7 @@ class Verification:
 
 
 def verify(table: Table) -> Verification:
-    """Verifies a stored table. Raises Unbalanced at the first difference, and Unreachable and Broken."""
+    """Verifies a stored table. Raises LedgerMismatch at the first difference, and Unreachable and FlowBroken."""
     if table.is_view:
         return Verification(
             table.name, refreshes=len(list(refreshes.of_view(table.name))), notes=refreshes.verify(table.name)
@@ -76,7 +76,7 @@ def verify(table: Table) -> Verification:
 def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[str]:
     """Checks that each batch begins where the previous one ended, and that a restart continues there.
 
-    Yields notes on gaps that have an explanation. Raises Unbalanced for other gaps.
+    Yields notes on gaps that have an explanation. Raises LedgerMismatch for other gaps.
     """
     for batch, following in zip(written, written[1:], strict=False):
         is_files = isinstance(batch.source_to, dict) and "logOffset" in batch.source_to
@@ -132,7 +132,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> None:
 def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> Iterator[str]:
     """Checks that the files of each batch hold as many rows as the batch read. Yields notes.
 
-    Raises Unbalanced for a difference that no transform explains.
+    Raises LedgerMismatch for a difference that no transform explains.
     """
     appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
     # Batches whose files are unknown, counted by reason, so that each reason gives one note.

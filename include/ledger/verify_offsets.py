@@ -60,8 +60,8 @@ class StoredOffsets:
 def check_range(batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int]) -> int:
     """Returns how many offsets of the range hold no record, as after compaction and transactions.
 
-    batch_name: for messages. stored_offsets: the result of `Arrived.within`.
-    Raises Unbalanced for a missing or repeated row, and Unreachable where Kafka does not answer about missing ones.
+    batch_name: for messages. stored_offsets: the result of `StoredOffsets.within`.
+    Raises LedgerMismatch for a missing or repeated row, and Unreachable where Kafka does not answer about missing ones.
     """
     repeated = next(
         (offset for offset, following in zip(stored_offsets, stored_offsets[1:], strict=False) if offset == following),

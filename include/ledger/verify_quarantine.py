@@ -17,7 +17,7 @@ from include.spec import Table
 def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     """Checks that the quarantine holds as many rows of each batch as the batch's commit counts.
 
-    Returns notes. Raises Unbalanced.
+    Returns notes. Raises LedgerMismatch.
     """
     stored = stored_rows.dataset(table.quarantine)
     batch_columns = stored.to_table(columns=["_flow", "_generation", "_batch"])
@@ -75,7 +75,7 @@ def _deleted(log: DeltaLog, version: int) -> int:
 
 
 def check_files(table: Table) -> None:
-    """Checks that the rows of each file are numbered from 0 on. Raises Unbalanced for a gap or a repetition."""
+    """Checks that the rows of each file are numbered from 0 on. Raises LedgerMismatch for a gap or a repetition."""
     stored = stored_rows.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
     aggregates = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]

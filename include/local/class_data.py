@@ -30,7 +30,7 @@ def build_archive(config: Settings, java_home: Path) -> None:
             f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={new_archive} {environment.NO_WARNINGS}"
         )
         command = [str(install.venv() / "bin" / "spark-submit"), "--driver-java-options", options]
-        command.append(str(ROOT / "include" / "engine" / "class_data_training.py"))
+        command.append(str(ROOT / "include" / "engine" / "stream" / "class_data_training.py"))
         result = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode or not new_archive.exists():
         raise SetupError(

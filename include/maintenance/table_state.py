@@ -55,7 +55,7 @@ class TableSurvey:
 
 
 def survey(engine: Engine, table: Table, tables: Catalog) -> list[TableSurvey]:
-    """Surveys the table and its quarantine, as far as they are stored. Raises Broken."""
+    """Surveys the table and its quarantine, as far as they are stored. Raises FlowBroken."""
     stored = [name for name in (table.name, table.quarantine) if settings().is_stored(name)]
     return [_look(engine, table, tables, name, time.time()) for name in stored]
 

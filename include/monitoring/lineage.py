@@ -84,7 +84,7 @@ def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
 
 
 def event_of(flow: Table, commit: Commit) -> RunEvent:
-    """Returns the event of the batch or refresh that made this commit. Raises Unreachable and Broken."""
+    """Returns the event of the batch or refresh that made this commit. Raises Unreachable and FlowBroken."""
     batch = f"{settings().table_path(flow.name)}/{flow.flow}/{_batch_name(commit)}"
     return RunEvent(
         eventType=RunState.COMPLETE,

@@ -49,7 +49,7 @@ def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
     """Describes what became of a flow's newest rows if they do not pass and earlier ones did; else None.
 
     is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever happened earlier.
-    now_seconds: since 1970. Raises Unreachable where the table is not stored, and Broken.
+    now_seconds: since 1970. Raises Unreachable where the table is not stored, and FlowBroken.
     """
     log = DeltaLog(settings().table_path(flow.name))
     recent, past = _split(islice(batches_with_counts(flow, log), MOST_BATCHES), now_seconds)

@@ -55,7 +55,7 @@ class Rule:
 
 
 def batches(table: Table, limit: int) -> list[Batch]:
-    """Returns the newest batches in the log, newest first. Raises Unreachable and Broken."""
+    """Returns the newest batches in the log, newest first. Raises Unreachable and FlowBroken."""
     return list(islice(batches_with_counts(table, DeltaLog(settings().table_path(table.name))), limit))
 
 

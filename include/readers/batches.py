@@ -106,7 +106,7 @@ class Generation:
 class BatchHistory:
     """The batches of a stored table, with the flows' checkpoints as listed at construction.
 
-    Raises Unreachable where the table is not stored. Methods raise Broken for an unreadable log.
+    Raises Unreachable where the table is not stored. Methods raise FlowBroken for an unreadable log.
     """
 
     def __init__(self, table: Table) -> None:

@@ -25,7 +25,7 @@ def last_committed(checkpoint: Path) -> int | None:
 
 
 def check(checkpoint: Path) -> None:
-    """Raises Broken where Spark cannot continue from these files. A power loss leaves files of zero bytes."""
+    """Raises FlowBroken where Spark cannot continue from these files. A power loss leaves files of zero bytes."""
     planned, committed = _highest(checkpoint / "offsets"), _highest(checkpoint / "commits")
     newest, newest_done = -1 if planned is None else planned, -1 if committed is None else committed
     metadata, initial_offsets = checkpoint / "metadata", checkpoint / "sources" / "0" / "0"
@@ -45,7 +45,7 @@ def check(checkpoint: Path) -> None:
 
 
 def check_metadata(file: Path) -> None:
-    """Raises Broken where the file is missing or unreadable."""
+    """Raises FlowBroken where the file is missing or unreadable."""
     try:
         json.loads(file.read_text())["id"]
     except (OSError, ValueError, KeyError) as error:
@@ -57,7 +57,7 @@ def end_offset(checkpoint: Path, batch: int) -> Any:
 
     Kafka: `{topic: {partition: next offset}}`. Delta: Delta's source offset.
     Files: `{"logOffset": newest entry of the log in sources/0}`.
-    Raises Broken for a file that is missing, damaged or of another format.
+    Raises FlowBroken for a file that is missing, damaged or of another format.
     """
     if batch < 0:
         return None

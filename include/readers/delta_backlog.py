@@ -55,7 +55,7 @@ class StreamSource:
     def behind(self, offset: dict[str, Any]) -> Backlog:
         """Returns the volume that a stream at this offset has not read.
 
-        Raises Broken where the log lacks a commit that the stream needs, or ends before the offset.
+        Raises FlowBroken where the log lacks a commit that the stream needs, or ends before the offset.
         """
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         if checkpoint.read_version(offset) > self.log.newest:
@@ -79,7 +79,7 @@ class StreamSource:
         return self._volume(version, 0).files > 0
 
     def since(self, version: int, index: int = -1) -> Backlog:
-        """Returns the volume after file `index` of this version, later versions included. Raises Broken as `behind`."""
+        """Returns the backlog after file `index` of this version. Raises FlowBroken as `behind`."""
         later_versions = self.log.after(version - 1)
         if version <= self.log.newest and later_versions != list(range(version, self.log.newest + 1)):
             raise FlowBroken(

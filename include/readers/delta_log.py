@@ -73,7 +73,7 @@ class Snapshot:
 class DeltaLog:
     """The log as listed at construction, or with the existing `versions` alone. Later commits are not seen.
 
-    Raises Unreachable where there is no log. Methods raise Broken for an unreadable file.
+    Raises Unreachable where there is no log. Methods raise FlowBroken for an unreadable file.
     """
 
     def __init__(self, table: Path, versions: Iterable[int] | None = None) -> None:

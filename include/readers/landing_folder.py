@@ -80,7 +80,7 @@ def require_listable(folder: str) -> None:
 
 
 def planned_files(checkpoint: Path, end: Any) -> list[PlannedFile]:
-    """Returns the files up to the source offset `end`, in the order in which Spark found them. Raises Broken."""
+    """Returns the files up to the source offset `end`, in the order in which Spark found them. Raises FlowBroken."""
     if end is None:
         return []
     files = [file for file in _log_entries(checkpoint) if file.entry <= int(end["logOffset"])]

@@ -58,7 +58,7 @@ class Restart:
 
 
 def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
-    """Reads a planned batch. Raises Broken for a missing or damaged file, another format, or several sources."""
+    """Reads a planned batch. Raises FlowBroken for a missing or damaged file, another format, or several sources."""
     file = checkpoint / "offsets" / str(number)
     try:
         version, metadata, *offsets = file.read_text(errors="replace").splitlines()
@@ -83,7 +83,7 @@ def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
 
 
 def check_commit(checkpoint: Path, number: int) -> None:
-    """Raises Broken where `commits/N`, in Spark's format v1 or v2, was cut short."""
+    """Raises FlowBroken where `commits/N`, in Spark's format v1 or v2, was cut short."""
     file = checkpoint / "commits" / str(number)
     version, _, commit_metadata = file.read_text(errors="replace").partition("\n")
     try:
@@ -95,7 +95,7 @@ def check_commit(checkpoint: Path, number: int) -> None:
 
 
 def owner(checkpoint: Path) -> dict[str, Any]:
-    """Returns the content of `owner.json`. Raises Broken where it is missing or unreadable."""
+    """Returns the content of `owner.json`. Raises FlowBroken where it is missing or unreadable."""
     try:
         return dict(json.loads((checkpoint / OWNER).read_text()))
     except (OSError, ValueError) as error:
@@ -107,7 +107,7 @@ def owner(checkpoint: Path) -> dict[str, Any]:
 
 
 def restart(checkpoint: Path) -> Restart:
-    """Returns what a start of the flow does. Raises Broken where the newest planned batch cannot be read."""
+    """Returns what a start of the flow does. Raises FlowBroken where the newest planned batch cannot be read."""
     newest = max(numbers(checkpoint / "offsets"), default=-1)
     newest_done = max(numbers(checkpoint / "commits"), default=-1)
     planned = planned_batch(checkpoint, newest) if newest >= 0 else None

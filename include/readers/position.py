@@ -29,7 +29,7 @@ class Position:
 
 
 def position_of(flow: str) -> Position | None:
-    """Returns a flow's position; None before its first start. Raises Broken where its checkpoint is damaged."""
+    """Returns a flow's position; None before its first start. Raises FlowBroken where its checkpoint is damaged."""
     checkpoints = settings().checkpoints(flow)
     generation = checkpoint.newest_generation(checkpoints)
     if generation is None:

@@ -114,7 +114,7 @@ def in_run(view: str, run: str) -> Refresh | None:
 
 
 def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
-    """Raises Broken where the view was refreshed from newer versions than `read`, or a version in `read` was undone."""
+    """Raises FlowBroken if the view was refreshed from versions newer than `read`, or one in `read` was undone."""
     active = _active_refresh(view)
     for table, version in read.items():
         log = DeltaLog(settings().table_path(table))
@@ -147,7 +147,7 @@ def _active_refresh(view: str) -> Refresh | None:
 
 
 def verify(view: str) -> list[str]:
-    """Returns notes on missing data. Raises Unbalanced where the view does not hold the rows its refresh counted."""
+    """Returns notes on missing data. Raises LedgerMismatch if the view lacks rows that its refresh counted."""
     refresh = newest(view)
     if refresh is None:
         return [f"{view}: no refresh of it is in its log"]

@@ -67,7 +67,7 @@ def last_commit_metadata(table: Table) -> dict[str, Any] | None:
 def after_last_commit(table: Table, accepts_loss: bool) -> StartPosition:
     """Returns where the flow's last commit to its table ended.
 
-    accepts_loss: continues behind what Kafka no longer holds. Raises Broken for a changed source, and Unreachable.
+    accepts_loss: continues behind what Kafka no longer holds. Raises FlowBroken for a changed source, and Unreachable.
     """
     metadata = last_commit_metadata(table)
     if metadata is None and not accepts_loss:

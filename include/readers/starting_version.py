@@ -24,7 +24,7 @@ def require_change_feed(flow: str, source: Delta) -> None:
 def first_version(flow: str, source: Delta) -> int | None:
     """Returns the version that a new flow begins with; None for a full snapshot of its source.
 
-    Raises Unreachable where the source has no such version yet, and Broken where its log was cleaned.
+    Raises Unreachable where the source has no such version yet, and FlowBroken where its log was cleaned.
     """
     if source.since_version is None and source.since is None:
         return None

@@ -29,7 +29,7 @@ class CommittedBatch:
 class Timeline:
     """A stored table's log as listed at construction. versions: active versions, ascending.
 
-    Raises Unreachable where the table is not stored, and Broken for a damaged log.
+    Raises Unreachable where the table is not stored, and FlowBroken for a damaged log.
     """
 
     def __init__(self, table: str) -> None:

@@ -29,7 +29,7 @@ def is_continuation(previous: dict[str, Any], current: dict[str, Any]) -> bool:
 
 
 def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
-    """Raises Broken where a topic was deleted or replaced.
+    """Raises FlowBroken where a topic was deleted or replaced.
 
     Topics that the declaration no longer names are not checked here.
     """
@@ -45,7 +45,7 @@ def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any])
 
 
 def require_unreplaced(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
-    """Raises Broken for a topic that was replaced by another one of the same name.
+    """Raises FlowBroken for a topic that was replaced by another one of the same name.
 
     Spark continues in a recreated topic if it has more records than the old one.
     """
@@ -68,7 +68,7 @@ def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
 
 
 def require_unread_available(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
-    """Raises Broken where Kafka no longer holds unread records after `offset`, and Unreachable."""
+    """Raises FlowBroken where Kafka no longer holds unread records after `offset`, and Unreachable."""
     lost = [
         range_
         for topic in current["topics"]

@@ -49,7 +49,7 @@ class ResetPreview:
 def plan(flow: Table) -> ResetPreview:
     """Previews a reset, by the rule that a start of the flow uses.
 
-    Raises Broken where that start would be refused, and Unreachable where the table is not stored.
+    Raises FlowBroken where that start would be refused, and Unreachable where the table is not stored.
     """
     history = BatchHistory(flow)
     flow_batches = list(history.batches(flow.flow))

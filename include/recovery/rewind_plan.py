@@ -75,7 +75,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
     """Plans a rewind.
 
     to: a moment in ISO 8601, UTC without a time zone. replanned: the number of the rewind that is planned again.
-    Raises UsageError where the table cannot go back so far, Broken for a damaged log, and Unreachable.
+    Raises UsageError where the table cannot go back so far, FlowBroken for a damaged log, and Unreachable.
     """
     moment = slices.parse_time("--to", to)
     if table.is_view:

@@ -150,7 +150,7 @@ def newest(engine: Engine, limit: int = 20) -> list[Rewind]:
 
 
 def require_unblocked(engine: Engine, table: str, is_held: Callable[[str], bool]) -> None:
-    """Raises Broken if an unfinished rewind blocks the table, unless `is_held` says that the caller holds its lease."""
+    """Raises FlowBroken if an unfinished rewind blocks the table, unless the caller holds its lease (`is_held`)."""
     for rewind in unfinished(engine, [table]):
         if not is_held(lease_name(rewind.number)):
             raise FlowBroken(f"{table}: nobody else may write it: {rewind.unfinished}", "REWIND_UNFINISHED")

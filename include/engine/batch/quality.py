@@ -50,7 +50,7 @@ class RowCounts:
 
 
 def require_none_fails(counts: RowCounts, rules: tuple[Rule, ...], metadata: CommitMetadata) -> None:
-    """Raises Broken if rows of the batch break a rule of action `fail`."""
+    """Raises FlowBroken if rows of the batch break a rule of action `fail`."""
     if failing := counts.failing(rules):
         raise FlowBroken(
             f"{metadata.flow}: batch {metadata.batch} of generation {metadata.generation} breaks {failing}, and "

@@ -30,7 +30,7 @@ def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
     """Returns the rows that `table` has yet to read, as a stream. is_new: no batch is committed, so that a starting
     position applies.
 
-    Raises Unreachable if the source does not hold that position yet, and Broken if it no longer does.
+    Raises Unreachable if the source does not hold that position yet, and FlowBroken if it no longer does.
     """
     if isinstance(table.source, Kafka):
         return kafka(spark, table.source)

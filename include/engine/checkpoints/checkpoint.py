@@ -47,7 +47,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     flow's lease.
 
     reset: begins a new generation at the end of the table's last commit; skips what Kafka no longer holds if it accepts
-    that. Raises LeaseHeld if another process has the file lock, Broken if checkpoint, flow, table and source do not
+    that. Raises LeaseHeld if another process has the file lock, FlowBroken if checkpoint, flow, table and source do not
     match, and Unreachable.
     """
     owner, directory = identity(table), _lock_home(spark, table)
@@ -169,7 +169,7 @@ def _definition_error(table: Table, path: Path, stored_owner: object, owner: obj
 
 
 def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
-    """Raises Broken if the write mode changed: the new generation writes the same table, with the same keys."""
+    """Raises FlowBroken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
         stored_owner = offset_log.owner(path)
     except FlowBroken:
@@ -180,7 +180,7 @@ def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
 
 
 def _check_table(path: Path, table: Table, committed: int, newest: int, written: int) -> None:
-    """Raises Broken for a lost checkpoint (all rows twice) or a lost table (old rows missing); Spark notices
+    """Raises FlowBroken for a lost checkpoint (all rows twice) or a lost table (old rows missing); Spark notices
     neither.
     """
     if written > newest:
@@ -233,7 +233,7 @@ def _deploy(flow_checkpoint: Checkpoint, table: Table) -> Checkpoint:
 def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, str]) -> Checkpoint:
     """Adds topics to the checkpoint's source before their first record is written. new_topics: ids by name.
 
-    Raises Broken if another flow of the table has read one of them.
+    Raises FlowBroken if another flow of the table has read one of them.
     """
     sibling_flows.require_unread(flow, {"topics": new_topics})
     source = {**flow_checkpoint.source, "topics": {**flow_checkpoint.source["topics"], **new_topics}}

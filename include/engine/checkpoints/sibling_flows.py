@@ -10,7 +10,7 @@ from include.spec import Table
 
 
 def require_unread(flow: Table, source: dict[str, Any]) -> None:
-    """Raises Broken if another flow has read this source into the table: its rows would come twice.
+    """Raises FlowBroken if another flow has read this source into the table: its rows would come twice.
 
     That flow may have had another name, or may have been the table's only flow.
     """

@@ -54,7 +54,7 @@ class Aggregator:
         return isinstance(table.source, Delta) and not table.source.changes and not table.steps
 
     def write(self, spark: SparkSession, files: tuple[SourceFile, ...], metadata: CommitMetadata) -> None:
-        """Recomputes the buckets of the rows in these files, or all rows. Raises Refused."""
+        """Recomputes the buckets of the rows in these files, or all rows. Raises NotSupported."""
         transaction = self._target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return

@@ -42,7 +42,7 @@ class Appender:
     def append(self, parts: Iterable[pa.Table], metadata: CommitMetadata) -> int:
         """Appends all rows of these parts. Returns how many; 0 if the table holds the batch already.
 
-        Raises Refused if the fast path cannot write the table, as the other methods do.
+        Raises NotSupported if the fast path cannot write the table, as the other methods do.
         """
         transaction = self._target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
@@ -59,7 +59,7 @@ class Appender:
         rows: the table's columns plus `_rules`, without the rule of late rows. newest: the watermark time, in
         microseconds since 1970. left_before: generation and batch after which an earlier try may have quarantined rows,
         if any. Returns the counts and the watermark time for the next batch; None if the table holds the batch already.
-        Raises Broken for rows that break a rule of action `fail`.
+        Raises FlowBroken for rows that break a rule of action `fail`.
         """
         self.has_quarantined = False
         rules = watermark.rules_of(self._table, newest)

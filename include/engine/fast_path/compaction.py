@@ -28,7 +28,7 @@ BATCH_ROWS = 64 * 1024
 def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int) -> None:
     """Merges files of less than `smaller_than_bytes` into files of about `target_bytes`.
 
-    The commit takes `userMetadata` from the session. Raises Refused, leaving no files behind, if this cannot compact
+    The commit takes `userMetadata` from the session. Raises NotSupported, without leaving files, if this cannot compact
     the table.
     """
     if difference := unexpected(spark):
@@ -95,7 +95,7 @@ def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
 
 
 def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:
-    """Raises Refused for columns that the table lacks, which Arrow would drop silently."""
+    """Raises NotSupported for columns that the table lacks, which Arrow would drop silently."""
     for column in columns:
         index = layout.schema.get_field_index(column.name)
         if index < 0 or _fields(column.type) != _fields(layout.schema.field(index).type):

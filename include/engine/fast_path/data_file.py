@@ -54,7 +54,7 @@ class DataFile:
 def write(parts: Iterable[pa.Table], table: str, layout: Layout) -> DataFile:
     """Writes rows as a file. parts: become row groups, with at least the table's columns. table: its path.
 
-    Deletes the file on failure. Raises Refused if the types of the rows differ from the table's.
+    Deletes the file on failure. Raises NotSupported if the types of the rows differ from the table's.
     """
     file = DataFile(table)
     stats: list[str] = []
@@ -84,7 +84,7 @@ def _row_groups(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def conform(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Returns the table's columns, in its order and types. Raises Refused."""
+    """Returns the table's columns, in its order and types. Raises NotSupported."""
     try:
         return rows.select(layout.schema.names).cast(layout.schema)
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

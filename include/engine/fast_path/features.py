@@ -57,7 +57,7 @@ class Layout:
 
 
 def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
-    """Returns the layout of a table with these actions in its log. Raises Refused."""
+    """Returns the layout of a table with these actions in its log. Raises NotSupported."""
     properties = metadata.get("configuration") or {}
     features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
     if unknown_features := sorted(features - KNOWN_FEATURES):

@@ -91,7 +91,7 @@ class FastPath:
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
-        """Writes one batch. rows: columns as for `include.engine.batch.batch.write`. Raises Refused.
+        """Writes one batch. rows: columns as for `include.engine.batch.batch.write`. Raises NotSupported.
 
         newest, left_before: as for `Appender.append_checked`.
         """
@@ -102,7 +102,7 @@ class FastPath:
             raise NotSupported(f"{type(error).__name__}: {error}") from error
 
     def append(self, rows: DataFrame, metadata: CommitMetadata) -> None:
-        """Writes a small batch of rows, with the table's columns, that no stream has read. Raises Refused."""
+        """Writes a small batch of rows, with the table's columns, that no stream has read. Raises NotSupported."""
         assert self._appender
         try:
             # A generator, because the table is checked first: its columns may have types that Arrow lacks.

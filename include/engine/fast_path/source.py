@@ -35,7 +35,7 @@ class Source:
         self._source = table.source
 
     def between(self, begin: Any, end: Any) -> PlannedRead:
-        """Returns what lies between two offsets of the stream. Raises Refused if that takes reading the rows."""
+        """Returns what lies between two offsets of the stream. Raises NotSupported if that takes reading the rows."""
         if not isinstance(self._source, Delta):
             ranges = tuple(offset_ranges.kafka_ranges(begin, end))
             return PlannedRead(sum(range_.count for range_ in ranges), ranges=ranges)

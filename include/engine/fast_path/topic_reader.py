@@ -64,7 +64,7 @@ class TopicReader:
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[pa.Table]:
         """Yields the records of these ranges as tables of `SCHEMA`, some megabytes each.
 
-        Raises Refused if the broker does not deliver them, or if Spark would read them differently.
+        Raises NotSupported if the broker does not deliver them, or if Spark would read them differently.
         """
         unread = {(range_.topic, range_.partition): [range_.first, range_.after] for range_ in ranges}
         assignment = [TopicPartition(*partition, first) for partition, (first, _) in unread.items()]

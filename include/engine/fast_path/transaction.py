@@ -33,7 +33,7 @@ class Target:
         self._newest: tuple[int, int, int] | None = None
 
     def begin(self) -> "Transaction":
-        """Begins a transaction on the newest version. Raises `features.Refused` if the fast path cannot write the
+        """Begins a transaction on the newest version. Raises `features.NotSupported` if the fast path cannot write the
         table.
         """
         snapshot = self._snapshot()

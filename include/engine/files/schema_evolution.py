@@ -79,7 +79,7 @@ def schema_of(spark: SparkSession, table: Table) -> T.StructType:
 def _resolve_columns(
     schema: T.StructType, table: Table, file_columns: Iterable[FileColumn]
 ) -> tuple[Columns, list[T.StructField]]:
-    """Returns the table's columns for a batch with these file columns, and those that are new. Raises Broken."""
+    """Returns the table's columns for a batch with these file columns, and those that are new. Raises FlowBroken."""
     source = table.source
     assert isinstance(source, Files)
     stored = {

@@ -188,7 +188,7 @@ def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
 
 
 def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
-    """Counts the rows by what the rules say of them. Raises Broken if a row breaks a rule that fails."""
+    """Counts the rows by what the rules say of them. Raises FlowBroken if a row breaks a rule that fails."""
     groups = checked_rows.groupBy(quality.RULES).count().collect()
     counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
     if failing := counts.failing(table.expect):

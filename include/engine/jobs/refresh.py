@@ -69,7 +69,7 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
     """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet.
 
     Prints and skips a view whose source is not stored yet. Raises LeaseHeld if a view has another window, Unreachable,
-    and FlowFailed if a view cannot be computed. Raises Broken if another run has refreshed one from newer versions.
+    and FlowFailed if a view cannot be computed. Raises FlowBroken if another run has refreshed one from newer versions.
     """
     missing_sources = refreshes.missing_sources(views)
     for view in views:

@@ -40,8 +40,8 @@ def run(
 ) -> None:
     """Plans a rewind and does it; with `dry_run`, prints what it would do. approved_by: defaults to `who`.
 
-    Raises UsageError if the plan is refused, LeaseHeld, Unreachable, FlowFailed, and Unbalanced if the ledger does not
-    balance afterwards.
+    Raises UsageError if the plan is refused, LeaseHeld, Unreachable, FlowFailed, and LedgerMismatch if the ledger does
+    not balance afterwards.
     """
     engine = database.connect(settings().control_url)
     for begun_rewind in rewinds.unfinished(engine, [table.name]):

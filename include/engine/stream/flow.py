@@ -199,7 +199,7 @@ def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
 
 
 def _check_topics(context: FlowContext, batch_id: int, topics: kafka_broker.Topics) -> None:
-    """Raises Broken if a topic was recreated since the last batch; records new topics in the checkpoint."""
+    """Raises FlowBroken if a topic was recreated since the last batch; records new topics in the checkpoint."""
     if not isinstance(context.table.source, Kafka):
         return
     with suppress(Unreachable):

@@ -73,7 +73,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     """Creates the table and its quarantine if it needs one; adds missing columns to existing ones.
 
     alter: runs the DDL for a stored table. By default the session runs it, which suits callers that hold the table
-    alone. Raises Broken if the stored table cannot be changed to its declaration.
+    alone. Raises FlowBroken if the stored table cannot be changed to its declaration.
     """
     alter = alter or (lambda statement: spark.sql(statement))
     properties = _properties(table)
@@ -142,7 +142,7 @@ def _evolve(
     alter: Callable[[str], object],
     may_have_more: bool = False,
 ) -> None:
-    """Adds declared columns that are not stored; older rows hold NULL there. Raises Broken.
+    """Adds declared columns that are not stored; older rows hold NULL there. Raises FlowBroken.
 
     may_have_more: undeclared columns, which files have added, may stay.
     """

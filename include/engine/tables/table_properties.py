@@ -72,7 +72,7 @@ def has_columns(path: Path, schema: StructType) -> bool:
 def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: Callable[[str], object]) -> None:
     """Alters what differs between the stored table and its declaration. defaults: properties without a declaration.
 
-    alter: runs the statements. Raises Broken if the table is partitioned differently.
+    alter: runs the statements. Raises FlowBroken if the table is partitioned differently.
     """
     stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
     detail = stored.detail().first()
