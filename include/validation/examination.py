@@ -105,12 +105,15 @@ def examine(all_files: list[TableFile], substitutes: Mapping[str, Definition] | 
         with result.collect_mistakes(table.name, table.file):
             declaration.check_known(table, names)
     ordered = {name: checked[name] for name in _order_without_cycles(checked, result)}
-    _mark_unjudged(ordered, result)
-    for table in [table for name, table in ordered.items() if name not in {*result.broken, *result.unchecked}]:
-        for check in GRAPH_CHECKS:
-            with result.collect_mistakes(table.name, table.file):
-                check(table, ordered)
-    _mark_unjudged(ordered, result)
+    for name, table in ordered.items():
+        # Checked after the tables that it reads, and only if all of them are right.
+        if unusable := [source for source in reads(table) if source in result.broken or source in result.unchecked]:
+            result.unchecked[name] = unusable[0]
+        elif name not in result.broken:
+            for check in GRAPH_CHECKS:
+                with result.collect_mistakes(name, table.file):
+                    check(table, ordered)
+    result.unchecked = {name: source for name, source in result.unchecked.items() if name not in result.broken}
     result.tables = {name: table for name, table in ordered.items() if name not in {*result.broken, *result.unchecked}}
     return result
 
@@ -157,10 +160,3 @@ def _order_without_cycles(checked: dict[str, Table], result: Examination) -> lis
                 tables.pop(path[0]), f"reads itself in a cycle ({' <- '.join(path)}): cut one of these"
             )
             result.broken.setdefault(path[0], []).extend(refusal.sentences)
-
-
-def _mark_unjudged(ordered: dict[str, Table], result: Examination) -> None:
-    for name, table in ordered.items():
-        unusable = [source for source in reads(table) if source in result.broken or source in result.unchecked]
-        if unusable and name not in result.broken:
-            result.unchecked[name] = unusable[0]

@@ -36,6 +36,14 @@ CASES = (
         "gold/by_minute.py: bucket of 'timestmap', which its source has not: did you mean 'timestamp'?",
     ),
     case(
+        "reader_of_a_wrong_aggregate_is_not_checked",
+        (
+            replace(BY_MINUTE, write=Upsert(keys=("key", "minute"), recompute=replace(MINUTE, of="timestmap"))),
+            replace(BY_MINUTE, name="gold.by_key", source=Delta("gold.by_minute"), write=Append()),
+        ),
+        "gold/by_minute.py: bucket of 'timestmap', which its source has not: did you mean 'timestamp'?",
+    ),
+    case(
         "first_by_is_no_column",
         replace(READINGS, write=Append(unique=("key",), first_by=("arrival",))),
         "silver/readings.py: key 'arrival' is not a column of its schema: there are key, offset, timestamp",
