@@ -76,7 +76,7 @@ rewinds = Table(
     Column("target", String, nullable=False, comment="the table that is put back, and with it all below"),
     Column("moment", String, nullable=False, comment="to which, in UTC"),
     Column(
-        "cut", String, nullable=False, comment="JSON of include.control.jobs.rewinds.Part, by table, in graph order"
+        "cut", String, nullable=False, comment="JSON of control.jobs.rewinds.RestorePoint, by table, in graph order"
     ),
     Column("views", String, nullable=False, comment="JSON: the views that are refreshed, in graph order"),
     Column("key", String, nullable=False, comment="by which its commits know it"),

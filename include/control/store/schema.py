@@ -39,7 +39,7 @@ windows = Table(
     Column("asked_at", Float),
     Column("opened_at", Float),
     Column("closed_at", Float),
-    Column("before", String, comment="JSON of include.control.jobs.windows.Shape, when it was opened"),
+    Column("before", String, comment="JSON of control.jobs.windows.TableSize, when it was opened"),
     Column("after", String, comment="the same, when it was closed"),
 )
 
