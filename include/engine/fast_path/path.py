@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import prepare, tuning, watermark
-from include.engine.fast_path import internals, source
+from include.engine.fast_path import aggregate, internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import NotSupported
@@ -125,7 +125,9 @@ class FastPath:
             assert self._appender
             return Written(self._appender.append(self._topics.read(reads.ranges), metadata), newest)
         if self._aggregator:
-            # It reads the rows of its buckets itself, and limits their number.
+            # It reads the rows of its buckets itself, and limits their number. These include the rows of the batch.
+            if reads.rows > aggregate.MOST_SOURCE_ROWS:
+                raise TooLarge(f"{reads.rows} rows")
             self._aggregator.write(rows.sparkSession, reads.files, metadata)
             return Written(reads.rows, newest)
         assert self._appender
