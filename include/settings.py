@@ -51,11 +51,6 @@ class Settings:
         return self.home / "lake"
 
     @property
-    def store(self) -> str:
-        """The URL scheme of the file system that holds the lake."""
-        return "file"
-
-    @property
     def spark_class_path(self) -> str:
         """The class path of drivers and executors, in addition to the jars of PySpark."""
         return f"{self.jars}/spark/*:{self.jars}/s3/*"

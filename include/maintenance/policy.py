@@ -1,35 +1,28 @@
-"""Decides where a table is compacted: online, inside its stream, or in a window."""
+"""Decides where a table is compacted: by its own stream, or in a window."""
 
 from enum import StrEnum
 
 from include.spec import Append, Table
 
-# File systems on which two processes cannot overwrite each other's commits.
-SAFE_STORES = {"hdfs": "HDFS", "abfs": "ADLS", "abfss": "ADLS", "gs": "GCS"}
-
 
 class CompactionPlace(StrEnum):
-    """ONLINE: next to its writers. INLINE: by its own stream, between two batches. WINDOW: with no other writer."""
+    """INLINE: by its own stream, between two batches. WINDOW: with no other writer."""
 
-    ONLINE = "online"
     INLINE = "inline"
     WINDOW = "in a window"
 
 
-def needs_exclusive_write(flow: Table, store: str) -> bool:
-    """Returns whether a batch of the flow excludes every other writer of its table. store: as `place_of_compaction`.
+def needs_exclusive_write(flow: Table) -> bool:
+    """Returns whether a batch of the flow excludes every other writer of its table.
 
-    Append flows share a table, except for two cases. Their batches could miss each other's rows, as with unique rows,
-    or the store allows only one committer at a time.
+    A table with one append flow has no other writer but jobs, and these take the table alone. Of several flows, one
+    commits at a time: on a local disk, two processes that commit at once can overwrite each other.
     """
-    if not isinstance(flow.write, Append):
-        return True
-    looks_at_the_table = bool(flow.write.unique or flow.expect)
-    return flow.branch is not None and (looks_at_the_table or store not in SAFE_STORES)
+    return flow.branch is not None or not isinstance(flow.write, Append)
 
 
-def place_of_compaction(table: Table, store: str) -> tuple[CompactionPlace, str]:
-    """Returns where the table is compacted, and why, in words. store: its URI scheme, such as file or hdfs."""
+def place_of_compaction(table: Table) -> tuple[CompactionPlace, str]:
+    """Returns where the table is compacted, and why, in words."""
     if table.merges_in_windows:
         return CompactionPlace.WINDOW, "its upserts are gathered for windows, so it is compacted where they are merged"
     if table.is_view:
@@ -39,9 +32,4 @@ def place_of_compaction(table: Table, store: str) -> tuple[CompactionPlace, str]
         return CompactionPlace.INLINE, f"a stream upserts it all the time, so that stream compacts it {interval}"
     if table.has_quarantine:
         return CompactionPlace.WINDOW, "a batch that is tried again rewrites its quarantine, which goes with it"
-    if store in SAFE_STORES:
-        return (
-            CompactionPlace.ONLINE,
-            f"it is only appended to, and on {SAFE_STORES[store]} nobody can overwrite a commit",
-        )
-    return CompactionPlace.WINDOW, f"on {store}: two processes that commit at once can overwrite each other"
+    return CompactionPlace.WINDOW, "on file: two processes that commit at once can overwrite each other"

@@ -101,7 +101,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         seconds_since_compaction=_seconds_since_compaction(log, now_seconds),
     )
     plan = plan_clustered.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
-    place, reason = policy.place_of_compaction(table, settings().store)
+    place, reason = policy.place_of_compaction(table)
     is_inline = place is CompactionPlace.INLINE and name == table.name
     return TableSurvey(
         name,

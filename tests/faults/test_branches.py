@@ -141,10 +141,7 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
     assert ids(table.name) == Counter(range(1, 9))
 
 
-def test_flows_of_one_table_share_it_only_where_neither_looks_at_it_and_the_store_is_safe():
+def test_several_flows_of_one_table_take_it_one_at_a_time():
     flow = both("t").flows[0]
-    assert policy.needs_exclusive_write(flow, "file")
-    assert not policy.needs_exclusive_write(flow, "hdfs")
-    assert policy.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), "hdfs")
-    assert policy.needs_exclusive_write(replace(flow, expect=(Expect("positive", "id > 0"),)), "hdfs")
-    assert not policy.needs_exclusive_write(replace(flow, branch=None), "file")
+    assert policy.needs_exclusive_write(flow)
+    assert not policy.needs_exclusive_write(replace(flow, branch=None))

@@ -26,9 +26,8 @@ from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable
-from include.maintenance import policy, table_state, vacuum_guard
+from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.policy import CompactionPlace
 from include.maintenance.table_state import TableSurvey
 from include.settings import settings
 from include.spec import Table
@@ -165,21 +164,19 @@ class Window:
 
         halt: ends this process when the window lasts too long. Raises FlowFailed and Unreachable.
         """
-        work = work or Window.maintain
-        place, _ = policy.place_of_compaction(self.table, settings().store)
-        with self._open(halt, alone=work is not Window.maintain or place is not CompactionPlace.ONLINE):
+        with self._open(halt):
             surveys = self._survey()
             windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
-            work(self)
+            (work or Window.maintain)(self)
             windows.close(self.engine, self.number, self._survey()[0].shape)
 
     @contextmanager
-    def _open(self, halt: Callable[[str], None], alone: bool) -> Iterator[None]:
+    def _open(self, halt: Callable[[str], None]) -> Iterator[None]:
         name = lease.window_lease(self.table.name)
         longest_seconds = self.table.maintain.longest_minutes * 60
         windows.request(self.engine, self.number, self.table.name, self.keeper.epoch(name))
         deadline = time.monotonic() + longest_seconds
-        lock_request = LockRequest(name, self.table.name, alone)
+        lock_request = LockRequest(name, self.table.name, alone=True)
         timeout_timer = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         timeout_timer.daemon = True
         try:
@@ -207,18 +204,20 @@ class Window:
         if not surveys or surveys[0].plan.step(MERGE).is_worth_it:
             self.begin(MERGE, self.table.name)
             self.host.run_once([self.table])
+            surveys = self._survey()
         for kind in (OPTIMIZE, VACUUM, CLEAN_LOG):
-            # Each step changes what the next one has to do.
-            for survey in self._survey():
+            due = [survey for survey in surveys if survey.plan.step(kind).is_worth_it]
+            for survey in due:
                 self._run_step(kind, survey)
+            if due:
+                # The step changes what the next ones have to do.
+                surveys = self._survey()
 
     def _survey(self) -> list[TableSurvey]:
         return table_state.survey(self.engine, self.table, self.tables)
 
     def _run_step(self, kind: str, survey: TableSurvey) -> None:
         step = survey.plan.step(kind)
-        if not step.is_worth_it:
-            return
         metadata = self.begin(kind, survey.name)
         if kind == OPTIMIZE:
             maintain.compact(self.spark, survey.name, step, metadata)

@@ -140,7 +140,7 @@ def start(
 ) -> Flow:
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
     context = FlowContext(table, claim, renewer.epoch(table.flow))
-    lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table, settings().store))
+    lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table))
     flow = Flow(spark, table, order, claim.generation)
     topics = kafka_broker.Topics(settings().kafka)
 
@@ -184,7 +184,7 @@ def _rows(spark: SparkSession, context: FlowContext) -> DataFrame:
 
 def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
     """Compacts the table every `every_batches` batches, if the policy lets the flow do it."""
-    place, _ = policy.place_of_compaction(table, settings().store)
+    place, _ = policy.place_of_compaction(table)
     if place is not CompactionPlace.INLINE or (batch_id + 1) % table.maintain.every_batches:
         return
     try:
