@@ -24,7 +24,7 @@ from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.batch import batch
-from include.engine.stream import host
+from include.engine.stream import preparation
 from include.errors import Unreachable
 from include.maintenance import table_state, vacuum_guard
 from include.readers.delta_log import DeltaLog
@@ -125,7 +125,7 @@ def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, 
 
 
 def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine, run_once, monkeypatch):
-    monkeypatch.setattr(host, "DDL_TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(preparation, "DDL_TIMEOUT_SECONDS", 1)
     chain.topic.create().send(1)
     run_once(chain.bronze)
     owned = replace(chain.bronze, owner="team-x")

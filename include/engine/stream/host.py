@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -12,30 +11,24 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import lease, orders, resets, vacuum_holds
-from include.control.definitions import INVALID_DEFINITION
-from include.control.jobs import rewinds
+from include.control import lease, orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
 from include.control.observed_flow import Failure
 from include.control.orders import Order, Orders
 from include.engine import failure
 from include.engine.checkpoints import checkpoint, deployment
-from include.engine.stream import flow
+from include.engine.stream import flow, preparation
 from include.engine.stream.flow import Flow
 from include.engine.stream.pacer import Pacer
 from include.engine.stream.progress import Progress
 from include.engine.stream.side_jobs import SideJobs
-from include.engine.tables import create_table
-from include.errors import DeclarationError, FlowFailed, LeaseHeld, SluiceError, Unreachable
-from include.readers import resume_position
+from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.spec import Table
 
 POLL_SECONDS = 1
 # While a side job runs, which may wait for flows to end.
 BUSY_POLL_SECONDS = 0.2
 HEARTBEAT_POLLS = 5
-DDL_TIMEOUT_SECONDS = 20
 
 
 class Host:
@@ -59,7 +52,7 @@ class Host:
         current_orders = orders.read(self._engine, self._driver, [table.flow for table in tables])
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
-            error = self._start_or_give_up(table, current_orders.of[table.flow], once=True)
+            error = self._start(table.flow, current_orders.of[table.flow], once=True, table=table)
             while error is None and self._flows[table.flow].is_alive:
                 self._send_heartbeats()
                 self._progress.keep(self._flows[table.flow])
@@ -84,7 +77,13 @@ class Host:
                 is_supervised and self._renewer.epoch(lease.driver_lease(self._driver)) <= self._orders.ends_epoch
             )
             for name in names:
-                error = self._reconcile(name, is_ending)
+                order = self._orders.of[name]
+                if name in self._flows:
+                    error = self._tend(name, order, is_ending)
+                elif self._may_start(name, order, is_ending):
+                    error = self._start(name, order, once=order.state == "draining")
+                else:
+                    error = None
                 if error and not is_supervised:
                     raise error
             is_busy = side_jobs is not None and side_jobs.turn(self._orders, is_ending)
@@ -125,86 +124,50 @@ class Host:
             orders.begin(self._engine, new, by_hand=False)
         return new
 
-    def _reconcile(self, name: str, is_ending: bool) -> SluiceError | None:
-        """Starts or ends the flow according to its order; returns the error that ended it, if any."""
-        order, running = self._orders.of[name], self._flows.get(name)
-        if running is None:
-            # Its last result must be stored before it may start again.
-            may_start = not (is_ending or self._pending_writes) and name not in self._orders.failed
-            return self._try_start(name, order) if may_start and order.state != "stopped" else None
+    def _tend(self, name: str, order: Order, is_ending: bool) -> SluiceError | None:
+        """Ends the running flow if its order has changed; returns the error that ended it, if any."""
+        running = self._flows[name]
         self._progress.keep(running)
         if running.is_alive and (is_ending or order != running.order):
             running.end()
         # A query that cannot be stopped may still write, so it keeps its lease; the other flows go on.
         return None if running.is_alive else self._close(name)
 
-    def _try_start(self, name: str, order: Order) -> SluiceError | None:
+    def _may_start(self, name: str, order: Order, is_ending: bool) -> bool:
+        # Its last result must be stored before it may start again.
+        is_settled = not self._pending_writes and name not in self._orders.failed
+        return is_settled and not is_ending and order.state != "stopped"
+
+    def _start(self, name: str, order: Order, once: bool, table: Table | None = None) -> SluiceError | None:
+        """Starts a flow; returns the error that prevents that, if any.
+
+        table: its declaration, if the caller holds its lease. None means that this takes the lease and reads the file.
+        """
+        try:
+            if table is None:
+                if not self._acquire(name):
+                    # Another process runs it, and the supervisor sees that.
+                    return None
+                # The start may take minutes, in which the other flows send no heartbeat.
+                self._send_heartbeats()
+                table = preparation.declared(name)
+            claim = preparation.claim(self._spark, self._engine, self._renewer, table)
+            self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
+            self._flows[name] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once)
+            preparation.keep_definition(table)
+        except Exception as error:
+            # An error of one flow, such as a damaged log, must not end the others.
+            return self._give_up(name, failure.of_exception(name, error), order)
+        return None
+
+    def _acquire(self, name: str) -> bool:
         try:
             if not self._renewer.holds(name):
                 self._renewer.take([name])
             orders.begin(self._engine, [name], by_hand=False)
         except (LeaseHeld, Unreachable):
-            # Another process runs it, and the supervisor sees that.
-            return None
-        except Exception as error:
-            # For example, the former holder cannot be fenced.
-            return self._give_up(name, failure.of_exception(name, error), order)
-        # The start may take minutes, in which the other flows send no heartbeat.
-        self._send_heartbeats()
-        try:
-            # Reloads the table file: a restart deploys it.
-            table = catalog.reload().flow(name)
-        except DeclarationError as error:
-            # The supervisor tries again, and at once when the file changes.
-            return self._give_up(name, FlowFailed(str(error), INVALID_DEFINITION), order)
-        except SluiceError as error:
-            return self._give_up(name, error, order)
-        return self._start_or_give_up(table, order, once=order.state == "draining")
-
-    def _start_or_give_up(self, table: Table, order: Order, once: bool) -> SluiceError | None:
-        try:
-            self._start(table, order, once)
-        except Exception as error:
-            # An error of one flow, such as a damaged log, must not end the others.
-            return self._give_up(table.flow, failure.of_exception(table.flow, error), order)
-        return None
-
-    def _start(self, table: Table, order: Order, once: bool) -> None:
-        rewinds.require_unblocked(self._engine, table.name, self._renewer.holds)
-        create_table.create(self._spark, table, partial(self._run_ddl, table))
-        reset = resets.pending(self._engine, table.flow)
-        if reset is None or resume_position.last_commit_metadata(table):
-            vacuum_holds.require_unreleased(self._engine, table.flow)
-        claim = checkpoint.claim(self._spark, table, reset)
-        if reset:
-            resets.complete(self._engine, reset, claim.generation, claim.lost)
-        self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
-        self._flows[table.flow] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once)
-        self._keep_definition(table)
-
-    def _keep_definition(self, table: Table) -> None:
-        """Keeps this definition as the last good one, from which the flow restarts if its file is broken by then."""
-        declared = catalog.load()
-        if warning := declared.warnings.get(table.name):
-            print(f"sluice: {table.flow}: {warning}", file=sys.stderr, flush=True)
-        with suppress(OSError):
-            catalog.store_definitions(declared, [table.name])
-
-    def _run_ddl(self, table: Table, statement: str) -> None:
-        """Runs DDL while it holds the table alone, as a batch does, because DDL commits. Raises Unreachable."""
-        deadline = time.monotonic() + DDL_TIMEOUT_SECONDS
-        try:
-            if not self._renewer.enter(
-                LockRequest(table.flow, table.name, alone=True), lambda: time.monotonic() < deadline
-            ):
-                raise Unreachable(
-                    f"{table.flow}: its file changes its table, which others have been writing for "
-                    f"{DDL_TIMEOUT_SECONDS} s: "
-                    f"it is tried again"
-                )
-            self._spark.sql(statement)
-        finally:
-            self._renewer.leave(table.flow)
+            return False
+        return True
 
     def _close(self, name: str) -> SluiceError | None:
         """Cleans up after a query that has ended; returns its error, if any."""

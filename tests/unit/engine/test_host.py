@@ -40,7 +40,7 @@ def test_a_former_holder_that_cannot_be_ended_fails_the_flow_and_not_its_driver(
     orders.begin(engine, [FLOW], by_hand=False)
     host = Host(None, engine, LeaseRenewer(engine, holder(), 30, pytest.fail), "main")
     host._read_orders([FLOW])
-    error = host._reconcile(FLOW, is_ending=False)
+    error = host._start(FLOW, host._orders.of[FLOW], once=False)
     assert f"process {former.jvm.pid} " in str(error)
     assert why.format(user=process._user(os.getpid())) in str(error)
     assert orders.read(engine, "main", [FLOW]).failed == {FLOW}
