@@ -53,6 +53,8 @@ lint: venv ## style, format and types
 	@$(SLUICE_VENV)/bin/ruff check .
 	@$(SLUICE_VENV)/bin/ruff format --check .
 	@$(SLUICE_VENV)/bin/mypy
+	@awk 'FNR == 1 {code = 0} /^```/ {code = !code} !code && length > 120 \
+		{print FILENAME ":" FNR ": longer than 120 characters"; wrong = 1} END {exit wrong}' *.md docs/*.md docs/*/*.md
 
 setup: venv ## the virtual environment and the JVM artifacts, nothing started
 	@$(IN_VENV) -m include.local.artifacts

@@ -14,6 +14,7 @@ at all: its log says why. Cleared, it goes on where it ended. What a driver has 
 """
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow.sdk import dag, task
 
@@ -42,14 +43,16 @@ def backfills(table: Table) -> None:
         doc_md=dag_presentation.documentation(__doc__, table.name),
         tags=dag_presentation.tags("backfill", table),
     )
-    def pipeline():
+    def pipeline() -> None:
         @task
-        def plan(params, dag_run, data_interval_start=None, data_interval_end=None) -> dict[str, str]:
+        def plan(
+            params: Any = None, dag_run: Any = None, data_interval_start: Any = None, data_interval_end: Any = None
+        ) -> dict[str, str]:
             is_day = dag_run.run_type == "backfill"
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
             return backfill.plan(table.name, params, day)
 
-        retry_args = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+        retry_args: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(minutes=1)}
         in_driver = BackfillInDriver(task_id="in_driver", table=table.name, fallback_task="backfill", **retry_args)
         range_template = "{{ ti.xcom_pull('plan')['%s'] }}"
         range_ = ["--from", range_template % "from", "--to", range_template % "to"] if in_slices else []

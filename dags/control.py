@@ -22,6 +22,8 @@ release and give up wait for an approval, for 24 hours. The table `audit` keeps 
 `supervise` is paused: nobody starts it.
 """
 
+from typing import Any
+
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import dag, task
 
@@ -40,16 +42,15 @@ EXAMPLE = dag_presentation.example(catalog.load().flows)
     description=dag_presentation.description(__doc__, EXAMPLE),
     schedule=None,
     params=oncall.FORM,
-    # Runs that wait for an approval must not delay others.
-    max_active_runs=100,
+    max_active_runs=100,  # Runs that wait for an approval must not delay others.
     is_paused_upon_creation=False,
     default_args={"owner": dag_presentation.OWNER},
     doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
     tags=["control", "sluice"],
 )
-def control():
+def control() -> None:
     @task.branch
-    def check(params, dag_run, ti) -> str:
+    def check(params: Any = None, dag_run: Any = None, ti: Any = None) -> str:
         command = oncall.command(params, dag_run.triggering_user_name)
         if command.action not in DESTRUCTIVE:
             return "obey"
@@ -62,14 +63,13 @@ def control():
     )
 
     @task(trigger_rule="none_failed_min_one_success")
-    def obey(params, dag_run, ti) -> list[str]:
+    def obey(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         command = oncall.command(params, dag_run.triggering_user_name)
         approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
         print(*(results := oncall.run_command(database.connect(settings().control_url), command, *approved)), sep="\n")
         return results
 
-    # Starts a missing driver now: the next scheduled run may be a minute away.
-    supervise = TriggerDagRunOperator(
+    supervise = TriggerDagRunOperator(  # Starts a missing driver now: the next scheduled run may be a minute away.
         task_id="now", trigger_dag_id=SUPERVISOR, logical_date=None, fail_when_dag_is_paused=True
     )
     check_task, obey_task = check(), obey()

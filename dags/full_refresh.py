@@ -10,6 +10,8 @@ again, or with `"alone": true` are STALE. A red `refresh`: its log says why. Cle
 A table has no such DAG where `reset_allowed` keeps its rows, as by default what Kafka feeds: refresh what reads it.
 """
 
+from typing import Any
+
 from airflow.sdk import dag, task
 
 from include import catalog
@@ -32,15 +34,15 @@ def refreshes(table: Table) -> None:
         doc_md=dag_presentation.documentation(__doc__, table.name),
         tags=dag_presentation.tags("full refresh", table),
     )
-    def pipeline():
+    def pipeline() -> None:
         @task
-        def plan(params) -> str:
+        def plan(params: Any = None) -> str:
             return full_refresh.plan(table.name, params)
 
         approve = tasks.approval(f"{table.name}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
 
         @task
-        def check(params, dag_run, ti) -> list[str]:
+        def check(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
             engine, requester = database.connect(settings().control_url), dag_run.triggering_user_name
             return full_refresh.arguments(
                 table.name, params, requester, ti.xcom_pull("approve"), dag_run.run_id, engine

@@ -13,6 +13,8 @@ planned and its flows move again. With `dry_run`, `plan` only says what would be
 what is left.
 """
 
+from typing import Any, cast
+
 from airflow.sdk import dag, task
 
 from include import catalog
@@ -34,9 +36,9 @@ def maintain(table: Table) -> None:
         doc_md=dag_presentation.documentation(__doc__, table.name),
         tags=dag_presentation.tags("maintain", table),
     )
-    def pipeline():
+    def pipeline() -> None:
         @task
-        def plan(params, dag_run) -> int | None:
+        def plan(params: Any = None, dag_run: Any = None) -> int | None:
             return maintenance.plan(table.name, dag_run.triggering_user_name or "schedule", params["dry_run"])
 
         number = plan()
@@ -49,7 +51,8 @@ def maintain(table: Table) -> None:
         def verify(number: int) -> None:
             maintenance.verify(table.name, number)
 
-        verify_task = verify(number)
+        # At run time Airflow passes the number itself.
+        verify_task = verify(cast(int, number))
         number >> in_driver >> [window, verify_task]
         window >> verify_task
 

@@ -33,7 +33,7 @@ def refresh(view: Table) -> None:
         doc_md=dag_presentation.documentation(__doc__, view.name),
         tags=dag_presentation.tags("refresh", view),
     )
-    def pipeline():
+    def pipeline() -> None:
         arguments = ["--table", view.name, "--run", "{{ run_id }}"]
         tasks.job("refresh", "refresh", arguments, f"refresh {view.name}", first=skip_without_source(view.name))
 

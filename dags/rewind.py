@@ -11,6 +11,8 @@ has come. A red `rewind`: its log says why. Cleared, it goes on where it ended; 
 unless nothing was put back yet, when they go on as if nothing had been asked.
 """
 
+from typing import Any
+
 from airflow.sdk import dag, task
 
 from include.orchestration import dag_presentation, rewind, tasks
@@ -29,9 +31,9 @@ EXAMPLE = dag_presentation.example(rewind.TABLES)
     doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
     tags=["rewind", "sluice"],
 )
-def rewinds():
+def rewinds() -> None:
     @task
-    def plan(params, dag_run, ti) -> int:
+    def plan(params: Any = None, dag_run: Any = None, ti: Any = None) -> int:
         number, markdown = rewind.plan(params, dag_run.triggering_user_name)
         ti.xcom_push("said", markdown)
         return number
@@ -39,7 +41,7 @@ def rewinds():
     approve = tasks.approval("{{ params.table }}: back to {{ params.to }}?", "{{ ti.xcom_pull('plan', key='said') }}")
 
     @task
-    def check(ti) -> None:
+    def check(ti: Any = None) -> None:
         rewind.require_approval(ti.xcom_pull("plan"), ti.xcom_pull("approve"))
 
     run = tasks.job("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], "rewind", retries=2)

@@ -27,7 +27,7 @@ from include.orchestration.reconcile import reconcile_all, to_task_arguments
     doc_md=__doc__,
     tags=["supervise", "sluice"],
 )
-def supervise():
+def supervise() -> None:
     @task
     def reconcile() -> list[dict[str, str]]:
         sick_flows = reconcile_all()

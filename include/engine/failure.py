@@ -5,7 +5,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import FlowBroken, FlowFailed, SluiceError
 
@@ -104,9 +104,10 @@ def _causes(throwable: Any) -> Iterator[Any]:
 def _call_if_present(throwable: Any, method: str) -> str | None:
     """Calls a method of SparkThrowable; returns None for other exceptions, which lack it."""
     try:
-        return getattr(throwable, method)()
+        answer: str | None = getattr(throwable, method)()
     except Py4JError:
         return None
+    return answer
 
 
 def _innermost_cause(error: Exception | None) -> str:

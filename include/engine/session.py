@@ -1,7 +1,9 @@
 """Opens the Spark session of every job: with Delta, the tables by name, and settings chosen by benchmarks."""
 
 import os
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
@@ -70,7 +72,7 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     spark = builder.getOrCreate()
     for name, limit in AVRO_LIMITS.items():
         # System properties of this JVM, which Avro reads when it first decodes a record.
-        spark._jvm.java.lang.System.setProperty(name, str(limit))
+        jvm_of(spark).java.lang.System.setProperty(name, str(limit))
     _without_sidecars(spark)
     for table in catalog.tables.values():
         register(spark, table.name)
@@ -78,9 +80,14 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     return spark
 
 
+def jvm_of(owner: SparkSession | type[SparkContext]) -> Any:
+    """Returns the JVM gateway of a session, or of this process. py4j does not type what it reaches."""
+    return owner._jvm
+
+
 def _without_sidecars(spark: SparkSession) -> None:
     """Turns off Hadoop's checksum files, for which it writes a second file next to each and forks `chmod` for both."""
-    jvm = spark._jvm
+    jvm = jvm_of(spark)
     local_filesystem = jvm.org.apache.hadoop.fs.FileSystem.get(
         jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration()
     )

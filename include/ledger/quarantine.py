@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
 from include.errors import FlowBroken
 from include.readers.delta_log import DeltaLog, LiveFile

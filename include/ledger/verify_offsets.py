@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import pyarrow  # type: ignore[import-untyped]
-import pyarrow.compute as compute  # type: ignore[import-untyped]
+import pyarrow
+import pyarrow.compute as compute
 from deltalake import DeltaTable
 
 from include.errors import LedgerMismatch

@@ -1,6 +1,7 @@
 """The timetable whose days `airflow backfill create` makes runs of. It schedules no runs."""
 
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
@@ -36,6 +37,6 @@ class Days(Timetable):
         return DagRunInfo.interval(start, start + DAY)
 
 
-def _midnight(moment: datetime):
-    """The last midnight, UTC, at or before the moment."""
+def _midnight(moment: datetime) -> Any:
+    """The last midnight, UTC, at or before the moment, as the `pendulum.DateTime` that Airflow takes."""
     return timezone.coerce_datetime(datetime.combine(moment.astimezone(UTC).date(), time(), UTC))

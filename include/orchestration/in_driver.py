@@ -133,7 +133,7 @@ class Wait(BaseTrigger):
     """Waits until the requested job has ended, or until nobody has worked on it for `NOBODY_SECONDS`."""
 
     def __init__(self, number: int, kind: str = BACKFILL) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.number = number
         self.kind = kind
 
@@ -152,7 +152,8 @@ class Wait(BaseTrigger):
             idle_seconds = 0 if status.is_in_hand else idle_seconds + LOOK_SECONDS
             if status.is_done or status.failure or idle_seconds >= NOBODY_SECONDS:
                 reason = status.failure or f"nobody has been at it for {idle_seconds} s ({status.said})"
-                yield TriggerEvent({"number": self.number, "is_done": status.is_done, "why": reason})
+                event = {"number": self.number, "is_done": status.is_done, "why": reason}
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
 
     def _look(self) -> RequestStatus:

@@ -1,14 +1,14 @@
 """Tasks that several DAGs have: a bounded Spark job, and an approval."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import Context
+from airflow.sdk import Context, XComArg
 
 from include.orchestration.launchers import launch
 from include.settings import ROOT, settings
@@ -60,7 +60,7 @@ def _has_several_users() -> bool:
 def job(
     task_id: str,
     module: str,
-    arguments: Sequence[str],
+    arguments: list[str] | XComArg,
     name: str,
     retries: int = 0,
     first: Callable[[Context], None] | None = None,
@@ -72,7 +72,8 @@ def job(
         task_id=task_id,
         conn_id=launch.CONNECTION,
         application=str(ROOT / "jobs" / f"{module}.py"),
-        application_args=arguments,
+        # Airflow replaces the result of another task by its value before the job begins.
+        application_args=cast(list[str], arguments),
         name=f"sluice {name}",
         retries=retries,
         retry_delay=timedelta(minutes=1),

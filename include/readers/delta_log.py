@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+import pyarrow.parquet as parquet
 
 from include.errors import FlowBroken, Unreachable
 

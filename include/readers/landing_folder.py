@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyarrow import fs  # type: ignore[import-untyped]
+from pyarrow import fs
 
 from include.errors import FlowBroken, Unreachable
 from include.settings import settings

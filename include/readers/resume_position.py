@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import quote
 
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.compute as pc
 
 from include.errors import FlowBroken
 from include.readers import active_commits, landing_folder, stored_rows, topics

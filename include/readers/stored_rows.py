@@ -3,7 +3,7 @@
 from typing import Any
 
 from deltalake import DeltaTable
-from pyarrow import fs  # type: ignore[import-untyped]
+from pyarrow import fs
 
 from include.settings import settings
 

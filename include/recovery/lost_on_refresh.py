@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import reduce
 from operator import or_
 
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.compute as pc
 
 from include.errors import UsageError
 from include.ledger import verify_offsets

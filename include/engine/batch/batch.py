@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from include.engine import struct_type
 from include.engine.batch import data_skipping, deduplicate, prepare, quality, table_rows, tuning, watermark
 from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
@@ -73,7 +73,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         return
     table, metadata, may_be_replay = context.table, context.stamp(batch), context.may_have_been_tried(batch)
     if not context.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
-        no_rows = rows.sparkSession.createDataFrame([], StructType.fromDDL(table.schema))
+        no_rows = rows.sparkSession.createDataFrame([], struct_type.from_ddl(table.schema))
         commit.commit(no_rows, table, replace(metadata, rows=asdict(RowCounts.of([], table.expect))))
         return
     if table.watermark and context.newest is None:
@@ -117,6 +117,7 @@ def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_
     elif is_raw:
         commit.commit(table_rows.coalesce_small(rows, records), table, metadata)
     else:
+        assert isinstance(table.write, Append), "a view has no flow"
         context.rows_before = _append_checked(rows, context, table.write, metadata, may_be_replay)
 
 

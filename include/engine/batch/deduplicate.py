@@ -5,8 +5,9 @@ from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import TimestampType
 
+from include.engine import struct_type
 from include.engine.batch import data_skipping
 from include.settings import settings
 from include.spec import Append, Table, Watermark
@@ -18,7 +19,7 @@ def time_column(table: Table, write: Append) -> str | None:
     """Returns the timestamp column by which stored rows can be restricted: the watermark's, or one of the identity."""
     if write.watermark:
         return write.watermark.of
-    schema = StructType.fromDDL(table.schema)
+    schema = struct_type.from_ddl(table.schema)
     return next((key for key in write.unique if isinstance(schema[key].dataType, TimestampType)), None)
 
 

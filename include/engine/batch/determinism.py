@@ -7,6 +7,8 @@ from pyspark.sql import DataFrame
 
 # Catalyst classes and their SQL names. Spark calls them deterministic, because they are constant within one query; a
 # replay is another query.
+from include.engine.session import jvm_of
+
 CLOCKS = {
     "CurrentTimestamp": "current_timestamp",
     "CurrentDate": "current_date",
@@ -48,7 +50,7 @@ class AnalysedPlan:
         roots = (plan, *self._subqueries)
         self._nodes = [node for root in roots for node in _tree(root)]
         # Visiting every expression takes most of a check's time, so it happens only if Spark reports such a pattern.
-        patterns = rows.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        patterns = jvm_of(rows.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
         has_some = any(root.containsPattern(patterns.withName(name)) for root in roots for name in PATTERNS)
         expressions = [root for node in self._nodes for root in items(node.expressions())] if has_some else []
         self._calls = {call.nodeName() for root in expressions for call in _tree(root)}

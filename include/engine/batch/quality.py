@@ -88,12 +88,12 @@ def with_violations(
     """
     columns = rows.columns
     references = [rule for rule in rules if isinstance(rule, References)]
-    for number, rule in enumerate(references):
-        rows = _with_reference(rows, rule, f"{HOLDS}{number}")
+    for number, reference in enumerate(references):
+        rows = _with_reference(rows, reference, f"{HOLDS}{number}")
     holds = {rule.name: F.coalesce(F.col(f"{HOLDS}{number}"), F.lit(False)) for number, rule in enumerate(references)}
     conditions = [rule for rule in rules if isinstance(rule, Expect)]
     conf = rows.sparkSession.conf
-    ansi_enabled = conf.get(ANSI)
+    ansi_enabled = str(conf.get(ANSI))
     # A rule must not fail the flow: an ANSI error, such as a division by zero, becomes NULL and breaks the rule. Spark
     # decides this when it analyses the expression, which happens here.
     conf.set(ANSI, "false")

@@ -12,10 +12,11 @@ from pyspark.sql.types import StructType
 from include.catalog import Catalog
 from include.engine.batch import schema_registry
 from include.engine.check.checked_schema import parsed
+from include.engine.session import jvm_of
 from include.errors import Unreachable, UsageError
 from include.readers import landing_folder, starting_version
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Source, Table
+from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
 KAFKA_OPTIONS = {
     "failOnDataLoss": "true",
@@ -36,6 +37,7 @@ def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
         return kafka(spark, table.source)
     if isinstance(table.source, Files):
         return files(spark, table.source)
+    assert isinstance(table.source, Delta), "a flow has one source"
     return delta(spark, table.flow, table.source, is_new)
 
 
@@ -62,7 +64,7 @@ def newest(spark: SparkSession, table: str) -> DataFrame | None:
     return spark.read.format("delta").option("versionAsOf", DeltaTable(str(path)).version()).load(str(path))
 
 
-def columns(spark: SparkSession, source: Source, tables: Catalog, changes: bool = False) -> StructType:
+def columns(spark: SparkSession, source: Kafka | Delta, tables: Catalog, changes: bool = False) -> StructType:
     """Returns the columns of a source: of a table the declared ones, and those that files have added. changes: with the
     columns of its change feed.
     """
@@ -132,5 +134,5 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
 
 def require_connector(spark: SparkSession, folder: str) -> None:
     """Raises UsageError if this driver lacks the S3 connector for the folder."""
-    if folder.startswith("s3a://") and not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(S3A):
+    if folder.startswith("s3a://") and not jvm_of(spark).org.apache.spark.util.Utils.classIsLoadable(S3A):
         raise UsageError(f"{folder} lies on S3, whose connector this driver has not: run `make s3`, and start it again")

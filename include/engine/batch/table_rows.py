@@ -2,8 +2,8 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from include.engine import struct_type
 from include.engine.batch import data_skipping, parse, parse_avro
 from include.engine.batch.transform import apply
 from include.settings import settings
@@ -15,10 +15,13 @@ ROWS_PER_FILE = 100_000
 
 def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
     """Returns source rows as rows of the table, by its `parse` and `transform`, in the columns of its schema."""
-    schema = StructType.fromDDL(table.schema)
+    schema = struct_type.from_ddl(table.schema)
     if table.parse:
-        typed = parse_avro.typed if isinstance(table.parse, Avro) else parse.typed
-        rows = typed(rows, table.parse, schema)
+        rows = (
+            parse_avro.typed(rows, table.parse, schema)
+            if isinstance(table.parse, Avro)
+            else parse.typed(rows, table.parse, schema)
+        )
         rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
         rows = apply(rows, table.transform)

@@ -25,7 +25,8 @@ def newest(spark: SparkSession, table: Table) -> int | None:
     stored = read.newest(spark, table.name)
     assert stored is not None
     row = stored.agg(F.max(F.unix_micros(f"`{watermark.of}`")).alias("newest")).first()
-    return row and row.newest
+    newest_stored: int | None = row.newest if row else None
+    return newest_stored
 
 
 def rule(watermark: Watermark, newest: int | None) -> Expect:

@@ -14,6 +14,7 @@ from include.engine.batch.table_rows import apply_transform
 from include.engine.batch.transform import SOURCE, apply
 from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
+from include.engine.session import jvm_of
 from include.errors import DeclarationError
 from include.spec import Append, Expect, References, Rule, Table
 from include.validation.declaration import declaration_error, suggest
@@ -61,12 +62,12 @@ def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead
 
 def check_properties(spark: SparkSession, table: Table) -> None:
     """Raises DeclarationError for properties that Delta would refuse."""
-    assert spark._jvm
-    delta = spark._jvm.org.apache.spark.sql.delta.DeltaConfigs
+    jvm = jvm_of(spark)
+    delta = jvm.org.apache.spark.sql.delta.DeltaConfigs
     mistakes = []
     for name, value in table.properties.items():
         try:
-            delta.validateConfigurations(spark._jvm.PythonUtils.toScalaMap({name: value}))
+            delta.validateConfigurations(jvm.PythonUtils.toScalaMap({name: value}))
         except PySparkException as error:
             is_unknown = error.getCondition() == "DELTA_UNKNOWN_CONFIGURATION"
             reason = (

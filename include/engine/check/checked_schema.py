@@ -7,7 +7,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from include.engine import struct_type
 from include.engine.check.analysis_errors import sentence
+from include.engine.session import jvm_of
 from include.spec import Table
 from include.validation.declaration import declaration_error
 from include.validation.schemas import INVALID_NAME_CHARACTERS
@@ -36,7 +38,7 @@ def schema_of(table: Table) -> T.StructType:
 @cache
 def parsed(ddl: str) -> T.StructType:
     """Parses DDL. Cached, because a table, its readers and its rules all need it, and each call goes to the JVM."""
-    return T.StructType.fromDDL(ddl)
+    return struct_type.from_ddl(ddl)
 
 
 def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
@@ -45,7 +47,7 @@ def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
     """
     session = spark._jsparkSession
     return DataFrame(
-        session.createDataFrame(spark._jvm.java.util.ArrayList(), session.parseDataType(schema.json())), spark
+        session.createDataFrame(jvm_of(spark).java.util.ArrayList(), session.parseDataType(schema.json())), spark
     )
 
 

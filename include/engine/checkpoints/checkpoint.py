@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
 from include.engine.checkpoints import definition, generation, sibling_flows
+from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.readers import checkpoint, offset_log, topics
@@ -98,7 +99,7 @@ def _lock(spark: SparkSession, path: Path, flow: str) -> None:
     """Takes a file lock that the JVM holds, because the JVM commits."""
     if path in _locked:
         return
-    channel = spark._jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+    channel = jvm_of(spark).java.io.RandomAccessFile(str(path), "rw").getChannel()
     if channel.tryLock() is None:
         raise LeaseHeld(f"the checkpoint of {flow} is locked by another process: find it (lsof {path}) and end it")
     _locked[path] = channel

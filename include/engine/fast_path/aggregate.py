@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import chain
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
@@ -193,10 +193,14 @@ class Aggregator:
             zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
         ):
             least, greatest = (None if bound is None else bound[index] for bound in bounds)
-            is_unknown = least is None or greatest is None
             holds_null = None in starts and (nulls is None or nulls[index] != 0)
             # The maximum may be truncated to milliseconds.
-            if is_unknown or holds_null or any(begin <= greatest + 1_000 and least < end for begin, end in spans):
+            is_near = (
+                least is None
+                or greatest is None
+                or any(begin <= greatest + 1_000 and least < end for begin, end in spans)
+            )
+            if holds_null or is_near:
                 files.append((path, size))
         return _require_small(files)
 

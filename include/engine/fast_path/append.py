@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from include.engine.batch import deduplicate, quality, watermark
@@ -127,10 +127,11 @@ class Appender:
         keys_of_batch: set[tuple[Any, ...]] = set()
         is_new = []
         for key, time in zip(keys, times, strict=True):
-            has_identity = None not in key and time is not None
-            is_new.append(not has_identity or (key not in keys_of_batch and not self._known_keys.repeats(key, time)))
-            if has_identity:
-                keys_of_batch.add(key)
+            if time is None or None in key:
+                is_new.append(True)
+                continue
+            is_new.append(key not in keys_of_batch and not self._known_keys.repeats(key, time))
+            keys_of_batch.add(key)
         return rows.filter(pa.array(is_new, pa.bool_()))
 
     def _sort_order(self) -> list[tuple[str, str, str]]:

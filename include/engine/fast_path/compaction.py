@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
@@ -20,6 +20,7 @@ from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
+from include.engine.session import jvm_of
 from include.maintenance import plan as planning
 
 BATCH_ROWS = 64 * 1024
@@ -49,7 +50,7 @@ def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, targe
         raise error if isinstance(error, NotSupported) else NotSupported(f"{type(error).__name__}: {error}") from error
     if removed:
         # Delta reads `userMetadata` from the thread's active session.
-        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        jvm_of(spark).SparkSession.setActiveSession(spark._jsparkSession)
         metrics = {
             "numRemovedFiles": len(removed),
             "numRemovedBytes": sum(sizes[path] for path in removed),

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include.engine.session import jvm_of
+
 DELTA = "org.apache.spark.sql.delta"
 SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
 # For each class its methods and constructors (`new`) with the classes of their parameters.
@@ -58,7 +60,7 @@ class Internals:
 
 def unexpected(spark: SparkSession) -> str | None:
     """Returns a sentence about what differs in the internals; None if nothing does."""
-    jvm = spark._jvm
+    jvm = jvm_of(spark)
     for name, methods in EXPECTED.items():
         if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
             return f"the class {name} is missing"
@@ -70,8 +72,10 @@ def unexpected(spark: SparkSession) -> str | None:
 
 
 def _has(spark: SparkSession, java_class: Any, method: str, parameters: tuple[str, ...]) -> bool:
-    jvm = spark._jvm
-    parameter_classes = spark.sparkContext._gateway.new_array(jvm.java.lang.Class, len(parameters))
+    jvm = jvm_of(spark)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    parameter_classes = gateway.new_array(jvm.java.lang.Class, len(parameters))
     for index, name in enumerate(parameters):
         parameter_classes[index] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from include.engine.batch import data_skipping

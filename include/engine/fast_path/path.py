@@ -8,7 +8,7 @@ of it is written.
 import sys
 from dataclasses import dataclass, replace
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +80,7 @@ class FastPath:
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._topics = TopicReader(settings().kafka) if takes_records else None
-        is_local = spark.sparkContext.master.startswith("local")
+        is_local = str(spark.sparkContext.master).startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
     def write(

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from include.engine.fast_path.features import Layout
 
@@ -141,7 +141,7 @@ def _day_bounds(least: int, greatest: int) -> tuple[str, str] | None:
     """Returns the bounds of dates in days since 1970."""
     if not FIRST_DAY <= least <= greatest <= LAST_DAY:
         return None
-    return tuple(date.fromordinal(day + DAY_OF_1970).isoformat() for day in (least, greatest))  # type: ignore[return-value]
+    return date.fromordinal(least + DAY_OF_1970).isoformat(), date.fromordinal(greatest + DAY_OF_1970).isoformat()
 
 
 def shortened_up(text: str) -> str:

@@ -6,8 +6,8 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from include.readers import stored_rows

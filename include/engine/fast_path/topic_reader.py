@@ -7,7 +7,7 @@ offsets come from the stream's checkpoint, and nothing is committed to Kafka.
 import time
 from collections.abc import Iterable, Iterator
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.engine.fast_path.features import NotSupported

@@ -41,7 +41,8 @@ def unrelated(headers: Sequence[Collection[str]], columns: Collection[str]) -> l
     related_names = {column.lower() for column in columns}
     if not related_names and names:
         frequencies = Counter(names)
-        related_names = set(max(frequencies, key=lambda header: (frequencies[header], len(header))))
+        most_frequent = max(frequencies, key=lambda header: (frequencies[header], len(header)))
+        related_names = set(most_frequent)
     remaining = list(range(len(names)))
     while accepted := [index for index in remaining if names[index] & related_names]:
         related_names = related_names.union(*(names[index] for index in accepted))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from include.engine import struct_type
 from include.engine.files.csv_header import is_readable
 from include.errors import FlowBroken
 from include.settings import settings
@@ -72,7 +73,7 @@ def plan_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileC
 def schema_of(spark: SparkSession, table: Table) -> T.StructType:
     """Returns the stored schema, or the declared one if the table is not stored."""
     if not settings().is_stored(table.name):
-        return T.StructType.fromDDL(table.schema)
+        return struct_type.from_ddl(table.schema)
     return spark.read.format("delta").load(str(settings().table_path(table.name))).schema
 
 

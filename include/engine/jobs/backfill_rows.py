@@ -11,9 +11,9 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from include.control.jobs.backfills import Backfill
+from include.engine import struct_type
 from include.engine.batch import deduplicate, quality, read, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.jobs import replay
@@ -123,7 +123,7 @@ def replace_aggregate(
 
 
 def _columns(table: Table) -> list[str]:
-    return [f"`{name}`" for name in StructType.fromDDL(table.schema).fieldNames()]
+    return [f"`{name}`" for name in struct_type.from_ddl(table.schema).fieldNames()]
 
 
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:

@@ -23,6 +23,7 @@ from include.engine import failure
 from include.engine.jobs import requested_jobs
 from include.engine.jobs.requested_jobs import RequestedJob
 from include.engine.jobs.window import Worker
+from include.engine.session import jvm_of
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, Unreachable
@@ -101,7 +102,7 @@ class JobRunner:
         """Yields a worker with its own session and leases. On exit it can no longer write."""
         spark = self._spark.newSession()
         # Parts of Delta use the active session of the thread.
-        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        jvm_of(spark).SparkSession.setActiveSession(spark._jsparkSession)
         # Locks tell holders apart by name, so this one differs from the holder of the driver's flows.
         holder = Holder.here(f"{self._name}, {name}", self._jvm)
         renewer = LeaseRenewer(self._engine, holder, settings().lease_seconds, partial(driver.halt, self._jvm))

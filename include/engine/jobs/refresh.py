@@ -11,11 +11,11 @@ from functools import partial
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from include.catalog import Catalog
 from include.control.jobs import stale_tables, windows
 from include.control.store import database
+from include.engine import struct_type
 from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
@@ -138,10 +138,10 @@ def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
     """Returns the view's rows, in the columns of its schema. frames: the rows of its sources, by name."""
     if isinstance(view.source, Mapping):
         assert view.transform, "the catalog has checked it"
-        rows = apply_join(frames, view.transform)
+        rows: DataFrame = apply_join(frames, view.transform)
     else:
         rows = apply(frames[SOURCE], view.transform) if view.transform else frames[SOURCE]
-    return rows.select(*[F.col(f"`{name}`") for name in StructType.fromDDL(view.schema).fieldNames()])
+    return rows.select(*[F.col(f"`{name}`") for name in struct_type.from_ddl(view.schema).fieldNames()])
 
 
 def _sources(view: Table) -> dict[str, str]:

@@ -174,9 +174,10 @@ def is_committed(table: Table) -> Column:
 
 def _is_up_to(metadata: dict[str, Any]) -> Column:
     """Whether the row comes from this commit of its flow or an earlier one."""
+    flow: str = metadata["flow"]
     generation, batch = F.lit(metadata["generation"]), F.lit(metadata["batch"])
     row_generation, row_batch = F.col("_generation"), F.col("_batch")
-    return (F.col("_flow") == metadata["flow"]) & (
+    return (F.col("_flow") == flow) & (
         (row_generation < generation) | ((row_generation == generation) & (row_batch <= batch))
     )
 

@@ -63,7 +63,7 @@ class RequestedBackfill:
 
     def begin(self) -> str | None:
         self._begun = backfill_queue.claim(self._engine, self._root)
-        return self._begun and self._begun.table
+        return self._begun.table if self._begun else None
 
     def work(self, worker: Worker) -> None:
         assert self._begun

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
+from include.engine import struct_type
 from include.engine.checkpoints import definition
 from include.engine.jobs.window import Worker
+from include.engine.session import jvm_of
 from include.engine.tables import create_table
 from include.errors import FlowBroken, UsageError
 from include.readers import checkpoint, offset_log, position, resume_position
@@ -60,7 +61,7 @@ def can_go_on(spark: SparkSession, flow: Table) -> bool:
 def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
     """Whether `create_table.create` cannot bring the stored columns and partitions to the declaration."""
     stored = spark.read.format("delta").load(str(settings().table_path(table.name))).schema
-    declared_types = {field.name: field.dataType for field in StructType.fromDDL(table.schema)}
+    declared_types = {field.name: field.dataType for field in struct_type.from_ddl(table.schema)}
     partition_columns = DeltaTable(str(settings().table_path(table.name))).metadata().partition_columns
     return partition_columns != list(table.partition_by) or any(
         declared_types.get(field.name) != field.dataType for field in stored
@@ -132,4 +133,4 @@ def drop(spark: SparkSession, table: Table) -> None:
     for path in places(table):
         shutil.rmtree(path, ignore_errors=True)
     # DeltaLog caches tables by path.
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    jvm_of(spark).org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -3,7 +3,7 @@
 It writes nothing, so it takes no lease, and flows and the control database do not notice it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from include.errors import UsageError
 from include.readers.landing_folder import FolderFile
 from include.rules import Unique
 from include.settings import settings
-from include.spec import Append, Delta, Files, Table, Upsert
+from include.spec import Append, Delta, Files, Kafka, Table, Upsert
 from include.validation.declaration import suggest
 
 
@@ -164,7 +164,7 @@ def _sample(request: PreviewRequest, reader: Table) -> Sample:
     if not request.file:
         return sample.newest(request.spark, reader, request.rows)
     source = reader.source
-    assert not isinstance(source, Mapping), "a reader has one source"
+    assert isinstance(source, (Kafka, Delta)), "a reader has one source, and files have a preview of their own"
     # A recomputed table reads rows, not changes.
     is_feed = isinstance(source, Delta) and source.changes and isinstance(reader.write, Append)
     schema = read.columns(request.spark, source, request.tables, is_feed)
@@ -206,7 +206,7 @@ def _read_files(
 
 @contextmanager
 def _with_settings(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    previous = {key: spark.conf.get(key) for key in conf}
+    previous = {key: str(spark.conf.get(key)) for key in conf}
     try:
         for key, value in conf.items():
             spark.conf.set(key, value)

@@ -132,7 +132,8 @@ def _cast_columns(rows: DataFrame, file: Path, schema: T.StructType) -> DataFram
     for name in (name for name in rows.columns if name in schema.fieldNames()):
         raw, type_ = F.col(f"`{name}`"), schema[name].dataType
         if isinstance(type_, NESTED):
-            columns[name] = F.from_json(raw, type_)
+            # As JSON, because PySpark declares `from_json` without MapType.
+            columns[name] = F.from_json(raw, type_.json())
         elif isinstance(type_, T.BinaryType):
             columns[name] = raw.cast("binary")
         else:

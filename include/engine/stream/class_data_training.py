@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog import Catalog
-from include.engine.session import open_session
+from include.engine.session import jvm_of, open_session
 from include.engine.stream import driver
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
@@ -65,7 +65,7 @@ def main() -> None:
     spark = open_session("class data", Catalog({}))
     raw = str(settings().table_path("bronze.raw"))
     for name in KAFKA:
-        spark._jvm.org.apache.spark.util.Utils.classForName(name, True, False)
+        jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, False)
     for number in range(2):
         rows = spark.createDataFrame([(JSON, number), ("{}", number)], "text STRING, place BIGINT")
         rows.coalesce(1).write.format("delta").mode("append").save(raw)

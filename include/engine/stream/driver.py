@@ -17,7 +17,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder, Process
 from include.control.store import database
 from include.engine.batch import tuning
-from include.engine.session import open_session
+from include.engine.session import jvm_of, open_session
 from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs
 from include.errors import LeaseLost
@@ -77,7 +77,7 @@ def stop(end: Callable[[], None], jvm: int) -> None:
 def jvm_pid() -> int:
     """Returns the process id of the JVM that this Python drives: spark-submit's own, or one that is started here."""
     SparkContext._ensure_initialized()
-    return int(SparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    return int(jvm_of(SparkContext).java.lang.ProcessHandle.current().pid())
 
 
 def halt(jvm: int, reason: str) -> Never:
@@ -85,7 +85,7 @@ def halt(jvm: int, reason: str) -> Never:
     print(f"sluice: this driver ends at once, because it may no longer write: {reason}", file=sys.stderr, flush=True)
     # `Runtime.halt` gives spark-submit the exit code. If the JVM does not respond, SIGKILL ends it.
     halt_thread = threading.Thread(
-        target=lambda: SparkContext._jvm.java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True
+        target=lambda: jvm_of(SparkContext).java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True
     )
     halt_thread.start()
     halt_thread.join(HALT_SECONDS)

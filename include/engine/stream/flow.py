@@ -10,7 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include import catalog
 from include.control.lease_renewer import LeaseRenewer
@@ -131,7 +131,7 @@ class Flow:
         """Returns the number of completed tasks in each stage of its newest jobs."""
         tracker = self.spark.sparkContext.statusTracker()
         jobs = sorted(tracker.getJobIdsForGroup(str(self.query.runId)))[-NEWEST_JOBS:]
-        stages = [stage for job in jobs if (info := tracker.getJobInfo(job)) for stage in info.stageIds]
+        stages = [stage for job in jobs if (job_info := tracker.getJobInfo(job)) for stage in job_info.stageIds]
         return tuple((stage, info.numCompletedTasks) for stage in stages if (info := tracker.getStageInfo(stage)))
 
 

@@ -10,7 +10,8 @@ import threading
 import time
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include.engine.stream import pace, trigger_clock
 from include.engine.stream.trigger_times import FlowTrigger

@@ -7,7 +7,9 @@ it when the next trigger is due. No other module uses these internals of Spark.
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.engine.session import jvm_of
 
 EXECUTOR = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 FIELD, CLOCK = "clock", "org.apache.spark.util.Clock"
@@ -30,7 +32,7 @@ class TriggerClock:
 
 def unexpected(spark: SparkSession) -> str | None:
     """Returns a sentence about what differs in Spark's internals; None if nothing does."""
-    if not spark._jvm.org.apache.spark.util.Utils.classIsLoadable(MANUAL_CLOCK):
+    if not jvm_of(spark).org.apache.spark.util.Utils.classIsLoadable(MANUAL_CLOCK):
         return f"this Spark has no {MANUAL_CLOCK}"
     try:
         clock_class = _class(spark, EXECUTOR).getDeclaredField(FIELD).getType().getName()
@@ -51,10 +53,10 @@ def take(spark: SparkSession, query: StreamingQuery, interval_seconds: float) ->
     field = _class(spark, EXECUTOR).getDeclaredField(FIELD)
     field.setAccessible(True)
     # The new clock shows the present, so every later wait ends within one interval of it.
-    clock = spark._jvm.org.apache.spark.util.ManualClock(spark._jvm.java.lang.System.currentTimeMillis())
+    clock = jvm_of(spark).org.apache.spark.util.ManualClock(jvm_of(spark).java.lang.System.currentTimeMillis())
     field.set(executor, clock)
     return TriggerClock(clock, interval_seconds)
 
 
 def _class(spark: SparkSession, name: str) -> JavaObject:
-    return spark._jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+    return jvm_of(spark).org.apache.spark.util.Utils.classForName(name, False, False)

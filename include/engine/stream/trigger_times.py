@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.engine.stream import pace
 from include.engine.stream.trigger_clock import TriggerClock

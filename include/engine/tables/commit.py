@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.settings import settings
-from include.spec import Append, Delta, Table
+from include.spec import Append, Delta, Table, Upsert
 
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -78,6 +78,7 @@ def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str
                 if isinstance(table.write, Append):
                     append(rows, table)
                 else:
+                    assert isinstance(table.write, Upsert), "a view is replaced as a whole"
                     _merge(spark, rows, table, table.write.keys, pruning)
                 return
             except CONFLICTS as conflict:
@@ -105,8 +106,8 @@ def user_metadata(spark: SparkSession, metadata: dict[str, Any], conf: Mapping[s
     try:
         yield
     finally:
-        for key, value in previous.items():
-            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+        for key, previous_value in previous.items():
+            spark.conf.unset(key) if previous_value is None else spark.conf.set(key, previous_value)
 
 
 def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, ...], pruning: str) -> None:

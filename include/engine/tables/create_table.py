@@ -7,6 +7,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from include.engine import struct_type
 from include.engine.fast_path import path
 from include.engine.session import register
 from include.engine.tables import table_properties
@@ -80,7 +81,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     if isinstance(table.write, Append):
         # Rows of bronze never change; backfills replace rows of other tables.
         properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
-    schema = StructType.fromDDL(table.schema)
+    schema = struct_type.from_ddl(table.schema)
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # Keeps statistics of the payload, which are useless, from being computed.
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
@@ -100,8 +101,8 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     """Creates the quarantine alone, or adds missing columns to it."""
     is_of_files = isinstance(table.source, Files)
-    table_columns = StructType.fromDDL(FILE_SCHEMA if is_of_files else table.schema)
-    schema = StructType(table_columns.fields + StructType.fromDDL(QUARANTINE_SCHEMA).fields)
+    table_columns = struct_type.from_ddl(FILE_SCHEMA if is_of_files else table.schema)
+    schema = StructType(table_columns.fields + struct_type.from_ddl(QUARANTINE_SCHEMA).fields)
     if settings().is_stored(table.quarantine):
         if not table_properties.has_columns(settings().table_path(table.quarantine), schema):
             _evolve(spark, table.quarantine, schema, alter)
@@ -115,7 +116,7 @@ def replace(rows: DataFrame, table: Table) -> None:
 
     Between `create` and an overwrite, a reader would see an empty table.
     """
-    schema = StructType.fromDDL(table.schema)
+    schema = struct_type.from_ddl(table.schema)
     properties = _properties(table) | table_properties.properties(table)
     pairs = ", ".join(
         f"{table_properties.literal(key)} = {table_properties.literal(value)}" for key, value in properties.items()

@@ -56,8 +56,9 @@ def vacuum(spark: SparkSession, name: str, retention_seconds: float, metadata: d
     """Deletes the files that no version of the last `retention_seconds` needs."""
     path, properties = settings().table_path(name), create_table.retention(retention_seconds)
     with commit.user_metadata(spark, metadata, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
-        stored = DeltaTable.forPath(spark, str(path)).detail().first()["properties"]
-        if any(stored.get(key) != value for key, value in properties.items()):
+        detail = DeltaTable.forPath(spark, str(path)).detail().first()
+        assert detail
+        if any(detail["properties"].get(key) != value for key, value in properties.items()):
             pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
             spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
         spark.sql(f"VACUUM delta.`{path}`")

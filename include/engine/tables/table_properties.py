@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from include.engine import struct_type
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Table
@@ -76,6 +77,7 @@ def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: C
     """
     stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
     detail = stored.detail().first()
+    assert detail
     _check_partitioning(table, detail["partitionColumns"])
     _set_properties(table, defaults, detail["properties"], detail["description"] or "", alter)
     _comment_columns(table, stored.toDF().schema, alter)
@@ -134,7 +136,7 @@ def _set_properties(
 
 def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], object]) -> None:
     stored_comments = {field.name: field.metadata.get("comment", "") for field in stored}
-    for field in StructType.fromDDL(table.schema):
+    for field in struct_type.from_ddl(table.schema):
         comment = field.metadata.get("comment", "")
         if stored_comments.get(field.name, "") != comment:
             alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {literal(comment)}")
