@@ -6,8 +6,8 @@ SLUICE_VENV ?= $(SLUICE_HOME)/venv
 export SLUICE_HOME SLUICE_VENV
 
 IN_VENV := $(SLUICE_VENV)/bin/python
-PLATFORMS := $(wildcard tests/airflow tests/docs tests/streaming/test_end_to_end.py $(patsubst %,tests/faults/test_%.py, \
-	airflow control_database killed_replay standalone broker kills lease_loss takeover wrong_files))
+PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py $(patsubst %, \
+	tests/faults/test_%.py,airflow control_database killed_replay standalone broker kills lease_loss rewinds takeover wrong_files))
 
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
@@ -43,10 +43,10 @@ test: setup s3 class-data ## the tests, in two processes side by side
 	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
-test-platforms: setup s3 ## of these, those that start platforms and drivers of their own, and mostly wait for them
+test-platforms: setup s3 ## of these, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest $(PLATFORMS)
 
-test-tables: setup s3 ## of these, all others: most share one Spark session
+test-tables: setup s3 ## of these, all others, most of which share one Spark session
 	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types
