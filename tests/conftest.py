@@ -1,5 +1,6 @@
 """The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
 
+import atexit
 import importlib.util
 import json
 import logging
@@ -26,6 +27,25 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
 
+
+_exit_status: int | None = None
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    global _exit_status
+    _exit_status = int(exitstatus)
+
+
+def _exit_without_finalization() -> None:
+    if _exit_status is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_status)
+
+
+# Now and then a native library aborts the process while Python finalizes, although all tests have passed. Handlers run
+# in reverse order, so this one runs last, and finalization is left out.
+atexit.register(_exit_without_finalization)
 
 S3_PORT = free_port()
 # Before anything reads the settings.
