@@ -46,6 +46,8 @@ CONF = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # A merge reads a fixed version of its source, so computing its rows twice gives the same rows.
     "spark.databricks.delta.merge.materializeSource": "none",
+    # Cached rows are read at most three times, so compression costs more than it saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),
 }
 

@@ -165,19 +165,19 @@ def _count_rows(
     and their greatest watermark time (microseconds since 1970).
     """
     time_column = deduplicate.time_column(table, write)
-    starts = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
+    start = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{time_column}`") if write.watermark else F.lit(None).cast("bigint")
-    # Most rows break no rule and form one group.
+    broken_rules = F.col(quality.RULES) if rules else F.array().cast("array<string>")
     groups = (
-        checked_rows.groupBy(*([quality.RULES] if rules else []))
-        .agg(F.count("*").alias("rows"), F.collect_set(starts).alias("starts"), F.max(newest).alias("newest"))
-        .select(F.col(quality.RULES) if rules else F.array().alias(quality.RULES), "rows", "starts", "newest")
+        checked_rows.groupBy(broken_rules.alias(quality.RULES), start.alias("start"))
+        .agg(F.count("*").alias("rows"), F.max(newest).alias("newest"))
         .collect()
     )
     counts = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
     kept_groups = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
     times = [group["newest"] for group in kept_groups if group["newest"] is not None]
-    return counts, {start for group in kept_groups for start in group["starts"]}, max(times, default=None)
+    starts = {group["start"] for group in kept_groups if group["start"] is not None}
+    return counts, starts, max(times, default=None)
 
 
 def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:

@@ -1,5 +1,8 @@
 """Parses JSON or text into typed columns, without losing a row."""
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -53,12 +56,12 @@ def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
             schema_registry.payload(payload)
         )
     payload = payload.cast("string")
-    # Spark replaces invalid UTF-8, which could make two identities equal.
-    readable = F.when(F.is_valid_utf8(payload), payload)
     # Wrapped in an array, because Spark stops after one document and ignores what follows.
     documents = F.from_json(
-        F.concat(F.lit("["), readable, F.lit("]")), f"ARRAY<STRUCT<{text_schema}>>", {"allowSingleQuotes": "false"}
+        F.concat(F.lit("["), payload, F.lit("]")), f"ARRAY<STRUCT<{text_schema}>>", {"allowSingleQuotes": "false"}
     )
+    # Spark replaces invalid UTF-8, which could make two identities equal.
+    documents = F.when(F.is_valid_utf8(payload), documents)
     rows = rows.withColumn("_json", documents).withColumn("_json", F.when(F.size("_json") == 1, F.col("_json")[0]))
     errors = [_payload_error(payload, parse.column)]
     for name, type_name in types.items():
@@ -74,7 +77,10 @@ def cast_error(name: str, raw: Column, value: Column, type_name: str) -> Column:
 
 
 def error_list(errors: list[Column]) -> Column:
-    return F.filter(F.array(*errors), lambda item: item.isNotNull()).cast(ERROR_TYPE)
+    none = F.array().cast(ERROR_TYPE)
+    # Spark generates no code for `filter` and what it contains. Most rows have no error and need none of it.
+    has_error = reduce(or_, [error.isNotNull() for error in errors])
+    return F.when(has_error, F.filter(F.array(*errors), lambda item: item.isNotNull()).cast(ERROR_TYPE)).otherwise(none)
 
 
 def _payload_error(payload: Column, column: str) -> Column:

@@ -56,8 +56,6 @@ def _resume_at(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
 
 def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
     """Computes the rows of the range. This is the costly part, done while the streams go on."""
-    # The rows are read at most twice, so compression costs more than it saves. The session belongs to this job alone.
-    spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     commits = last_commits(table)
     flows = [flow for flow in table.flows if flow.flow in commits]
     parts = [_transformed(_rows_read(spark, flow, commits[flow.flow]), flow, job) for flow in flows]
