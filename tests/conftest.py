@@ -1,4 +1,4 @@
-"""The real parts every test shares: one home, one broker, one Spark session, one Airflow database."""
+"""The resources that all tests share: a home directory, a Kafka broker and a Spark session."""
 
 import atexit
 import importlib.util
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def free_port() -> int:
-    """Of those that no outgoing connection gets: one could take it before the test does."""
+    """A free port outside the range of outgoing connections, which could take the port before the test does."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
@@ -48,11 +48,11 @@ def _exit_without_finalization() -> None:
 atexit.register(_exit_without_finalization)
 
 S3_PORT = free_port()
-# Before anything reads the settings.
-_temporary = tempfile.TemporaryDirectory(prefix="sluice-tests-")
+# The project reads its settings on import.
+_home = tempfile.TemporaryDirectory(prefix="sluice-tests-")
 os.environ.update(
     {
-        "SLUICE_HOME": _temporary.name,
+        "SLUICE_HOME": _home.name,
         "SLUICE_JARS": os.environ.get("SLUICE_JARS", str(ROOT / "var" / "jars")),
         "SLUICE_VENV": sys.prefix,
         "SLUICE_KAFKA": f"127.0.0.1:{free_port()}",
@@ -63,7 +63,7 @@ os.environ.update(
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "of no value",
         "TZ": "UTC",
-        # Of the shared session. In the gigabyte of a driver, the remains of hundreds of queries make it ever slower.
+        # The shared session runs hundreds of queries. With the default of 1 GB, it gets slower with each query.
         "PYSPARK_SUBMIT_ARGS": "--driver-memory 4g pyspark-shell",
     }
 )
@@ -75,25 +75,25 @@ from include.settings import settings  # noqa: E402
 
 os.environ.update(environment.write(settings(), java.home()))
 
-# `make remove-examples` takes them out.
+# `make remove-examples` deletes these plugins.
 pytest_plugins = [name for name in ("tests.support.pipeline",) if importlib.util.find_spec(name)]
 
 
 @pytest.fixture(scope="session")
 def start_broker() -> Iterator[Callable[[Path, int], str]]:
-    """Starts a broker of its own: `start_broker(directory, port)` gives its address. All end with the tests."""
-    running = []
+    """`start_broker(directory, port)` starts a new broker and returns its address. The broker ends with the tests."""
+    processes = []
 
     def start(directory: Path, port: int) -> str:
         broker = Broker(directory, settings().jars, java.home(), port, free_port())
         broker.prepare()
         with (directory / "broker.log").open("ab") as log:
-            running.append(subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT))
+            processes.append(subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT))
         broker.wait(timeout_seconds=60)
         return broker.address
 
     yield start
-    for process in running:
+    for process in processes:
         process.kill()
         process.wait()
 
@@ -110,7 +110,7 @@ def spark():
     from include import catalog
     from include.engine.session import open_session
 
-    # It says good-bye when the interpreter ends, to streams pytest has closed by then.
+    # py4j logs at the exit of the interpreter, when pytest has already closed the log streams.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     session = open_session("sluice tests", catalog.load())
     yield session
@@ -119,10 +119,10 @@ def spark():
 
 @pytest.fixture
 def preview_rows(spark, tmp_path: Path) -> Callable[..., list]:
-    """What a table file makes of sample rows of its source, the worst first: `preview_rows("silver.orders", {...})`.
+    """`preview_rows("silver.orders", {...})` returns the output rows of a table for sample rows, worst first.
 
-    A sample row is a dict of the source's columns, or the text of a message. Each row that is made has `row` (its
-    columns), `breaks` (the rules it breaks) and `becomes` (kept, repeated, drop, quarantine or fail).
+    A sample row is a dict of the source's columns, or the text of a message. An output row has `row` (its columns),
+    `breaks` (the rules that it breaks) and `becomes` (kept, repeated, drop, quarantine or fail).
     """
     from include import catalog
     from include.engine.preview.preview import PreviewRequest, previews
@@ -131,7 +131,7 @@ def preview_rows(spark, tmp_path: Path) -> Callable[..., list]:
         lines = [sample if isinstance(sample, str) else json.dumps(sample) for sample in samples]
         file = tmp_path / "sample.json"
         file.write_text("\n".join(lines))
-        [found] = previews(PreviewRequest(spark, catalog.load(), len(lines), file), table)
-        return found.outcome.rows
+        [table_preview] = previews(PreviewRequest(spark, catalog.load(), len(lines), file), table)
+        return table_preview.outcome.rows
 
     return preview

@@ -18,10 +18,12 @@ from tests.support.receiver import Receiver
 
 @pytest.fixture(scope="session")
 def airflow_database() -> Path:
-    """It knows every DAG. Returns a copy of it, from before the first run of any."""
+    """An Airflow database with all DAGs. Returns a copy from before the first run."""
     for command in (("db", "migrate"), ("dags", "reserialize")):
-        done = subprocess.run([str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        result = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
     home = settings().home / "airflow"
     return copy_database(home / "airflow.db", home / "airflow-before-any-run.db")
 
@@ -38,11 +40,11 @@ def dags(airflow_database):
 
 @pytest.fixture
 def at_home(monkeypatch) -> Iterator[Callable[[Settings], None]]:
-    """`at_home(where)`: from now on DAGs that run in this process, and the jobs that they submit, work there."""
+    """`at_home(config)`: DAGs in this process, and the jobs that they submit, use that home directory."""
 
-    def move(where: Settings) -> None:
+    def use_settings(config: Settings) -> None:
         java_home = java.home()
-        variables = environment.process_environment(environment.write_spark(where, java_home), java_home)
+        variables = environment.process_environment(environment.write_spark(config, java_home), java_home)
         for name, value in {**variables, **SHORT_LIVED}.items():
             monkeypatch.setenv(name, value)
         settings.cache_clear()
@@ -52,32 +54,32 @@ def at_home(monkeypatch) -> Iterator[Callable[[Settings], None]]:
     submit = SparkSubmitHook.submit
 
     def submit_and_close(hook: SparkSubmitHook, *arguments: str) -> None:
-        """It leaves the pipe open from which it reads, and elsewhere its process ends then."""
+        """The hook leaves its output pipe open. Outside of tests, the end of the process closes the pipe."""
         try:
             submit(hook, *arguments)
         finally:
             hook._submit_sp.stdout.close()
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit_and_close)
-    yield move
+    yield use_settings
     monkeypatch.undo()
     settings.cache_clear()
 
 
 @pytest.fixture
 def receiver(monkeypatch) -> Iterator[Receiver]:
-    """Where the Airflow connection `sluice_alerts` leads."""
-    made = Receiver()
-    connection = {"conn_type": "http", "host": made.url, "password": "hush", "extra": {"X-Team": "streams"}}
+    """The HTTP receiver of the Airflow connection `sluice_alerts`."""
+    server = Receiver()
+    connection = {"conn_type": "http", "host": server.url, "password": "hush", "extra": {"X-Team": "streams"}}
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps(connection))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield made
-    made.stop()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
 def person(pipeline, airflow_database: Path) -> Iterator[OnCall]:
-    """At an Airflow of the pipeline's own."""
-    where = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
-    with on_call(where, airflow_database) as found:
-        yield found
+    """The on-call engineer, with an Airflow in the pipeline's home directory."""
+    config = from_environment({**pipeline.environment, "SLUICE_AIRFLOW_PORT": str(free_port())})
+    with on_call(config, airflow_database) as engineer:
+        yield engineer

@@ -1,4 +1,4 @@
-"""Who may approve: a person, and where Airflow has several users another one than who asked."""
+"""A person approves. With several Airflow users, the approver is not the requester."""
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -23,33 +23,33 @@ def answer(name: str, option: str = tasks.APPROVE) -> dict:
 
 @pytest.fixture
 def users(monkeypatch, tmp_path):
-    """`users("ada:admin,grace:admin")` are those that Airflow has; a home of the test's own."""
+    """`users("ada:admin,grace:admin")` sets the users of Airflow. The test has its own home directory."""
 
-    def have(named: str, **variables: str) -> None:
-        monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", named)
+    def set_users(user_list: str, **variables: str) -> None:
+        monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", user_list)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         settings.cache_clear()
 
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    have("admin:admin")
-    yield have
+    set_users("admin:admin")
+    yield set_users
     monkeypatch.undo()
     settings.cache_clear()
 
 
-ONE, TWO = "ada:admin", "ada:admin,grace:op"
+ONE_USER, TWO_USERS = "ada:admin", "ada:admin,grace:op"
 
 
 @pytest.mark.parametrize(
     ("named", "variables", "may"),
     [
-        (ONE, {}, True),
-        (TWO, {}, False),
-        (TWO, {"SLUICE_FOUR_EYES": "off"}, True),
-        (ONE, {"SLUICE_FOUR_EYES": "on"}, False),
-        (TWO, {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True"}, True),
-        (ONE, {"AIRFLOW__CORE__AUTH_MANAGER": "a.manager.of.AnotherKind"}, False),
+        (ONE_USER, {}, True),
+        (TWO_USERS, {}, False),
+        (TWO_USERS, {"SLUICE_FOUR_EYES": "off"}, True),
+        (ONE_USER, {"SLUICE_FOUR_EYES": "on"}, False),
+        (TWO_USERS, {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True"}, True),
+        (ONE_USER, {"AIRFLOW__CORE__AUTH_MANAGER": "a.manager.of.AnotherKind"}, False),
     ],
 )
 def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, may):
@@ -61,57 +61,65 @@ def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, 
 
 
 def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
-    users(TWO)
+    users(TWO_USERS)
     engine = database.connect(settings().control_url)
     with pytest.raises(AirflowSkipException, match="ada asked for it, so that another user has to approve it"):
         full_refresh.arguments(SILVER, {"reason": "a", "alone": False}, "ada", answer("ada"), "run 1", engine)
-    cut = {SILVER: RestorePoint(1, None, {}, 1.0)}
-    asked = rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "ada", "a bug")
+    restore_points = {SILVER: RestorePoint(1, None, {}, 1.0)}
+    job = rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match="another user has to approve it"):
-        rewind.require_approval(asked.number, answer("ada"))
-    assert rewinds.get(engine, asked.number).phase == rewinds.GIVEN_UP
+        rewind.require_approval(job.number, answer("ada"))
+    assert rewinds.get(engine, job.number).phase == rewinds.GIVEN_UP
 
 
 def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
     engine = database.connect(settings().control_url)
-    cut = {SILVER: RestorePoint(1, None, {}, 1.0)}
-    one, other = (rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "ada", "a bug") for _ in range(2))
-    rewind.require_approval(one.number, answer("grace"))
-    approvals.require(engine, one)
-    # Somebody has marked both tasks of the other as a success.
+    restore_points = {SILVER: RestorePoint(1, None, {}, 1.0)}
+    approved_job, other_job = (
+        rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug") for _ in range(2)
+    )
+    rewind.require_approval(approved_job.number, answer("grace"))
+    approvals.require(engine, approved_job)
+    # A user marked both tasks of the other job as successful.
     with pytest.raises(UsageError, match="nobody has approved it"):
-        approvals.require(engine, other)
+        approvals.require(engine, other_job)
 
 
-def died(engine) -> str:
-    cut = {SILVER: RestorePoint(1, None, {SILVER: 1}, 1.0)}
-    one = rewinds.plan(engine, SILVER, "2026-03-01", cut, [], "bob", "a bug")
-    rewinds.stop(engine, one)
-    return f"rewind {one.number}"
+def dead_job(engine) -> str:
+    restore_points = {SILVER: RestorePoint(1, None, {SILVER: 1}, 1.0)}
+    job = rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "bob", "a bug")
+    rewinds.stop(engine, job)
+    return f"rewind {job.number}"
 
 
 def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_approved_it(users):
-    users(TWO)
+    users(TWO_USERS)
     engine = database.connect(settings().control_url)
-    job = died(engine)
-    asked = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
-    said = oncall.describe_effect(asked)
-    assert f"**{job}** is given up" in said and "- nothing was put back" in said and "Asked for by ada: a test" in said
-    state = oncall.approved_state(asked)
-    for refused in (None, answer("ada"), answer("grace", tasks.REJECT)):
+    job = dead_job(engine)
+    command = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
+    description = oncall.describe_effect(command)
+    assert (
+        f"**{job}** is given up" in description
+        and "- nothing was put back" in description
+        and "Asked for by ada: a test" in description
+    )
+    state = oncall.approved_state(command)
+    for invalid_answer in (None, answer("ada"), answer("grace", tasks.REJECT)):
         with pytest.raises(AirflowSkipException, match=f"{job}: nothing done"):
-            oncall.run_command(engine, asked, state, refused)
+            oncall.run_command(engine, command, state, invalid_answer)
     with pytest.raises(AirflowSkipException, match="has come further"):
-        oncall.run_command(engine, asked, ["another thing"], answer("grace"))
+        oncall.run_command(engine, command, ["another thing"], answer("grace"))
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "stopped"
-    assert oncall.run_command(engine, asked, state, answer("grace")) == [
+    assert oncall.run_command(engine, command, state, answer("grace")) == [
         f"{job}: nothing was put back; {SILVER} is running again"
     ]
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "running"
     with database.transaction(engine) as connection:
-        lines = connection.execute(select(audits).where(audits.c.action == "give up").order_by(audits.c.number)).all()
-    assert [line.who for line in lines] == ["ada"] * 4 + ["ada, approved by grace"]
-    assert {line.target for line in lines} == {job}
+        audit_rows = connection.execute(
+            select(audits).where(audits.c.action == "give up").order_by(audits.c.number)
+        ).all()
+    assert [row.who for row in audit_rows] == ["ada"] * 4 + ["ada, approved by grace"]
+    assert {row.target for row in audit_rows} == {job}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +137,6 @@ def test_a_job_is_named_to_give_it_up_and_for_nothing_else(users, form):
 
 @pytest.mark.parametrize("job", ["rewind 7", "backfill 7", "my job"])
 def test_a_job_that_there_is_not_is_refused_before_anybody_is_asked(users, job):
-    asked = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
+    command = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
     with pytest.raises(AirflowFailException):
-        oncall.describe_effect(asked)
+        oncall.describe_effect(command)

@@ -1,4 +1,4 @@
-"""`backfill.<table>` as Airflow runs it: by hand, and by `airflow backfill create` over days."""
+"""`backfill.<table>` as Airflow runs it: by hand, and by `airflow backfill create` for several days."""
 
 import subprocess
 import sys
@@ -13,28 +13,28 @@ from include.control.jobs import backfills
 from include.orchestration import backfill
 from include.settings import from_environment
 from include.validation import slices
-from tests.support.pipeline import part
+from tests.support.pipeline import random_events
 
-SILVER, BRONZE, WHOLE = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
+SILVER, BRONZE, WITHOUT_RANGES = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
 FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}
 
 
 def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    possible = {f"backfill.{one.name}" for one in tables if slices.refusal(one) is None}
-    assert {name for name in dags if name.startswith("backfill.")} == possible
-    assert f"backfill.{BRONZE}" not in possible
+    dag_ids = {f"backfill.{table.name}" for table in tables if slices.refusal(table) is None}
+    assert {name for name in dags if name.startswith("backfill.")} == dag_ids
+    assert f"backfill.{BRONZE}" not in dag_ids
     dag = dags[f"backfill.{SILVER}"]
     assert [task.task_id for task in dag.topological_sort()] == ["plan", "in_driver", "backfill"]
     assert (dag.max_active_runs, dag.catchup, dag.get_task("backfill").durable) == (1, False, False)
-    assert dags[f"backfill.{WHOLE}"].timetable.can_be_scheduled is False
+    assert dags[f"backfill.{WITHOUT_RANGES}"].timetable.can_be_scheduled is False
 
 
-def airflow(*words: str) -> str:
-    command = [str(Path(sys.executable).parent / "airflow"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+def airflow(*arguments: str) -> str:
+    command = [str(Path(sys.executable).parent / "airflow"), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
 
 
 def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
@@ -45,42 +45,45 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
 
     name = f"backfill.{SILVER}"
     with create_session() as session:
-        known = session.scalar(select(DagModel).where(DagModel.dag_id == name))
-        assert known.next_dagrun is None, "the scheduler would start it"
+        dag_model = session.scalar(select(DagModel).where(DagModel.dag_id == name))
+        assert dag_model.next_dagrun is None, "the scheduler would start it"
         # Without a summary, the UI shows no backfills.
-        assert known.timetable_summary == "by hand"
+        assert dag_model.timetable_summary == "by hand"
     days = ("--from-date", "2026-03-01", "--to-date", "2026-03-03", "--max-active-runs", "2")
     airflow("backfill", "create", "--dag-id", name, *days)
     with create_session() as session:
         runs = session.scalars(select(DagRun).where(DagRun.dag_id == name)).all()
-        found = sorted((run.run_type, run.data_interval_start, run.data_interval_end) for run in runs)
-    assert found == [
+        runs_by_start = sorted((run.run_type, run.data_interval_start, run.data_interval_end) for run in runs)
+    assert runs_by_start == [
         ("backfill", datetime(2026, 3, day, tzinfo=UTC), datetime(2026, 3, day + 1, tzinfo=UTC)) for day in (1, 2, 3)
     ]
 
 
 def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_job(pipeline, dags, at_home, capfd):
     pipeline.submit()
-    pipeline.produce(part(1, count=500))
+    pipeline.produce(random_events(1, count=500))
     pipeline.wait_until_gold_is_right()
     at_home(from_environment(pipeline.environment))
 
     def backfill_by_airflow() -> str:
         capfd.readouterr()
         run = dags[f"backfill.{SILVER}"].test(run_conf={"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
-        said = "".join(capfd.readouterr())
-        assert run.state == "success", said[-5000:]
-        newest = backfills.newest(pipeline.control, limit=2)
-        assert [(one.table, one.phase) for one in newest] == [("gold.heart_rate_by_model", "done"), (SILVER, "done")]
-        assert newest[1].rows_before == newest[1].rows_after > 0
-        return said
+        output = "".join(capfd.readouterr())
+        assert run.state == "success", output[-5000:]
+        newest_jobs = backfills.newest(pipeline.control, limit=2)
+        assert [(job.table, job.phase) for job in newest_jobs] == [
+            ("gold.heart_rate_by_model", "done"),
+            (SILVER, "done"),
+        ]
+        assert newest_jobs[1].rows_before == newest_jobs[1].rows_after > 0
+        return output
 
     assert "was done by the driver" in backfill_by_airflow()
     assert "begins backfill 1 of" in pipeline.log.read_text()
     pipeline.kill(pipeline.submitted[-1], "both")
     assert "is left to the task 'backfill': driver 'main' does not run" in backfill_by_airflow()
     pipeline.submit()
-    pipeline.produce(part(2, count=500))
+    pipeline.produce(random_events(2, count=500))
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()
 

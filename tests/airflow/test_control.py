@@ -1,4 +1,4 @@
-"""What the on-call engineer asks for is done once, and what cannot be undone only after somebody approved it."""
+"""A request of the on-call engineer runs once. A request that cannot be undone needs an approval."""
 
 import getpass
 from collections.abc import Iterator
@@ -26,41 +26,41 @@ def form(**values) -> dict:
     return {"flow": None, "driver": None, "reason": "a test", "hours": 24, **values}
 
 
-def lines_of(engine: Engine, table) -> list:
+def rows_of(engine: Engine, table) -> list:
     with database.transaction(engine) as connection:
         return list(connection.execute(select(table)).all())
 
 
 @pytest.fixture
 def control(dags):
-    """Asks as the form does, and returns the run with what it said."""
+    """Trigger `control.stream` as the form does. Returns the run and its messages."""
 
-    def ask(**values):
+    def trigger(**values):
         run = dags["control.stream"].test(run_conf={"reason": "a test", **values})
         return run, run.get_task_instance("obey").xcom_pull(task_ids="obey")
 
-    return ask
+    return trigger
 
 
 def test_a_restart_is_obeyed_at_once_and_pasted_again_does_no_harm(control):
     engine = database.connect(settings().control_url)
-    run, said = control(flow=FLOW, action="restart")
+    run, messages = control(flow=FLOW, action="restart")
     assert run.state == "success"
-    assert said == [f"{FLOW}: restarts after the batch in hand"]
+    assert messages == [f"{FLOW}: restarts after the batch in hand"]
     assert run.get_task_instance("approve").state == "skipped"
     assert run.get_task_instance("now").state == "success", "the supervisor is not asked to look at once"
-    _, again = control(flow=FLOW, action="restart")
-    assert again[0].startswith(f"{FLOW}: nothing done, that was asked for ")
+    _, repeated_messages = control(flow=FLOW, action="restart")
+    assert repeated_messages[0].startswith(f"{FLOW}: nothing done, that was asked for ")
     with database.transaction(engine) as connection:
         assert orders.order(connection, FLOW).turn == 1
-    audit = [(line.action, line.target, line.reason) for line in lines_of(engine, audits)]
+    audit = [(row.action, row.target, row.reason) for row in rows_of(engine, audits)]
     assert audit[-2:] == [("restart", FLOW, "a test")] * 2
 
 
 def test_a_driver_stands_for_all_its_flows():
-    asked = oncall.command(form(driver="main", action="stop"), "ada")
-    assert asked.who == "ada"
-    assert {FLOW, BRONZE, "gold.heart_rate_by_model"} <= set(asked.flows)
+    command = oncall.command(form(driver="main", action="stop"), "ada")
+    assert command.who == "ada"
+    assert {FLOW, BRONZE, "gold.heart_rate_by_model"} <= set(command.flows)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
     (settings().checkpoints(BRONZE) / "3").mkdir(parents=True)
-    emptied = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
+    reset_of_empty_table = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
     (settings().checkpoints(BRONZE) / "3").rmdir()
-    assert "generation 4 begins with all that its source still holds: no batch is in the table" in emptied
+    assert "generation 4 begins with all that its source still holds: no batch is in the table" in reset_of_empty_table
     loss = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss
@@ -112,83 +112,83 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
 )
 def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(answer, approved, sentence, tmp_path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    asked = oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada")
+    command = oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada")
     with pytest.raises(AirflowSkipException, match=sentence):
-        oncall.run_command(engine, asked, approved, answer)
-    assert lines_of(engine, resets) == []
-    assert sentence in lines_of(engine, audits)[-1].result
+        oncall.run_command(engine, command, approved, answer)
+    assert rows_of(engine, resets) == []
+    assert sentence in rows_of(engine, audits)[-1].result
 
 
 def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_path: Path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    asked = oncall.command(form(flow=FLOW, action="release"), "ada")
+    command = oncall.command(form(flow=FLOW, action="release"), "ada")
     with pytest.raises(AirflowSkipException, match="nobody approved it"):
-        oncall.run_command(engine, asked, oncall.generation(FLOW), None)
-    assert lines_of(engine, releases) == []
+        oncall.run_command(engine, command, oncall.generation(FLOW), None)
+    assert rows_of(engine, releases) == []
     approval = {"chosen_options": [tasks.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
     oncall.run_command(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
-    assert oncall.run_command(engine, asked, oncall.generation(FLOW), approval) == [
+    assert oncall.run_command(engine, command, oncall.generation(FLOW), approval) == [
         f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"
     ]
-    (released,) = lines_of(engine, releases)
-    assert (released.flow, released.who, released.reason) == (FLOW, "ada, approved by grace", "a test")
+    (release,) = rows_of(engine, releases)
+    assert (release.flow, release.who, release.reason) == (FLOW, "ada, approved by grace", "a test")
 
 
 @dataclass(frozen=True)
-class Running(OnCall):
-    """With a control database and DAGs of its own."""
+class RunningAirflow(OnCall):
+    """The on-call engineer of an Airflow with its own control database and DAGs."""
 
     @property
     def engine(self) -> Engine:
-        return database.connect(self.kit.where.control_url)
+        return database.connect(self.airflow.where.control_url)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory, airflow_database: Path) -> Iterator[Running]:
+def running(tmp_path_factory, airflow_database: Path) -> Iterator[RunningAirflow]:
     home = tmp_path_factory.mktemp("airflow")
-    where = from_environment({"SLUICE_HOME": str(home), "SLUICE_AIRFLOW_PORT": str(free_port())})
-    with on_call(where, airflow_database) as person:
-        yield Running(person.kit)
+    config = from_environment({"SLUICE_HOME": str(home), "SLUICE_AIRFLOW_PORT": str(free_port())})
+    with on_call(config, airflow_database) as engineer:
+        yield RunningAirflow(engineer.airflow)
 
 
-def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pasted(running: Running):
+def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pasted(running: RunningAirflow):
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda run: running.ask(run, "reset checkpoint", flow=FLOW), ["first", "second"]))
+        list(pool.map(lambda run: running.trigger_control(run, "reset checkpoint", flow=FLOW), ["first", "second"]))
     for run in ("first", "second"):
         running.wait_for_question(run)
-    assert lines_of(running.engine, resets) == [], "it did not wait for the approval"
+    assert rows_of(running.engine, resets) == [], "it did not wait for the approval"
     assert running.question("first")["subject"] == f"{FLOW}: reset checkpoint?"
     running.answer("first", "Approve")
     running.wait("first", "obey", "success")
     running.answer("second", "Approve")
     running.wait("second", "obey", "success")
-    (reset,) = lines_of(running.engine, resets)
+    (reset,) = rows_of(running.engine, resets)
     who = f"{getpass.getuser()}, approved by {environment.USER}"
     assert (reset.flow, reset.accepts_loss, reset.who, reset.reason) == (FLOW, False, who, "a test")
-    told = [(line.target, line.who) for line in lines_of(running.engine, audits) if line.action == "reset checkpoint"]
-    assert told == [(FLOW, who)] * 2
-    # The command was noted, but nobody will start the stream.
+    audit = [(row.target, row.who) for row in rows_of(running.engine, audits) if row.action == "reset checkpoint"]
+    assert audit == [(FLOW, who)] * 2
+    # The command is stored, but `supervise` is paused, so the task fails.
     running.wait("first", "now", "failed")
 
 
 @pytest.mark.parametrize(("action", "flow"), [("accept data loss", BRONZE), ("release", FLOW)])
-def test_what_is_rejected_does_nothing_and_stands_in_the_audit(running: Running, action: str, flow: str):
-    before = [lines_of(running.engine, table) for table in (resets, releases)]
+def test_what_is_rejected_does_nothing_and_stands_in_the_audit(running: RunningAirflow, action: str, flow: str):
+    rows_before = [rows_of(running.engine, table) for table in (resets, releases)]
     run = f"rejected-{action.split()[0]}"
-    running.ask(run, action, flow=flow)
+    running.trigger_control(run, action, flow=flow)
     running.wait_for_question(run)
     assert running.question(run)["subject"] == f"{flow}: {action}?"
     running.answer(run, "Reject")
     running.wait(run, "obey", "skipped")
-    assert [lines_of(running.engine, table) for table in (resets, releases)] == before
-    line = lines_of(running.engine, audits)[-1]
-    assert (line.target, line.action, line.who) == (flow, action, getpass.getuser())
-    assert line.result == f"nothing done, rejected by {environment.USER}"
+    assert [rows_of(running.engine, table) for table in (resets, releases)] == rows_before
+    row = rows_of(running.engine, audits)[-1]
+    assert (row.target, row.action, row.who) == (flow, action, getpass.getuser())
+    assert row.result == f"nothing done, rejected by {environment.USER}"
     running.wait(run, "now", "skipped")
 
 
-def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: Running, monkeypatch):
-    for name, value in running.kit.variables.items():
+def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: RunningAirflow, monkeypatch):
+    for name, value in running.airflow.variables.items():
         if name.startswith("AIRFLOW"):
             monkeypatch.setenv(name, value)
     assert diagnose.supervisor() == ("PAUSED", "the DAG 'supervise' is paused")
@@ -198,13 +198,13 @@ def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     engine = database.connect(settings().control_url)
     with database.transaction(engine) as connection:
         incidents.begin(connection, BRONZE, "STUCK", "why")
-    asked = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
-    [said] = oncall.run_command(engine, asked, None, None)
+    command = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
+    [message] = oncall.run_command(engine, command, None, None)
     with database.transaction(engine) as connection:
         ends_at = acknowledgements.valid(connection)[BRONZE].ends_at
         assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600
         incidents.end(connection, BRONZE)
-    assert said.startswith(f"{BRONZE}: its alarm STUCK is acknowledged by ada until ")
+    assert message.startswith(f"{BRONZE}: its alarm STUCK is acknowledged by ada until ")
 
 
 def test_a_view_has_an_alarm_and_no_stream():

@@ -1,4 +1,4 @@
-"""`full_refresh.<table>` as Airflow runs it: nothing happens before somebody has read what will, and approved it."""
+"""`full_refresh.<table>` as Airflow runs it: a person reads the effect and approves it before the refresh."""
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -11,7 +11,7 @@ from include.control.store.schema import audits
 from include.orchestration import full_refresh, tasks
 from include.validation import slices
 from tests.support.flows import only_in_full_runs
-from tests.support.pipeline import part
+from tests.support.pipeline import random_events
 
 GOLD = "gold.heart_rate_by_model"
 SILVER, BRONZE, FILES = "silver.tracker_readings", "bronze.tracker_events", "bronze.bank_transactions"
@@ -21,10 +21,10 @@ GRACE = {"id": "1", "name": "grace"}
 
 def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    possible = {f"full_refresh.{one.name}" for one in tables if slices.refusal(one, as_a_whole=True) is None}
-    assert {name for name in dags if name.startswith("full_refresh.")} == possible
-    assert {f"full_refresh.{SILVER}", f"full_refresh.{FILES}"} <= possible
-    assert f"full_refresh.{BRONZE}" not in possible
+    dag_ids = {f"full_refresh.{table.name}" for table in tables if slices.refusal(table, as_a_whole=True) is None}
+    assert {name for name in dags if name.startswith("full_refresh.")} == dag_ids
+    assert {f"full_refresh.{SILVER}", f"full_refresh.{FILES}"} <= dag_ids
+    assert f"full_refresh.{BRONZE}" not in dag_ids
     dag = dags[f"full_refresh.{SILVER}"]
     assert [task.task_id for task in dag.topological_sort()] == ["plan", "approve", "check", "refresh"]
     assert (dag.max_active_runs, dag.timetable.can_be_scheduled, dag.get_task("refresh").durable) == (1, False, False)
@@ -42,18 +42,20 @@ def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
 def test_it_begins_only_once_a_person_approved_it_and_the_audit_says_who(tmp_path, answer, result):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
 
-    def ask(**form) -> list[str]:
+    def arguments(**form) -> list[str]:
         return full_refresh.arguments(SILVER, FORM | form, "ada", answer, "run 1", engine)
 
     if result.startswith("is begun"):
-        assert ask() == ["--table", SILVER, "--full", "--run", "run 1"]
-        assert ask(alone=True) == ["--table", SILVER, "--full", "--alone", "--run", "run 1"]
+        assert arguments() == ["--table", SILVER, "--full", "--run", "run 1"]
+        assert arguments(alone=True) == ["--table", SILVER, "--full", "--alone", "--run", "run 1"]
     else:
         with pytest.raises(AirflowSkipException, match=result):
-            ask()
+            arguments()
     with database.transaction(engine) as connection:
-        said = {(one.who, one.action, one.target, one.reason, one.result) for one in connection.execute(select(audits))}
-    assert said == {("ada", "full refresh", SILVER, "names were wrong", result)}
+        audit = {
+            (row.who, row.action, row.target, row.reason, row.result) for row in connection.execute(select(audits))
+        }
+    assert audit == {("ada", "full refresh", SILVER, "names were wrong", result)}
 
 
 @pytest.mark.parametrize(
@@ -78,20 +80,20 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp
 
 @only_in_full_runs
 def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follow(pipeline, person):
-    pipeline.produce(part(1, count=500))
+    pipeline.produce(random_events(1, count=500))
     assert pipeline.run("--once").returncode == 0
-    before, dag = pipeline.count(SILVER), f"full_refresh.{SILVER}"
+    rows_before, dag = pipeline.count(SILVER), f"full_refresh.{SILVER}"
     run = person.trigger(dag, FORM)
     person.wait_for_question(run, dag)
-    assert f"{SILVER} as a whole: {before:,} rows are made again" in person.question(run, dag)["body"]
+    assert f"{SILVER} as a whole: {rows_before:,} rows are made again" in person.question(run, dag)["body"]
     assert backfills.newest(pipeline.control) == []
     person.answer(run, tasks.APPROVE, dag)
     person.wait(run, "refresh", "success", "failed", timeout_seconds=300, dag=dag)
     assert person.tasks(run, dag)["refresh"] == "success"
-    done = backfills.newest(pipeline.control)
-    assert [(one.table, one.phase) for one in done] == [(GOLD, "done"), (SILVER, "done")]
-    assert pipeline.count(SILVER) == before
-    pipeline.produce(part(2, count=500))
+    jobs = backfills.newest(pipeline.control)
+    assert [(job.table, job.phase) for job in jobs] == [(GOLD, "done"), (SILVER, "done")]
+    assert pipeline.count(SILVER) == rows_before
+    pipeline.produce(random_events(2, count=500))
     assert pipeline.run("--once").returncode == 0
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

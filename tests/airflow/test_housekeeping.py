@@ -1,4 +1,4 @@
-"""Airflow's metadata is cleaned up by Airflow's own command, and the supervisor works on behind it."""
+"""Airflow's own command cleans up its metadata, and the supervisor works afterwards."""
 
 import subprocess
 import sys
@@ -24,14 +24,14 @@ RUNS = 40
 
 
 def airflow(*arguments: str) -> str:
-    done = subprocess.run([CLI, *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    result = subprocess.run([CLI, *arguments], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
 
 
 @pytest.fixture
 def supervise(dags):
-    """The DAG, with nothing to start."""
+    """The DAG, without a flow to start."""
     engine, flows = database.connect(settings().control_url), tuple(catalog.load().flows)
     commands.execute(engine, Command(Action.STOP, flows, "a test", "only the supervisor is at work"))
     yield dags["supervise"]
@@ -43,14 +43,14 @@ def session(dags):
     from airflow import settings as airflow_settings
 
     airflow("dags", "reserialize")
-    made = airflow_settings.Session()
-    yield made
-    made.rollback()
-    made.close()
+    airflow_session = airflow_settings.Session()
+    yield airflow_session
+    airflow_session.rollback()
+    airflow_session.close()
 
 
-def run_each_day(session, dag_id: str) -> None:
-    """A run for each of the last `RUNS` days, the newest today, with a task and what that said."""
+def store_daily_runs(session, dag_id: str) -> None:
+    """Store a run for each of the last `RUNS` days, each with a task, an XCom and a log entry."""
     from airflow.models import DagRun, Log, TaskInstance
     from airflow.models.dag_version import DagVersion
     from airflow.models.serialized_dag import SerializedDagModel
@@ -63,13 +63,13 @@ def run_each_day(session, dag_id: str) -> None:
         DagVersion.get_latest_version(dag_id, session=session),
     )
     for age_days in range(RUNS):
-        at = datetime.now(UTC) - timedelta(days=age_days, minutes=1)
+        started_at = datetime.now(UTC) - timedelta(days=age_days, minutes=1)
         run = DagRun(
             dag_id=dag_id,
             run_id=f"{dag_id}_{age_days}",
-            logical_date=at,
-            run_after=at,
-            start_date=at,
+            logical_date=started_at,
+            run_after=started_at,
+            start_date=started_at,
             run_type=DagRunType.SCHEDULED,
             state=DagRunState.SUCCESS,
             triggered_by=DagRunTriggeredByType.TIMETABLE,
@@ -78,13 +78,13 @@ def run_each_day(session, dag_id: str) -> None:
         session.add(run)
         session.flush()
         task = TaskInstance(dag.get_task("reconcile"), run_id=run.run_id, dag_version_id=version.id)
-        task.start_date, task.state = at, TaskInstanceState.SUCCESS
+        task.start_date, task.state = started_at, TaskInstanceState.SUCCESS
         session.add(task)
         session.flush()
         XComModel.set("return_value", [], dag_id=dag_id, task_id="reconcile", run_id=run.run_id, session=session)
-        said = Log("success", task_instance=task)
-        said.dttm = at
-        session.add(said)
+        log_entry = Log("success", task_instance=task)
+        log_entry.dttm = started_at
+        session.add(log_entry)
     session.execute(text("UPDATE xcom SET timestamp = (SELECT start_date FROM dag_run WHERE id = dag_run_id)"))
     session.commit()
 
@@ -97,32 +97,32 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
 
     def count(model) -> int:
         session.rollback()
-        mine = model.dag_id == "supervise"
-        return session.execute(select(func.count()).select_from(model).where(mine)).scalar_one()
+        is_supervise = model.dag_id == "supervise"
+        return session.execute(select(func.count()).select_from(model).where(is_supervise)).scalar_one()
 
-    run_each_day(session, "supervise")
-    before = {model: count(model) for model in (DagRun, TaskInstance, XComModel, Log)}
+    store_daily_runs(session, "supervise")
+    rows_before = {model: count(model) for model in (DagRun, TaskInstance, XComModel, Log)}
     versions = count(DagVersion)
-    said = housekeeping.clean_airflow()
-    assert said.endswith("deleted")
-    kept = {model: count(model) for model in before}
-    # Other tests leave young ones.
-    assert {before[model] - kept[model] for model in before} == {RUNS - retention.AIRFLOW_DAYS}
+    message = housekeeping.clean_airflow()
+    assert message.endswith("deleted")
+    rows_after = {model: count(model) for model in rows_before}
+    # Other tests leave recent runs.
+    assert {rows_before[model] - rows_after[model] for model in rows_before} == {RUNS - retention.AIRFLOW_DAYS}
     assert count(DagVersion) == versions
     assert SerializedDagModel.get_dag("supervise", session=session) is not None
     run = supervise.test()
     assert run.get_task_instance("reconcile").state == "success"
-    assert count(DagRun) == kept[DagRun] + 1
+    assert count(DagRun) == rows_after[DagRun] + 1
 
 
 def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(monkeypatch, capsys):
     monkeypatch.setattr(housekeeping, "AIRFLOW", "/nowhere/airflow")
     assert housekeeping.main() == 1
-    said = capsys.readouterr().out
-    assert "Airflow's metadata: not cleaned up, next time: " in said
-    assert "rows of the control database: {" in said
+    output = capsys.readouterr().out
+    assert "Airflow's metadata: not cleaned up, next time: " in output
+    assert "rows of the control database: {" in output
     engine = database.connect(settings().control_url)
-    [alarm] = [one for one in incidents.untold(engine) if one.target == housekeeping.NAME]
+    [alarm] = [incident for incident in incidents.untold(engine) if incident.target == housekeeping.NAME]
     assert alarm.state == "NOT CLEANED UP"
     assert alarm.reason.startswith("Airflow's metadata: ")
     assert notify.command(alarm) == "python -m include.orchestration.housekeeping"
@@ -138,10 +138,10 @@ def test_the_watchdog_has_it_done_once_in_an_hour_and_never_waits(monkeypatch, t
     housekeeper = Housekeeper(next_at=time.monotonic())
     housekeeper.look()
     wait_until(lambda: mark.exists() and mark.read_text() == "x", 30)
-    first = housekeeper.child
+    first_child = housekeeper.child
     housekeeper.look()
-    assert housekeeper.child is first
+    assert housekeeper.child is first_child
     housekeeper.next_at = time.monotonic()
-    wait_until(lambda: first.poll() is not None, 30)
+    wait_until(lambda: first_child.poll() is not None, 30)
     housekeeper.look()
     wait_until(lambda: mark.read_text() == "xx", 30)

@@ -1,4 +1,4 @@
-"""Which launcher an Airflow connection asks for."""
+"""The Airflow connection selects the launcher."""
 
 import json
 from typing import Any
@@ -16,12 +16,12 @@ CLUSTER = {"deploy-mode": "cluster"}
 
 @pytest.fixture
 def connect(monkeypatch):
-    """Stores the Airflow connection `spark_default`."""
+    """Store the Airflow connection `spark_default`."""
 
-    def store(**fields: Any) -> None:
+    def store_connection(**fields: Any) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **fields}))
 
-    return store
+    return store_connection
 
 
 @pytest.mark.parametrize(

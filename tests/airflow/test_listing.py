@@ -1,4 +1,4 @@
-"""What Airflow's list of DAGs, and the page of each, say of it."""
+"""The description, owner, tags and documentation of each DAG."""
 
 from airflow.dag_processing.dagbag import DagBag
 
@@ -11,18 +11,18 @@ VERBS = {"backfill", "full_refresh", "maintain", "refresh"}
 
 def test_each_dag_says_what_it_does_to_which_table_and_who_answers_for_it(dags):
     tables = catalog.load().tables
-    for name, dag in dags.items():
-        verb, _, of = name.partition(".")
-        assert dag.description.endswith(".") and "\n" not in dag.description and "$" not in dag.doc_md, name
+    for dag_id, dag in dags.items():
+        verb, _, table_name = dag_id.partition(".")
+        assert dag.description.endswith(".") and "\n" not in dag.description and "$" not in dag.doc_md, dag_id
         if verb not in VERBS:
-            assert (dag.owner, dag.tags) == ("sluice", {verb, "sluice"}), name
+            assert (dag.owner, dag.tags) == ("sluice", {verb, "sluice"}), dag_id
             continue
-        table = tables[of]
-        assert of in dag.description
+        table = tables[table_name]
+        assert table_name in dag.description
         assert dag.owner == (table.owner or "sluice")
-        assert dag.tags == {verb.replace("_", " "), table.layer, of, "sluice"}
-        assert f"airflow dags trigger {name}\n" in dag.doc_md or f"airflow dags trigger {name} -c" in dag.doc_md
-        assert [other for other in tables if other in dag.doc_md.replace(of, "")] == []
+        assert dag.tags == {verb.replace("_", " "), table.layer, table_name, "sluice"}
+        assert f"airflow dags trigger {dag_id}\n" in dag.doc_md or f"airflow dags trigger {dag_id} -c" in dag.doc_md
+        assert [other_name for other_name in tables if other_name in dag.doc_md.replace(table_name, "")] == []
 
 
 def test_a_table_with_an_owner_and_a_name_longer_than_a_tag_may_be_has_its_dags(monkeypatch, airflow_database):

@@ -29,7 +29,7 @@ from include.spec import Maintenance
 from tests.support.waiting import wait_until
 
 BRONZE = "bronze.tracker_events"
-MANY = 110
+FILE_COUNT = 110
 
 
 def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
@@ -42,59 +42,59 @@ def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
 
 def test_tables_are_looked_at_once_an_hour_spread_over_it_unless_they_say_when():
     table = catalog.load().table(BRONZE)
-    others = [replace(table, name=f"bronze.t{number}") for number in range(20)]
-    minutes = {cron.of_windows(other).removesuffix(" * * * *") for other in others}
+    other_tables = [replace(table, name=f"bronze.t{number}") for number in range(20)]
+    minutes = {cron.of_windows(other_table).removesuffix(" * * * *") for other_table in other_tables}
     assert len(minutes) > 10
     assert all(0 <= int(minute) < 60 for minute in minutes)
     assert cron.of_windows(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
     assert cron.of_windows(replace(table, maintain=Maintenance(schedule=None))) is None
 
 
-def scatter(path: Path) -> None:
-    """A table of many small files, each of another size."""
-    for number in range(MANY):
+def write_small_files(path: Path) -> None:
+    """Write a table of many small files of different sizes."""
+    for number in range(FILE_COUNT):
         offsets = pa.array(range(number + 1), pa.int64())
         write_deltalake(str(path), pa.table({"offset": offsets}), mode="append")
 
 
 def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_path, dags, at_home):
-    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
-    path = where.table_path(BRONZE)
-    scatter(path)
-    at_home(where)
+    config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
+    path = config.table_path(BRONZE)
+    write_small_files(path)
+    at_home(config)
     assert dags[f"maintain.{BRONZE}"].test().state == "success"
-    [window] = windows.calendar(database.connect(where.control_url))
-    assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
+    [window] = windows.calendar(database.connect(config.control_url))
+    assert (window.state, window.before.files, window.after.files) == ("done", FILE_COUNT, 1)
     assert len(DeltaLog(path).state.live) == 1
-    assert DeltaTable(str(path)).count() == sum(range(MANY + 1))
+    assert DeltaTable(str(path)).count() == sum(range(FILE_COUNT + 1))
 
 
 def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it_does_it(tmp_path, dags, at_home):
-    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
-    path = where.table_path(BRONZE)
-    scatter(path)
-    at_home(where)
-    engine = database.connect(where.control_url)
-    keeper = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
+    config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
+    path = config.table_path(BRONZE)
+    write_small_files(path)
+    at_home(config)
+    engine = database.connect(config.control_url)
+    renewer = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
 
-    def do_it() -> None:
+    def run_window() -> None:
         wait_until(lambda: window_queue.claim(engine, 1), 120)
-        keeper.take([lease.window_lease(BRONZE)])
-        windows.request(engine, 1, BRONZE, keeper.epoch(lease.window_lease(BRONZE)))
+        renewer.take([lease.window_lease(BRONZE)])
+        windows.request(engine, 1, BRONZE, renewer.epoch(lease.window_lease(BRONZE)))
         windows.open_(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         DeltaTable(str(path)).optimize.compact(commit_properties=CommitProperties({"userMetadata": '{"window": 1}'}))
         windows.close(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
-        keeper.give_back([lease.window_lease(BRONZE)])
+        renewer.give_back([lease.window_lease(BRONZE)])
 
-    keeper.take([lease.driver_lease("main")])
-    keeper.start()
+    renewer.take([lease.driver_lease("main")])
+    renewer.start()
     try:
-        driver = threading.Thread(target=do_it)
+        driver = threading.Thread(target=run_window)
         driver.start()
         run = dags[f"maintain.{BRONZE}"].test()
         driver.join()
     finally:
-        keeper.stop()
+        renewer.stop()
     assert run.state == "success"
     states = {task.task_id: task.state for task in run.get_task_instances()}
     assert states == {"plan": "success", "in_driver": "success", "window": "skipped", "verify": "success"}
@@ -103,7 +103,7 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch) -> Iterator[Engine]:
-    """A home of the test's own, with its control database."""
+    """A home directory for one test. Returns its control database."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.delenv("SLUICE_CONTROL_URL", raising=False)
     settings.cache_clear()
@@ -112,42 +112,42 @@ def home(tmp_path: Path, monkeypatch) -> Iterator[Engine]:
     settings.cache_clear()
 
 
-def commit(said: dict[str, object]) -> None:
-    """One more version of the table, which says that of itself."""
+def commit(metadata: dict[str, object]) -> None:
+    """Append a version of the table with this commit metadata."""
     rows, properties = (
         pa.table({"offset": pa.array([1], pa.int64())}),
-        CommitProperties({"userMetadata": json.dumps(said)}),
+        CommitProperties({"userMetadata": json.dumps(metadata)}),
     )
     write_deltalake(str(settings().table_path(BRONZE)), rows, mode="append", commit_properties=properties)
 
 
-def window(engine: Engine, after: TableSize, *said: dict[str, object]) -> int:
-    """A window that was open while the table got these commits."""
+def window(engine: Engine, after: TableSize, *commits: dict[str, object]) -> int:
+    """Run a window that is open while the table gets these commits. Returns its number."""
     commit({"flow": BRONZE})
     number = windows.plan(engine, BRONZE, "a test", "many files", is_worth_it=True)
     windows.request(engine, number, BRONZE, 1)
     windows.open_(engine, number, TableSize(0, 2, 10, 2, 10))
-    for one in said:
-        commit(one | {"window": number} if "window" in one else one)
-    windows.close(engine, number, replace(after, version=len(said)))
+    for metadata in commits:
+        commit(metadata | {"window": number} if "window" in metadata else metadata)
+    windows.close(engine, number, replace(after, version=len(commits)))
     return number
 
 
 AFTER = TableSize(0, 1, 10, 0, 10)
 
 
-def told(engine: Engine) -> list[str]:
+def open_alarms(engine: Engine) -> list[str]:
     with database.transaction(engine) as connection:
-        lasting = select(incidents.c.state).where(incidents.c.ended_at.is_(None))
-        return list(connection.execute(lasting).scalars())
+        query = select(incidents.c.state).where(incidents.c.ended_at.is_(None))
+        return list(connection.execute(query).scalars())
 
 
 def test_a_window_that_did_what_it_should_passes_and_ends_the_alarm_of_the_one_before(home: Engine):
     with pytest.raises(AirflowFailException):
         maintenance.verify(BRONZE, 17)
-    assert told(home) == ["WINDOW FAILED"]
+    assert open_alarms(home) == ["WINDOW FAILED"]
     maintenance.verify(BRONZE, window(home, AFTER, {"window": 0}))
-    assert told(home) == []
+    assert open_alarms(home) == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_went_wrong_in_a_window_is_named_and_told(home: Engine, after, said
     number = window(home, after, said)
     with pytest.raises(AirflowFailException, match=f"{BRONZE}: {sentence}"):
         maintenance.verify(BRONZE, number)
-    assert told(home) == ["WINDOW FAILED"]
+    assert open_alarms(home) == ["WINDOW FAILED"]
 
 
 def test_a_window_whose_job_died_is_named(home: Engine):

@@ -1,4 +1,4 @@
-"""People are told of each incident once, whatever the receiver does in between."""
+"""Each incident causes one message, whatever the receiver does."""
 
 import json
 import os
@@ -26,9 +26,9 @@ FLOW = "silver.tracker_readings"
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    yield made
-    made.dispose()
+    control_engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield control_engine
+    control_engine.dispose()
 
 
 def begin(engine: Engine, reason: str = "alive, and without a sign of progress for 130 s") -> None:
@@ -73,7 +73,7 @@ def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, rec
 @pytest.mark.parametrize(("error", "action"), sorted(REMEDIES.items()))
 def test_what_only_a_reset_cures_comes_with_that_command(error: str, action: str):
     incident = Incident(7, FLOW, State.BROKEN, "the checkpoint does not fit", error=f"{error}.SOME_SUBCLASS")
-    assert action in {str(one) for one in DESTRUCTIVE}
+    assert action in {str(destructive_action) for destructive_action in DESTRUCTIVE}
     assert f'"action": "{action}"' in notify.command(incident)
 
 
@@ -93,9 +93,9 @@ def test_whoever_holds_vacuum_back_is_found_by_the_command_that_comes_with_it(en
     assert notify.runbook(incident) == "docs/runbooks/held-back.md"
     python, *arguments = shlex.split(notify.command(incident))
     environment = {**os.environ, "SLUICE_CONTROL_URL": str(engine.url)}
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert python == "python"
-    assert (done.returncode, done.stdout) == (0, f"{FLOW} is not stored yet\n"), done.stderr
+    assert (result.returncode, result.stdout) == (0, f"{FLOW} is not stored yet\n"), result.stderr
 
 
 def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
@@ -114,11 +114,11 @@ def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again
     for flow in ("bronze.a", "bronze.b", "bronze.c"):
         with database.transaction(engine) as connection:
             incidents.begin(connection, flow, State.STUCK, "why")
-    receiver.refuses = "bronze.b"
+    receiver.refused_text = "bronze.b"
     assert notify.notify_all(engine) == notify.UNDELIVERED
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c"]
     assert "did not take the message about bronze.b (HTTP 400): it is sent again" in capsys.readouterr().out
-    receiver.refuses = None
+    receiver.refused_text = None
     assert notify.notify_all(engine) == 0
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c", "bronze.b"]
 
@@ -136,8 +136,8 @@ def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, caps
     monkeypatch.setattr(notify, "TIMEOUT_SECONDS", 0.2)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     begin(engine)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": url}))
         assert notify.notify_all(engine) == notify.UNDELIVERED
     assert "did not take the message" in capsys.readouterr().out
@@ -155,12 +155,12 @@ def test_a_redirection_is_not_followed_because_it_would_carry_the_token_away(sta
 def test_no_token_and_no_url_gets_into_an_error(monkeypatch):
     connection = {"conn_type": "http", "host": f"http://127.0.0.1:{free_port()}/hooks/s3cret", "password": "hush\nhush"}
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps(connection))
-    with pytest.raises(Unreachable) as refused:
+    with pytest.raises(Unreachable) as password_error:
         notify.notify(Incident(1, FLOW, "STUCK", "why"))
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({**connection, "password": "hush"}))
-    with pytest.raises(Unreachable) as away:
+    with pytest.raises(Unreachable) as connection_error:
         notify.notify(Incident(1, FLOW, "STUCK", "why"))
-    for error in (refused.value, away.value):
+    for error in (password_error.value, connection_error.value):
         assert error.__suppress_context__
         assert "hush" not in str(error)
         assert "s3cret" not in str(error)
@@ -169,14 +169,14 @@ def test_no_token_and_no_url_gets_into_an_error(monkeypatch):
 def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgotten(
     engine, receiver, monkeypatch, capsys
 ):
-    with monkeypatch.context() as without:
-        without.delenv("AIRFLOW_CONN_SLUICE_ALERTS")
+    with monkeypatch.context() as patch:
+        patch.delenv("AIRFLOW_CONN_SLUICE_ALERTS")
         begin(engine, "the first")
         end(engine)
         begin(engine, "the second")
         assert notify.notify_all(engine) == notify.NO_CONNECTION
-        said = capsys.readouterr().out
-        assert said.count("airflow connections add sluice_alerts") == 1
+        output = capsys.readouterr().out
+        assert output.count("airflow connections add sluice_alerts") == 1
     assert notify.notify_all(engine) == 0
     assert ["the second" in message["text"] for message in receiver.messages] == [True]
 

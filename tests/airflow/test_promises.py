@@ -1,4 +1,4 @@
-"""A promise that is not kept is an alarm, also of a view, which has no stream."""
+"""A broken freshness promise raises an alarm, also for a view, which has no stream."""
 
 import time
 from dataclasses import replace
@@ -35,18 +35,18 @@ def engine(tmp_path: Path) -> Engine:
     return database.connect(f"sqlite:///{tmp_path / 'control.db'}")
 
 
-def settle(engine: Engine, outlooks: dict[str, SourceHealth]) -> list[str]:
-    """The reasons for which a task is red."""
-    return [sick["reason"] for sick in reconcile._settle_promises(engine, TABLES, outlooks)]
+def settle(engine: Engine, health: dict[str, SourceHealth]) -> list[str]:
+    """Settle the promises. Returns the reasons of the failed tasks."""
+    return [task["reason"] for task in reconcile._settle_promises(engine, TABLES, health)]
 
 
 def test_a_view_that_has_not_shown_the_rows_of_an_hour_ago_breaks_a_promise_of_half_an_hour(engine, home):  # noqa: F811
     lake.rows(BRONZE.name, time.time() - HOUR, 3)
-    broken = source_health.look(engine, TABLES)[VIEW.name].not_fresh
-    assert broken
-    assert broken.startswith("what it lacks is 60.0 min old, promised 30 min")
-    patient = Catalog({BRONZE.name: BRONZE, VIEW.name: replace(VIEW, fresh_minutes=90)})
-    assert VIEW.name not in source_health.look(engine, patient)
+    reason = source_health.look(engine, TABLES)[VIEW.name].not_fresh
+    assert reason
+    assert reason.startswith("what it lacks is 60.0 min old, promised 30 min")
+    longer_promise = Catalog({BRONZE.name: BRONZE, VIEW.name: replace(VIEW, fresh_minutes=90)})
+    assert VIEW.name not in source_health.look(engine, longer_promise)
 
 
 def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
@@ -58,8 +58,8 @@ def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
 
 
 def test_the_alarm_of_a_view_that_is_acknowledged_is_no_red_task(engine):
-    broken = {VIEW.name: SourceHealth(not_fresh="12 min old")}
-    settle(engine, broken)
+    health = {VIEW.name: SourceHealth(not_fresh="12 min old")}
+    settle(engine, health)
     with database.transaction(engine) as connection:
         assert acknowledgements.acknowledge(connection, VIEW.name, "ada", "known", hours=1)
-    assert settle(engine, broken) == []
+    assert settle(engine, health) == []

@@ -26,16 +26,16 @@ def test_every_view_has_its_dag_with_the_schedule_it_declares_and_no_other_table
         assert task.application_args == ["--table", view.name, "--run", "{{ run_id }}"]
 
 
-def minute(model: str, at: str, readings: int, average: float, kcal: str) -> dict:
-    moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
-    least, most = int(average) - 5, int(average) + 5
+def minute(model: str, time: str, readings: int, average: float, kcal: str) -> dict:
+    minute_start = datetime.fromisoformat(time).replace(tzinfo=UTC)
+    lowest, highest = int(average) - 5, int(average) + 5
     return {
         "model": model,
-        "minute": moment,
+        "minute": minute_start,
         "readings": readings,
         "avg_heart_bpm": average,
-        "min_heart_bpm": least,
-        "max_heart_bpm": most,
+        "min_heart_bpm": lowest,
+        "max_heart_bpm": highest,
         "kcal": Decimal(kcal),
     }
 
@@ -52,12 +52,12 @@ def test_a_view_whose_source_is_not_stored_is_skipped_with_a_sentence_and_its_da
         settings.cache_clear()
     assert run.state == "success"
     assert [task.state for task in run.get_task_instances()] == ["skipped"]
-    told = "".join(capfd.readouterr())
-    assert f"{VIEW}: not refreshed, and left as it was: {SOURCE}, which it reads, holds no rows yet; it comes" in told
+    output = "".join(capfd.readouterr())
+    assert f"{VIEW}: not refreshed, and left as it was: {SOURCE}, which it reads, holds no rows yet; it comes" in output
 
 
 def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_dag_run(tmp_path, dags, at_home):
-    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
+    config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
     rows = [
         minute("band", "2026-03-01T23:58", 10, 60.0, "1.500"),
         minute("band", "2026-03-01T23:59", 30, 80.0, "2.000"),
@@ -74,17 +74,17 @@ def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_da
             ("kcal", pa.decimal128(19, 3)),
         ]
     )
-    write_deltalake(str(where.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
-    at_home(where)
+    write_deltalake(str(config.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
+    at_home(config)
     assert dags[f"refresh.{VIEW}"].test().state == "success"
-    stored = DeltaTable(str(where.table_path(VIEW)))
-    found = {(row["model"], row["day"]): row for row in stored.to_pyarrow_table().to_pylist()}
-    assert found.keys() == {("band", date(2026, 3, 1)), ("band", date(2026, 3, 2))}
-    first = found["band", date(2026, 3, 1)]
-    assert (first["readings"], first["avg_heart_bpm"], first["kcal"]) == (40, 75.0, Decimal("3.500"))
-    assert (first["min_heart_bpm"], first["max_heart_bpm"]) == (55, 85)
-    log = DeltaLog(where.table_path(VIEW))
+    view = DeltaTable(str(config.table_path(VIEW)))
+    view_rows = {(row["model"], row["day"]): row for row in view.to_pyarrow_table().to_pylist()}
+    assert view_rows.keys() == {("band", date(2026, 3, 1)), ("band", date(2026, 3, 2))}
+    first_day = view_rows["band", date(2026, 3, 1)]
+    assert (first_day["readings"], first_day["avg_heart_bpm"], first_day["kcal"]) == (40, 75.0, Decimal("3.500"))
+    assert (first_day["min_heart_bpm"], first_day["max_heart_bpm"]) == (55, 85)
+    log = DeltaLog(config.table_path(VIEW))
     assert log.versions == [0]
-    done = of_commit(log.commit(0))
-    assert done and done.run.startswith("manual__")
-    assert done.read == {SOURCE: 0}
+    refresh = of_commit(log.commit(0))
+    assert refresh and refresh.run.startswith("manual__")
+    assert refresh.read == {SOURCE: 0}

@@ -1,4 +1,4 @@
-"""`rewind`: planned, approved by a person, and done by one spark-submit."""
+"""`rewind` plans, waits for the approval of a person, and runs one spark-submit."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from include.orchestration import rewind, tasks
 from include.settings import settings
 from tests.support import lake
 from tests.support.flows import only_in_full_runs
-from tests.support.pipeline import part
+from tests.support.pipeline import random_events
 
 SILVER, GOLD = "silver.tracker_readings", "gold.heart_rate_by_model"
 DAG = "rewind"
@@ -21,7 +21,7 @@ GRACE = {"responded_by_user": {"id": "1", "name": "grace"}}
 
 @pytest.fixture
 def home(monkeypatch, tmp_path):
-    """One of this test's own, in which nothing is stored yet; its control database."""
+    """An empty home directory for one test. Returns its control database."""
     from include.control.store import database
 
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
@@ -31,7 +31,7 @@ def home(monkeypatch, tmp_path):
     settings.cache_clear()
 
 
-def ask(**form) -> tuple[int, str]:
+def plan_rewind(**form) -> tuple[int, str]:
     return rewind.plan({"table": SILVER, "to": "2026-03-01", "reason": "a bug"} | form, "ada")
 
 
@@ -52,13 +52,13 @@ def test_it_asks_a_person_before_spark_starts(dags):
 )
 def test_what_cannot_be_done_is_refused_at_once(home, form, sentence):
     with pytest.raises(AirflowFailException, match=f"^{sentence}"):
-        ask(**form)
+        plan_rewind(**form)
 
 
 def test_where_nothing_has_come_since_nobody_is_asked(home):
     lake.rows(SILVER, 1, 10)
     with pytest.raises(AirflowSkipException, match="nothing is to be undone"):
-        ask()
+        plan_rewind()
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,30 @@ def test_where_nothing_has_come_since_nobody_is_asked(home):
     ],
 )
 def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
-    asked = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: RestorePoint(1, None, {}, 1.0)}, [], "ada", "a bug")
+    job = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: RestorePoint(1, None, {}, 1.0)}, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match=why):
-        rewind.require_approval(asked.number, answer)
-    found = rewinds.get(home, asked.number)
-    assert (found.phase, found.said) == ("given up", why)
+        rewind.require_approval(job.number, answer)
+    stored_job = rewinds.get(home, job.number)
+    assert (stored_job.phase, stored_job.said) == ("given up", why)
 
 
 @only_in_full_runs
 def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, person):
-    pipeline.produce(part(1, count=500))
+    pipeline.produce(random_events(1, count=500))
     assert pipeline.run("--once").returncode == 0
-    good = datetime.now(UTC).isoformat()
-    pipeline.produce(part(2, count=500))
+    target_time = datetime.now(UTC).isoformat()
+    pipeline.produce(random_events(2, count=500))
     assert pipeline.run("--once").returncode == 0
-    before = pipeline.count(SILVER)
-    run = person.trigger(DAG, {"table": SILVER, "to": good, "reason": "a test"})
+    rows_before = pipeline.count(SILVER)
+    run = person.trigger(DAG, {"table": SILVER, "to": target_time, "reason": "a test"})
     person.wait_for_question(run, DAG)
     assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
-    assert pipeline.count(SILVER) == before
+    assert pipeline.count(SILVER) == rows_before
     person.answer(run, tasks.APPROVE, DAG)
     person.wait(run, "rewind", "success", "failed", timeout_seconds=300, dag=DAG)
     assert person.tasks(run, DAG)["rewind"] == "success"
-    assert 0 < pipeline.count(SILVER) < before
-    assert [one.phase for one in rewinds.newest(pipeline.control)] == ["done"]
+    assert 0 < pipeline.count(SILVER) < rows_before
+    assert [job.phase for job in rewinds.newest(pipeline.control)] == ["done"]
     assert pipeline.run("--once").returncode == 0
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

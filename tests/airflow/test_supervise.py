@@ -1,4 +1,4 @@
-"""The supervisor starts what is missing, once, and lets it live."""
+"""The supervisor starts a missing driver once, and does not disturb it afterwards."""
 
 import os
 import signal
@@ -32,29 +32,29 @@ def holders() -> dict[str, Holder]:
 
 
 def drivers() -> list[int]:
-    """The pids of the supervised drivers: each leads a session of its own, from its launcher's shell on."""
-    found = []
+    """The pids of the supervised drivers. Each driver leads its own session."""
+    pids = []
     for process in psutil.process_iter(["cmdline"]):
         is_leader = "--driver" in (process.info["cmdline"] or []) and os.getsid(process.pid) == process.pid
         if is_leader and process.environ().get("SLUICE_HOME") == str(settings().home):
-            found.append(process.pid)
-    return found
+            pids.append(process.pid)
+    return pids
 
 
-def silent() -> set[str]:
-    """The flows that have not shown a sign of life yet."""
+def silent_flows() -> set[str]:
+    """The flows without a sign of life."""
     with database.transaction(database.connect(settings().control_url)) as connection:
         return set(connection.execute(select(runs.c.flow).where(runs.c.sign_at.is_(None))).scalars()) & FLOWS
 
 
-def begun() -> set[float]:
-    """When the driver began to start each of the flows."""
+def start_times() -> set[float]:
+    """The times at which the driver began to start the flows."""
     with database.transaction(database.connect(settings().control_url)) as connection:
         return set(connection.execute(select(runs.c.intended_at).where(runs.c.flow.in_(FLOWS))).scalars())
 
 
-def let_it_last() -> None:
-    """As if every flow had been started an hour ago."""
+def backdate_starts() -> None:
+    """Move the start of every flow back by an hour."""
     with database.transaction(database.connect(settings().control_url)) as connection:
         connection.execute(runs.update().values(intended_at=runs.c.intended_at - 3_600))
 
@@ -64,10 +64,10 @@ def supervise(dags, broker, monkeypatch):
     for name, value in SHORT_LIVED.items():
         monkeypatch.setenv(name, value)
     create_topic(broker, TOPIC, 3)
-    engine, aside = database.connect(settings().control_url), tuple(catalog.load().flows.keys() - FLOWS)
-    commands.execute(engine, Command(Action.STOP, aside, "a test", "one driver is enough here"))
+    engine, other_flows = database.connect(settings().control_url), tuple(catalog.load().flows.keys() - FLOWS)
+    commands.execute(engine, Command(Action.STOP, other_flows, "a test", "one driver is enough here"))
     yield dags["supervise"]
-    commands.execute(engine, Command(Action.START, aside, "a test", "it is over"))
+    commands.execute(engine, Command(Action.START, other_flows, "a test", "it is over"))
     for pid in drivers():
         os.kill(pid, signal.SIGKILL)
 
@@ -89,9 +89,9 @@ def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypa
         reconcile._gather()
     finally:
         settings.cache_clear()
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"query progress is not gathered for now: {progress_rows.TABLE}: gathering broke off")
-    assert said[1] == "query progress: 0 reports gathered"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"query progress is not gathered for now: {progress_rows.TABLE}: gathering broke off")
+    assert lines[1] == "query progress: 0 reports gathered"
 
 
 def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise):
@@ -100,30 +100,34 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
     assert supervise.test().state == "success"
     assert len(drivers()) == 1, "a driver that is still starting was started again"
     wait_until(lambda: set(holders()) >= FLOWS, 120, submit.log("main").read_text)
-    wait_until(lambda: not silent(), 120, submit.log("main").read_text)
+    wait_until(lambda: not silent_flows(), 120, submit.log("main").read_text)
     assert {holder.jvm.pid for flow, holder in holders().items() if flow in FLOWS} == set(drivers())
-    assert len(begun()) == len(FLOWS), "whoever looks cannot tell a flow that waits for its turn from one that hangs"
-    let_it_last()
+    assert len(start_times()) == len(FLOWS), (
+        "whoever looks cannot tell a flow that waits for its turn from one that hangs"
+    )
+    backdate_starts()
     assert supervise.test().state == "success"
-    (first,) = drivers()
-    os.kill(first, signal.SIGKILL)
+    (first_pid,) = drivers()
+    os.kill(first_pid, signal.SIGKILL)
     wait_until(lambda: not drivers(), 30)
-    # Red this once, so that no end goes unnoticed.
+    # The run fails once, so that the end of a driver is noticed.
     assert supervise.test().state == "failed"
     assert len(drivers()) == 1
-    assert drivers() != [first]
+    assert drivers() != [first_pid]
 
 
 def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
-    engine, sick = database.connect(settings().control_url), "silver.tracker_readings"
-    others = tuple(FLOWS - {sick})
-    commands.execute(engine, Command(Action.STOP, others, "a test", "only one is to be sick"))
-    orders.fail(engine, [sick], Failure(f"{sick}: its checkpoint is gone", "CHECKPOINT_LOST", needs_person=True))
+    engine, sick_flow = database.connect(settings().control_url), "silver.tracker_readings"
+    other_flows = tuple(FLOWS - {sick_flow})
+    commands.execute(engine, Command(Action.STOP, other_flows, "a test", "only one is to be sick"))
+    orders.fail(
+        engine, [sick_flow], Failure(f"{sick_flow}: its checkpoint is gone", "CHECKPOINT_LOST", needs_person=True)
+    )
     try:
         run = supervise.test()
     finally:
         commands.execute(engine, Command(Action.START, tuple(FLOWS), "a test", "it is over"))
     assert run.state == "failed"
-    red = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
-    assert red == {sick}
+    failed_tasks = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
+    assert failed_tasks == {sick_flow}
     assert drivers() == []

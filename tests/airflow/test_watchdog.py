@@ -1,4 +1,4 @@
-"""Somebody notices when the supervisor itself is not at work, and Airflow need not run for that."""
+"""The watchdog raises an alarm when the supervisor does not work, even without a running Airflow."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "include.orchestration.watchdog"]
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch) -> Iterator[str]:
-    """A control database of the test's own, also for what it starts."""
+    """A control database for one test and its subprocesses."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{tmp_path / 'data' / 'control.db'}")
     settings.cache_clear()
@@ -40,17 +40,17 @@ def engine(url: str) -> Engine:
 
 @pytest.fixture
 def start(tmp_path: Path, airflow_database) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts a watchdog that is impatient; its output goes to `watchdog.log`."""
-    started: list[subprocess.Popen] = []
+    """Start a watchdog with short timeouts. Its output goes to `watchdog.log`."""
+    processes: list[subprocess.Popen] = []
 
-    def begin(late: str = "3") -> subprocess.Popen:
+    def start_watchdog(late: str = "3") -> subprocess.Popen:
         with (tmp_path / "watchdog.log").open("ab") as log:
             command = [*COMMAND, "--every", "0.5", "--late", late]
-            started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-        return started[-1]
+            processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        return processes[-1]
 
-    yield begin
-    for process in started:
+    yield start_watchdog
+    for process in processes:
         process.kill()
         process.wait()
 
@@ -63,38 +63,43 @@ def paused(airflow_database) -> Iterator[None]:
 
 
 def pause(is_paused: bool) -> None:
-    """What `airflow dags pause supervise` does, without a start of Airflow's command line."""
+    """Do what `airflow dags pause supervise` does, without a start of Airflow's command line."""
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        done = session.execute(update(DagModel).where(DagModel.dag_id == "supervise").values(is_paused=is_paused))
-    assert done.rowcount == 1
+        result = session.execute(update(DagModel).where(DagModel.dag_id == "supervise").values(is_paused=is_paused))
+    assert result.rowcount == 1
 
 
 def test_what_the_receiver_refuses_is_all_that_is_sent_again(monkeypatch):
-    taken, refused = Incident(0, "control database", "AWAY", "why"), Incident(0, "supervise", "LATE", "why")
-    sent: list[Incident] = []
+    accepted_incident, refused_incident = (
+        Incident(0, "control database", "AWAY", "why"),
+        Incident(0, "supervise", "LATE", "why"),
+    )
+    attempts: list[Incident] = []
 
     def notify(option: str, news: list[Incident]) -> bool:
-        sent.extend(news)
-        return refused not in news
+        attempts.extend(news)
+        return refused_incident not in news
 
     monkeypatch.setattr(watchdog, "_notify", notify)
-    impatient = Watchdog(late_seconds=60, again_seconds=0, well_at=0, answered_at=0, news=[refused, taken])
-    impatient._tell()
-    impatient._tell()
-    assert sent == [refused, taken, refused]
+    instance = Watchdog(
+        late_seconds=60, again_seconds=0, well_at=0, answered_at=0, news=[refused_incident, accepted_incident]
+    )
+    instance._tell()
+    instance._tell()
+    assert attempts == [refused_incident, accepted_incident, refused_incident]
 
 
-def work_last(engine: Engine, seconds_ago: float) -> None:
-    """As if the supervisor had been at work so long ago."""
+def store_heartbeat(engine: Engine, seconds_ago: float) -> None:
+    """Store a heartbeat of the supervisor from so many seconds ago."""
     supervision.heartbeat(engine)
     with database.transaction(engine) as connection:
         connection.execute(pulses.update().values(at=pulses.c.at - seconds_ago))
 
 
-def stored(engine: Engine) -> list:
+def stored_incidents(engine: Engine) -> list:
     with database.transaction(engine) as connection:
         return list(connection.execute(select(incidents)).all())
 
@@ -114,8 +119,8 @@ def test_a_paused_supervisor_is_one_message_and_its_return_another(engine, pause
         return len(receiver.messages) > 1
 
     wait_until(is_over, 60, log)
-    assert [one["is_over"] for one in receiver.messages] == [False, True]
-    assert [row.ended_at is not None for row in stored(engine)] == [True]
+    assert [notice["is_over"] for notice in receiver.messages] == [False, True]
+    assert [row.ended_at is not None for row in stored_incidents(engine)] == [True]
     watchdog.send_signal(signal.SIGTERM)
     assert watchdog.wait(10) == -signal.SIGTERM
 
@@ -147,29 +152,29 @@ def test_a_receiver_that_is_away_gets_it_later(engine, start, receiver, tmp_path
 
 
 def test_for_cron_it_looks_once_and_its_exit_code_says_what_it_saw(engine, airflow_database, receiver):
-    work_last(engine, 100)
+    store_heartbeat(engine, 100)
     assert subprocess.run([*COMMAND, "--once"]).returncode == 0
-    assert (stored(engine), receiver.messages) == ([], [])
-    work_last(engine, 200)
+    assert (stored_incidents(engine), receiver.messages) == ([], [])
+    store_heartbeat(engine, 200)
     for _ in range(2):
         assert subprocess.run([*COMMAND, "--once"]).returncode == 1
-    assert len(stored(engine)) == len(receiver.messages) == 1
-    work_last(engine, 0)
+    assert len(stored_incidents(engine)) == len(receiver.messages) == 1
+    store_heartbeat(engine, 0)
     assert subprocess.run([*COMMAND, "--once"]).returncode == 0
     assert [message["is_over"] for message in receiver.messages] == [False, True]
 
 
 def test_neither_a_fresh_start_nor_a_sleeping_machine_is_held_against_the_supervisor(engine):
-    work_last(engine, 10_000)
+    store_heartbeat(engine, 10_000)
     watchdog = Watchdog(180, 60, time.monotonic(), time.monotonic())
     assert watchdog.look()
     watchdog.well_at -= 170
     assert watchdog.look()
-    assert stored(engine) == []
+    assert stored_incidents(engine) == []
 
 
 def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_an_alarm(engine):
-    work_last(engine, 10_000)
+    store_heartbeat(engine, 10_000)
     watchdog = Watchdog(180, 60, time.monotonic() - 10_000, time.monotonic())
     shutdown.begin(engine, {1})
     assert watchdog.look()
@@ -178,10 +183,10 @@ def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_a
     supervision.heartbeat(engine, supervisor_presence.STARTER)
     assert supervisor_presence.read(engine).is_starting
     assert watchdog.look()
-    assert stored(engine) == []
+    assert stored_incidents(engine) == []
 
 
 def test_without_anything_to_say_it_needs_no_airflow(engine):
-    known = "import sys, include.orchestration.watchdog; print('airflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", known], capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
+    code = "import sys, include.orchestration.watchdog; print('airflow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""docker-compose.yaml, as far as it can be checked without an engine."""
+"""docker-compose.yaml, as far as a test can check it without a container engine."""
 
 import re
 from pathlib import Path
@@ -19,12 +19,16 @@ def test_every_image_is_pinned_to_a_version_and_is_one_of_the_four():
 
 def test_every_service_that_another_waits_for_exists():
     for name, service in COMPOSE["services"].items():
-        waited = set(service.get("depends_on", {}))
-        assert waited <= set(COMPOSE["services"]), name
+        dependencies = set(service.get("depends_on", {}))
+        assert dependencies <= set(COMPOSE["services"]), name
 
 
 def test_every_airflow_service_shares_the_secret_and_knows_the_execution_api():
-    airflow = {name: one for name, one in COMPOSE["services"].items() if one["image"].startswith("apache/airflow")}
+    airflow = {
+        name: definition
+        for name, definition in COMPOSE["services"].items()
+        if definition["image"].startswith("apache/airflow")
+    }
     assert len(airflow) >= 4
     for name, service in airflow.items():
         environment = service["environment"]
@@ -33,14 +37,16 @@ def test_every_airflow_service_shares_the_secret_and_knows_the_execution_api():
 
 
 def test_airflow_is_the_version_of_the_lock():
-    wanted = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE).group(1)
-    images = {one["image"] for one in COMPOSE["services"].values() if one["image"].startswith("apache/airflow")}
-    assert images == {f"apache/airflow:{wanted}-python3.11"}
+    version = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE).group(1)
+    images = {
+        service["image"] for service in COMPOSE["services"].values() if service["image"].startswith("apache/airflow")
+    }
+    assert images == {f"apache/airflow:{version}-python3.11"}
 
 
 def test_no_container_sees_the_file_of_secrets_and_spark_is_given_none_of_them():
     for name, service in COMPOSE["services"].items():
-        shared = {Path(volume.split(":")[0]) for volume in service.get("volumes", []) if volume.startswith((".", "/"))}
-        assert not any(Path(".env").is_relative_to(one) for one in shared), name
+        mounts = {Path(volume.split(":")[0]) for volume in service.get("volumes", []) if volume.startswith((".", "/"))}
+        assert not any(Path(".env").is_relative_to(mount) for mount in mounts), name
         if service["image"].startswith("apache/spark"):
             assert "environment" not in service and "env_file" not in service, name

@@ -1,4 +1,4 @@
-"""docs/first-table.md is followed to the letter, in a fresh clone without the examples."""
+"""The tests run the commands of docs/first-table.md in a fresh clone without the examples."""
 
 import json
 import os
@@ -20,42 +20,42 @@ PAGE = (ROOT / "docs" / "first-table.md").read_text()
 BLOCKS = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [code for language, code in BLOCKS if language == "sh"]
 TABLES = dict(re.findall(r"make new-table NAME=(\S+) ([^&]*?)\nmake", PAGE.replace("\\\n", "")))
-LOOK = next(code for code in COMMANDS if "duckdb" in code)
+QUERY = next(code for code in COMMANDS if "duckdb" in code)
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
-    """What is committed, or is about to be."""
-    into = tmp_path_factory.mktemp("clone") / "sluice"
-    listed = subprocess.run(
+    """A copy of all files that Git tracks or would add."""
+    directory = tmp_path_factory.mktemp("clone") / "sluice"
+    result = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in filter(None, result.stdout.split("\0")):
         if (ROOT / name).exists():
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, into / name)
-    return into
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, directory / name)
+    return directory
 
 
 @pytest.fixture(scope="module")
 def run(clone: Path):
-    """Runs a command of the page there; what it started ends with the module."""
+    """Run a command of the page in the clone. Its processes end with the module."""
     ports = {"SLUICE_KAFKA": f"127.0.0.1:{free_port()}", "SLUICE_AIRFLOW_PORT": str(free_port())}
-    kept = {name: os.environ[name] for name in ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE") if name in os.environ}
-    # Nor what `make test` tells its children.
-    foreign = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "SPARK_CONF_DIR")
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment = {**outer, **ports, **kept, **SHORT_LIVED}
+    paths = {name: os.environ[name] for name in ("SLUICE_JARS", "SLUICE_VENV", "SLUICE_CACHE") if name in os.environ}
+    # `make test` sets MAKEFLAGS and the like for its children.
+    excluded_prefixes = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "SPARK_CONF_DIR")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(excluded_prefixes)}
+    environment = {**inherited, **ports, **paths, **SHORT_LIVED}
 
     def command(text: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-ec", text], cwd=clone, env=environment, capture_output=True, text=True, timeout=600
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        assert result.returncode == 0, f"{text}\n{result.stdout}{result.stderr}"
+        return result.stdout
 
     yield command
     command("make down")
@@ -69,34 +69,34 @@ def rows(clone: Path, table: str) -> int:
 
 
 def states(run) -> dict[str, str]:
-    """Of each flow."""
-    shown = json.loads(run("source var/env.sh; python -m include.ledger status --json"))
-    return {flow["flow"]: flow["state"] for flow in shown}
+    """The state of each flow."""
+    statuses = json.loads(run("source var/env.sh; python -m include.ledger status --json"))
+    return {flow["flow"]: flow["state"] for flow in statuses}
 
 
 def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
-    begin, *steps = COMMANDS[: COMMANDS.index(LOOK)]
-    printed = run(begin)
-    assert "the platform is up; no table holds rows yet" in printed
-    assert "make new-table" in printed
+    setup, *steps = COMMANDS[: COMMANDS.index(QUERY)]
+    output = run(setup)
+    assert "the platform is up; no table holds rows yet" in output
+    assert "make new-table" in output
     assert not (clone / EXAMPLES.relative_to(ROOT)).exists()
     for step in steps:
         run(step)
     wait_until(lambda: rows(clone, "gold/orders_by_customer") == 2, 120)
-    [shown] = [code for language, code in BLOCKS if language == "text"]
-    assert run(LOOK) == shown
+    [expected_output] = [code for language, code in BLOCKS if language == "text"]
+    assert run(QUERY) == expected_output
     assert rows(clone, "quarantine/silver_orders") == 2
-    look_further, stop = COMMANDS[COMMANDS.index(LOOK) + 1 :]
-    assert "order_id is given" in run(look_further)
+    further_queries, stop = COMMANDS[COMMANDS.index(QUERY) + 1 :]
+    assert "order_id is given" in run(further_queries)
     healthy = dict.fromkeys(("bronze.orders", "silver.orders", "gold.orders_by_customer"), "HEALTHY")
     wait_until(lambda: states(run) == healthy, 120, lambda: str(states(run)))
-    imports = run("source var/env.sh; airflow dags list-import-errors -o json")
-    assert imports.splitlines()[-1] in ("[]", "No data found")
+    import_errors = run("source var/env.sh; airflow dags list-import-errors -o json")
+    assert import_errors.splitlines()[-1] in ("[]", "No data found")
     assert run(stop).splitlines()[-1].startswith("stopped ")
 
 
 def test_the_tests_of_a_table_are_as_the_page_says(run, clone: Path):
-    """Runs behind the other one, whose tables it tests."""
+    """Runs after the test above, whose tables it uses."""
     page = (ROOT / "docs" / "your-project.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (clone / "tests" / "tables" / "test_orders.py").write_text(example)
@@ -107,18 +107,18 @@ def test_the_tests_of_a_table_are_as_the_page_says(run, clone: Path):
 
 
 def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
-    """Runs behind the other one, or by itself on a clone that still has its examples."""
+    """Runs after the tests above, or alone on a clone that still has its examples."""
     if (clone / EXAMPLES.relative_to(ROOT)).exists():
         run("make remove-examples")
     python = "$SLUICE_VENV/bin/python"
-    left = run(f"{python} -m pytest --collect-only -q tests").splitlines()
-    assert "error" not in left[-1]
-    # Those of the parts that no table is needed for.
+    lines = run(f"{python} -m pytest --collect-only -q tests").splitlines()
+    assert "error" not in lines[-1]
+    # These tests need no example table.
     for test in (
         "tests/unit/control/test_lease.py",
         "tests/faults/test_checkpoints.py",
         "tests/streaming/test_backfill.py",
     ):
-        assert any(line.startswith(test) for line in left)
+        assert any(line.startswith(test) for line in lines)
     run(f"{python} -m pytest -q tests/unit/engine/test_csv_header.py")
     run("$SLUICE_VENV/bin/ruff check . && $SLUICE_VENV/bin/ruff format --check . && $SLUICE_VENV/bin/mypy")

@@ -1,6 +1,6 @@
-"""The table files of docs/recipes.md and docs/errors-and-late-rows.md do what these pages say of them.
+"""The table files of docs/recipes.md and docs/errors-and-late-rows.md do what these pages say.
 
-And what docs/add-a-table.md tells to type on a running platform is known there.
+The commands of docs/add-a-table.md exist.
 """
 
 import json
@@ -35,15 +35,15 @@ from tests.support.flows import rows_of
 
 RECIPES, ROWS = (ROOT / "docs" / name for name in ("recipes.md", "errors-and-late-rows.md"))
 FILE = re.compile(r"`include/tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)
-# What the pages describe in words.
-OTHERS = {
+# Tables that the pages describe without a file.
+OTHER_FILES = {
     f"bronze/{name}.py": "from include.spec import Kafka, Table\n"
     f'TABLE = Table(name="bronze.{name}", comment="as it came", source=Kafka("{name}"))\n'
     for name in ("orders", "customer_changes")
 }
 CHANGES = "customer STRING, city STRING, is_deleted BOOLEAN, changed_at TIMESTAMP, partition INT, offset BIGINT"
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
-OTHERS["silver/customer_changes.py"] = f"""
+OTHER_FILES["silver/customer_changes.py"] = f"""
 from include.spec import Delta, Json, Table
 TABLE = Table(
     name="silver.customer_changes",
@@ -62,34 +62,34 @@ def day(number: int) -> datetime:
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory) -> Iterator[Path]:
-    """Of this module's own, since its tables bear the names that the pages give them."""
-    with pytest.MonkeyPatch.context() as patch:
-        made = tmp_path_factory.mktemp("recipes")
-        patch.setenv("SLUICE_HOME", str(made))
+    """A home directory for this module, because its tables have the names of the pages."""
+    with pytest.MonkeyPatch.context() as environment:
+        directory = tmp_path_factory.mktemp("recipes")
+        environment.setenv("SLUICE_HOME", str(directory))
         settings.cache_clear()
-        yield made
+        yield directory
     settings.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory) -> Catalog:
-    """The catalog accepts them together."""
-    files = OTHERS | dict(FILE.findall(RECIPES.read_text())) | dict(FILE.findall(ROWS.read_text()))
-    above = tmp_path_factory.mktemp("files")
+    """The catalog of all table files of the pages."""
+    files = OTHER_FILES | dict(FILE.findall(RECIPES.read_text())) | dict(FILE.findall(ROWS.read_text()))
+    package_parent = tmp_path_factory.mktemp("files")
     for path, text in files.items():
-        file = above / "recipes_of_docs" / path
+        file = package_parent / "recipes_of_docs" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         for package in (file.parent, file.parent.parent):
             (package / "__init__.py").touch()
         file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(above)
+        patch.syspath_prepend(package_parent)
         return catalog.require("recipes_of_docs")
 
 
 @pytest.fixture
 def arrive(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:  # noqa: F811
-    """Stores orders in bronze as Kafka brings them."""
+    """Store orders in bronze as if they came from Kafka."""
     bronze = tables.tables["bronze.orders"]
     offset = 0
 
@@ -99,8 +99,8 @@ def arrive(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:
         rows = []
         for value in values:
             text = json.dumps(value) if isinstance(value, dict) else value
-            place = {"topic": "orders", "partition": 0, "offset": offset, "timestamp": day(5)}
-            rows.append({"value": bytearray(text.encode()), **place})
+            position = {"topic": "orders", "partition": 0, "offset": offset, "timestamp": day(5)}
+            rows.append({"value": bytearray(text.encode()), **position})
             offset += 1
         append(bronze.name, rows, KAFKA_SCHEMA)
 
@@ -109,7 +109,7 @@ def arrive(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:
 
 @pytest.fixture
 def change(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:  # noqa: F811
-    """Stores changes in silver: customer, city (None: deleted), the day in March."""
+    """Store changes in silver: customer, city (None: deleted), day in March."""
     silver = tables.tables["silver.customer_changes"]
     offset = 0
 
@@ -117,18 +117,18 @@ def change(spark: SparkSession, tables: Catalog, append) -> Callable[..., None]:
         nonlocal offset
         create_table.create(spark, silver)
         rows = []
-        for customer, city, number in changes:
-            place = {"changed_at": day(number), "partition": 0, "offset": offset}
-            rows.append({"customer": customer, "city": city, "is_deleted": city is None, **place})
+        for customer, city, day_number in changes:
+            position = {"changed_at": day(day_number), "partition": 0, "offset": offset}
+            rows.append({"customer": customer, "city": city, "is_deleted": city is None, **position})
             offset += 1
         append(silver.name, rows, f"{CHANGES}, {ERRORS}")
 
     return write
 
 
-def order(number: int, minutes: float = 0, **more: object) -> dict:
+def order(number: int, minutes: float = 0, **fields: object) -> dict:
     time = (NOON + timedelta(minutes=minutes)).isoformat()
-    return {"order_id": f"o-{number}", "customer": "ada", "time": time, "amount": 10, **more}
+    return {"order_id": f"o-{number}", "customer": "ada", "time": time, "amount": 10, **fields}
 
 
 def orders_of(table: str) -> list[str]:
@@ -136,15 +136,15 @@ def orders_of(table: str) -> list[str]:
 
 
 def test_every_table_file_of_the_pages_is_found_and_right(spark: SparkSession, tables: Catalog):
-    shown = RECIPES.read_text().count("```python") + ROWS.read_text().count("```python")
-    assert len(tables.tables) == len(OTHERS) + shown
+    block_count = RECIPES.read_text().count("```python") + ROWS.read_text().count("```python")
+    assert len(tables.tables) == len(OTHER_FILES) + block_count
     check.check(spark, tables)
 
 
 def test_orders_with_errors_and_late_ones(spark: SparkSession, tables: Catalog, arrive, run_once, home: Path):  # noqa: F811
     silver = tables.tables["silver.orders"]
-    of_the_future = order(9, minutes=100_000)
-    arrive(order(1, minutes=-9_999), order(2), order(3, amount="much"), of_the_future)
+    future_order = order(9, minutes=100_000)
+    arrive(order(1, minutes=-9_999), order(2), order(3, amount="much"), future_order)
     run_once(silver)
     assert orders_of(silver.name) == ["o-1", "o-2", "o-3"], "nothing is late in the first batch"
     assert {row["order_id"]: len(row["_errors"]) for row in rows_of(silver.name)} == {"o-1": 0, "o-2": 0, "o-3": 1}
@@ -153,26 +153,26 @@ def test_orders_with_errors_and_late_ones(spark: SparkSession, tables: Catalog, 
     arrive(order(4, minutes=-60), order(5, minutes=-61), order(2))
     run_once(silver)
     assert orders_of(silver.name) == ["o-1", "o-2", "o-3", "o-4"]
-    why = {row["order_id"]: row["_rules"] for row in rows_of(silver.quarantine)}
-    assert why == {"o-9": ["not of the future"], "o-5": ["later than 60 minutes"]}
-    assert f'--rule "{why["o-5"][0]}"' in ROWS.read_text()
+    rules_by_order = {row["order_id"]: row["_rules"] for row in rows_of(silver.quarantine)}
+    assert rules_by_order == {"o-9": ["not of the future"], "o-5": ["later than 60 minutes"]}
+    assert f'--rule "{rules_by_order["o-5"][0]}"' in ROWS.read_text()
 
     [command] = re.findall(r"```sh\nsource var/env.sh\n(.*?)```", ROWS.read_text(), re.DOTALL)
-    [shown] = re.findall(r"```text\n(.*?)```", ROWS.read_text(), re.DOTALL)
+    [expected_output] = re.findall(r"```text\n(.*?)```", ROWS.read_text(), re.DOTALL)
     environment = {
         **os.environ,
         "SLUICE_HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == (shown, "")
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == (expected_output, "")
 
 
 def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, change, append, run_once):  # noqa: F811
     names = ("gold.customers", "gold.customer_history", "gold.revenue_by_city")
     customers, history, view = (tables.tables[name] for name in names)
 
-    def current() -> dict[str, str]:
+    def current_cities() -> dict[str, str]:
         return {row["customer"]: row["city"] for row in rows_of(customers.name)}
 
     def spans(customer: str) -> list[tuple]:
@@ -181,29 +181,29 @@ def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, 
 
     change(("ada", "Bonn", 1), ("bob", "Rome", 1), ("ada", "Kiel", 9), ("bob", "Oslo", 2))
     run_once(customers, history)
-    assert current() == {"ada": "Kiel", "bob": "Oslo"}
+    assert current_cities() == {"ada": "Kiel", "bob": "Oslo"}
     assert spans("ada") == [(day(1), day(9), "Bonn"), (day(9), None, "Kiel")]
 
-    by_appends = replace(customers, name="gold.by_appends", source=replace(customers.source, changes=False))
-    create_table.create(spark, by_appends)
-    append(by_appends.name, [{"customer": "bob", "city": "Oslo", "changed_at": day(2)}], by_appends.schema)
-    late, corrected, deleted = ("ada", "Lyon", 4), ("ada", "Genf", 9), ("bob", None, 5)
-    change(late, corrected, deleted)
-    run_once(customers, history, by_appends)
-    assert current() == {"ada": "Genf"}
-    kept = {row["customer"]: row["city"] for row in rows_of(by_appends.name)}
-    assert kept == {"ada": "Genf", "bob": "Oslo"}, "without changes=True nothing is deleted"
+    append_table = replace(customers, name="gold.by_appends", source=replace(customers.source, changes=False))
+    create_table.create(spark, append_table)
+    append(append_table.name, [{"customer": "bob", "city": "Oslo", "changed_at": day(2)}], append_table.schema)
+    late_change, correction, deletion = ("ada", "Lyon", 4), ("ada", "Genf", 9), ("bob", None, 5)
+    change(late_change, correction, deletion)
+    run_once(customers, history, append_table)
+    assert current_cities() == {"ada": "Genf"}
+    cities = {row["customer"]: row["city"] for row in rows_of(append_table.name)}
+    assert cities == {"ada": "Genf", "bob": "Oslo"}, "without changes=True nothing is deleted"
     assert spans("ada") == [(day(1), day(4), "Bonn"), (day(4), day(9), "Lyon"), (day(9), None, "Genf")]
     assert spans("bob") == [(day(1), day(2), "Rome"), (day(2), day(5), "Oslo")]
 
-    placed = [("ada", day(3), 10), ("ada", day(4), 5), ("bob", day(6), 2), ("eve", day(3), 1)]
+    order_values = [("ada", day(3), 10), ("ada", day(4), 5), ("bob", day(6), 2), ("eve", day(3), 1)]
     orders = spark.createDataFrame(
-        [(customer, time, Decimal(amount)) for customer, time, amount in placed],
+        [(customer, time, Decimal(amount)) for customer, time, amount in order_values],
         "customer STRING, time TIMESTAMP, amount DECIMAL(10,2)",
     )
-    stored = spark.read.format("delta").load(str(settings().table_path(history.name)))
-    joined = refresh.computed({"orders": orders, "customers": stored}, view).collect()
-    assert {row.city: (row.order_count, row.amount) for row in joined} == {
+    history_rows = spark.read.format("delta").load(str(settings().table_path(history.name)))
+    view_rows = refresh.computed({"orders": orders, "customers": history_rows}, view).collect()
+    assert {row.city: (row.order_count, row.amount) for row in view_rows} == {
         "Bonn": (1, 10),
         "Lyon": (1, 5),
         None: (2, 3),
@@ -244,7 +244,7 @@ JOINS: dict[str, str | Callable] = {
 @pytest.mark.parametrize("language", JOINS)
 def test_a_stream_that_looks_something_up_is_refused(spark: SparkSession, tables: Catalog, language: str):
     orders = tables.tables["silver.orders"]
-    looks_up = Table(
+    joining_table = Table(
         name="gold.located_orders",
         comment="",
         source=Delta(orders.name),
@@ -252,4 +252,6 @@ def test_a_stream_that_looks_something_up_is_refused(spark: SparkSession, tables
         transform=JOINS[language],
     )
     with pytest.raises(DeclarationError, match="gold/located_orders.py"):
-        check.check(spark, Catalog({table.name: table for table in (tables.tables["bronze.orders"], orders, looks_up)}))
+        check.check(
+            spark, Catalog({table.name: table for table in (tables.tables["bronze.orders"], orders, joining_table)})
+        )

@@ -1,4 +1,4 @@
-"""Whoever is woken at night finds a page for each alarm, and can trust every command on it."""
+"""Each alarm has a page in docs/runbooks, and every command of the pages works."""
 
 import ast
 import importlib.util
@@ -31,27 +31,27 @@ PAGES = [
 LONGEST = 55
 
 
-def shown(page: Path) -> str:
-    """In the documentation of a DAG, each table stands in the place of `$table`."""
+def page_text(page: Path) -> str:
+    """The text of a page. `$table` in the documentation of a DAG stands for a table."""
     return page.read_text().replace("$table", "silver.tracker_readings")
 
 
 def commands(start: str) -> list[tuple[str, str]]:
-    """Page and line, for every line that begins like that."""
-    lines = [(page, line.strip()) for page in PAGES for line in shown(page).splitlines()]
+    """Page and line, for every line that starts with this text."""
+    lines = [(page, line.strip()) for page in PAGES for line in page_text(page).splitlines()]
     return [(page.name, line) for page, line in lines if line.startswith(start)]
 
 
 def calls(function: str) -> list[ast.Call]:
-    """Wherever the code calls it, by the name under which it is called."""
+    """All calls of a function in the code, by the name that the calls use."""
     nodes = [node for file in (ROOT / "include").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
     return [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
 
 
 def constants(function: str, argument: int) -> set[str]:
-    """What is written out as that argument, wherever the function is called."""
-    found = [call.args[argument] for call in calls(function) if len(call.args) > argument]
-    return {value.value for value in found if isinstance(value, ast.Constant)}
+    """All constants that calls of the function pass as this argument."""
+    nodes = [call.args[argument] for call in calls(function) if len(call.args) > argument]
+    return {node.value for node in nodes if isinstance(node, ast.Constant)}
 
 
 OTHER_ALARMS = constants("incidents.begin", 2)
@@ -74,13 +74,13 @@ def test_a_page_is_short_and_says_whether_data_is_lost_and_when_to_wake_somebody
 @pytest.mark.parametrize(("page", "line"), commands("airflow dags trigger control.stream"))
 def test_every_command_names_a_flow_or_driver_and_an_action_that_exist(page, line):
     *_, option, form = shlex.split(line)
-    asked = json.loads(form)
+    conf = json.loads(form)
     assert option == "-c"
-    assert asked.keys() in [{target, "action", "reason"} for target in ("flow", "driver", "job")]
-    assert asked.get("flow", "gold.heart_rate_by_model") in catalog.load().flows
-    assert asked.get("driver", "main") in catalog.load().drivers()
-    assert asked["action"] in list(Action)
-    assert asked["reason"]
+    assert conf.keys() in [{target, "action", "reason"} for target in ("flow", "driver", "job")]
+    assert conf.get("flow", "gold.heart_rate_by_model") in catalog.load().flows
+    assert conf.get("driver", "main") in catalog.load().drivers()
+    assert conf["action"] in list(Action)
+    assert conf["reason"]
 
 
 @pytest.mark.parametrize(("page", "line"), commands("airflow dags trigger maintain."))
@@ -94,10 +94,10 @@ def test_every_window_that_a_page_asks_for_is_one_of_a_table(page, line):
 def test_every_look_at_the_ledger_is_one_that_it_takes(page, line, tmp_path: Path):
     arguments = shlex.split(line)[1:]
     environment = {**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": f"sqlite:///{tmp_path}/c.db"}
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-    # An option or a table that does not exist would be 2.
-    is_not_stored = done.returncode == 4 and re.search(r"start the flow .*first$", done.stderr.strip())
-    assert done.returncode == 0 or is_not_stored, done.stderr
+    result = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    # An unknown option or table would end with exit code 2.
+    is_not_stored = result.returncode == 4 and re.search(r"start the flow .*first$", result.stderr.strip())
+    assert result.returncode == 0 or is_not_stored, result.stderr
 
 
 def test_the_alarms_that_no_flow_raises_are_known():
@@ -117,11 +117,11 @@ def test_every_page_that_a_page_links_to_exists():
 
 
 def test_every_error_that_needs_a_person_has_its_section():
-    raised = constants("FlowBroken", 1)
+    error_names = constants("FlowBroken", 1)
     headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbooks" / "broken.md").read_text(), re.MULTILINE)
-    described = {name for heading in headings for name in heading.split(", ")}
-    assert len(raised) >= 6
-    assert raised - described == set()
+    section_names = {name for heading in headings for name in heading.split(", ")}
+    assert len(error_names) >= 6
+    assert error_names - section_names == set()
 
 
 def test_every_state_of_the_supervisor_has_its_section():
@@ -134,8 +134,8 @@ def test_the_command_that_makes_kafka_keep_records_longer_does_that(broker):
     create_topic(broker, TOPIC, 3)
     [command] = [line for _, line in commands("python -c") if "retention.ms" in line]
     environment = {**os.environ, "SLUICE_KAFKA": broker, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
     topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
     admin = AdminClient({"bootstrap.servers": broker})
     [future] = admin.describe_configs([topic]).values()

@@ -1,4 +1,4 @@
-"""A topic with its flows, a driver in this process, and a person who gives orders."""
+"""Fixtures: a topic with its flows, a driver in this process, and the actions of the on-call engineer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -43,57 +43,59 @@ def engine():
 
 @pytest.fixture
 def ask(engine) -> Callable[..., str]:
-    """What the on-call engineer asks for: `ask(Action.STOP, table)`."""
+    """`ask(Action.STOP, table)` executes an action as the on-call engineer does, and returns the answer."""
     return lambda action, table: commands.execute(engine, Command(action, (table.flow,), "test", "a fault test"))[0]
 
 
 @pytest.fixture
 def lost(engine) -> Callable[[Table], list[tuple]]:
-    """What was accepted as lost: partition, first offset, offset after the last, generation."""
+    """`lost(table)` returns the accepted losses: partition, first offset, offset after the last, generation."""
 
-    def of(table: Table) -> list[tuple]:
+    def lost_ranges(table: Table) -> list[tuple]:
         columns = (losses.c.partition, losses.c.first, losses.c.after, losses.c.generation)
         with database.transaction(engine) as connection:
-            found = connection.execute(select(*columns).where(losses.c.flow == table.flow).order_by(losses.c.partition))
-            return [tuple(row) for row in found]
+            rows = connection.execute(select(*columns).where(losses.c.flow == table.flow).order_by(losses.c.partition))
+            return [tuple(row) for row in rows]
 
-    return of
+    return lost_ranges
 
 
 @pytest.fixture
 def driver(spark, name, monkeypatch) -> Callable[..., Iterator[Driver]]:  # noqa: F811
-    """Hosts tables until the end of the block: `with driver(table) as running:`."""
+    """`with driver(table) as running_driver:` runs the flows of tables in a driver during the block."""
 
     @contextmanager
     def host(*tables: Table, is_supervised: bool = True) -> Iterator[Driver]:
-        made = Driver(spark, name, tables, is_supervised)
-        monkeypatch.setattr(catalog, "reload", lambda: Catalog(made.tables))
-        made.start()
+        new_driver = Driver(spark, name, tables, is_supervised)
+        monkeypatch.setattr(catalog, "reload", lambda: Catalog(new_driver.tables))
+        new_driver.start()
         try:
-            yield made
+            yield new_driver
         finally:
-            made.end()
+            new_driver.end()
 
     return host
 
 
 @pytest.fixture
 def maintain(spark, engine) -> Callable[..., windows.Window]:
-    """Opens a window of a table in this process and does its work, as `jobs/maintain.py` does; returns how it went."""
+    """`maintain(table)` runs a maintenance window in this process, as `jobs/maintain.py` does, and returns it."""
 
-    def work(table: Table, *others: Table) -> windows.Window:
-        tables = Catalog({one.name: one for one in (table, *others)})
+    def run_window(table: Table, *other_tables: Table) -> windows.Window:
+        tables = Catalog({member.name: member for member in (table, *other_tables)})
         number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
-        keeper = LeaseRenewer(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.take(window.leases(table))
-        keeper.start()
+        lease_renewer = LeaseRenewer(
+            engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
+        )
+        lease_renewer.take(window.leases(table))
+        lease_renewer.start()
         try:
-            host = Host(spark, engine, keeper, "maintain")
-            window.Window(engine, keeper, host, spark, table, tables, number).run(lambda reason: os.abort())
+            host = Host(spark, engine, lease_renewer, "maintain")
+            window.Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
-            keeper.stop()
-        found = windows.find(engine, number)
-        assert found
-        return found
+            lease_renewer.stop()
+        completed_window = windows.find(engine, number)
+        assert completed_window
+        return completed_window
 
-    return work
+    return run_window

@@ -1,4 +1,4 @@
-"""Drivers that die at the commit of a batch: when its file is there, and before Spark has written it down."""
+"""Drivers are killed before or after the commit of a batch: without the commit, or without Spark's commit log."""
 
 import itertools
 
@@ -13,7 +13,7 @@ LAYERS = ("bronze", "quarantine", "silver", "gold")
 KILLS = list(itertools.product(LAYERS, ("before", "after")))
 
 
-# In the short form, one kill between file and commit, and one between commit and checkpoint.
+# The short form has one kill between data file and commit, and one between commit and checkpoint.
 @pytest.mark.parametrize("kills", [KILLS * 2 if FULL else [("quarantine", "before"), ("gold", "after")]])
 def test_a_driver_that_dies_at_a_commit_loses_and_doubles_nothing(chain: Chain, run_once, kills):
     chain.topic.create(2)

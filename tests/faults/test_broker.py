@@ -1,4 +1,4 @@
-"""A broker that hangs while events flow."""
+"""A Kafka broker hangs while a pipeline runs."""
 
 import signal
 import time
@@ -19,10 +19,12 @@ SILENT_SECONDS = 60 if FULL else 10
 
 
 @contextmanager
-def broker_stopped(pipeline: Pipeline) -> Iterator[None]:
-    """Alive, and silent."""
-    mark = str(pipeline.home / "broker" / "server.properties")
-    [broker] = [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
+def suspended_broker(pipeline: Pipeline) -> Iterator[None]:
+    """Suspend the broker process during the block."""
+    config_file = str(pipeline.home / "broker" / "server.properties")
+    [broker] = [
+        process for process in psutil.process_iter(["cmdline"]) if config_file in (process.info["cmdline"] or [])
+    ]
     broker.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -32,7 +34,7 @@ def broker_stopped(pipeline: Pipeline) -> Iterator[None]:
 
 def test_a_broker_that_is_silent_for_a_while_costs_time_and_nothing_else(at_work: Pipeline):
     driver = at_work.submitted[-1]
-    with broker_stopped(at_work):
+    with suspended_broker(at_work):
         silent_since = time.time()
         wait_until(lambda: renewed_at(at_work) > silent_since + SILENT_SECONDS, SILENT_SECONDS + 60)
         assert set(at_work.holders()) >= {BRONZE, SILVER}
@@ -43,7 +45,7 @@ def test_a_broker_that_is_silent_for_a_while_costs_time_and_nothing_else(at_work
 
 
 def renewed_at(pipeline: Pipeline) -> float:
-    """When its driver last renewed all its leases, in seconds of 1970."""
+    """The time of the driver's last renewal of all leases, in seconds since 1970."""
     with database.transaction(pipeline.control) as connection:
-        own = select(func.min(leases.c.expires_at)).where(leases.c.flow.in_([BRONZE, SILVER]))
-        return connection.execute(own).scalar_one() - pipeline.lease_seconds
+        earliest_expiry = select(func.min(leases.c.expires_at)).where(leases.c.flow.in_([BRONZE, SILVER]))
+        return connection.execute(earliest_expiry).scalar_one() - pipeline.lease_seconds

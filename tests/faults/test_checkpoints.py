@@ -1,4 +1,4 @@
-"""A checkpoint or a table that is lost, damaged, reset or somebody else's, and a disk that is full."""
+"""A checkpoint or a table is lost, damaged, reset or belongs to another flow, or the disk is full."""
 
 import fcntl
 import os
@@ -26,14 +26,14 @@ def directory(table: Table, generation: int = 1) -> Path:
 
 @contextmanager
 def failing_commits(monkeypatch, after: int = 0) -> Iterator[None]:
-    """Batches are planned, quarantined, and never written, but for the first `after`."""
-    with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
-        fail_commits(patched, after)
+    """Fail all commits of the block except the first `after`. The failed batches are planned and quarantined."""
+    with monkeypatch.context() as patch, pytest.raises(FlowFailed, match="the disk is gone"):
+        fail_commits(patch, after)
         yield
 
 
-def forget_done(table: Table, batch: int, generation: int = 1) -> None:
-    """As a kill after the table's commit and before the checkpoint's leaves it."""
+def delete_commit_log_entry(table: Table, batch: int, generation: int = 1) -> None:
+    """Leave the checkpoint as a kill between the table's commit and the commit log entry does."""
     commits = directory(table, generation) / "commits"
     for file in (commits / str(batch), commits / f".{batch}.crc"):
         file.unlink(missing_ok=True)
@@ -45,9 +45,9 @@ def test_a_checkpoint_that_is_gone_is_refused_and_begins_anew_where_the_table_en
     topic.send(*range(60, 64), "y")
     for table in chain.all:
         shutil.rmtree(directory(table))
-        with pytest.raises(FlowBroken, match=f"{table.name}: .*batch 0, .*action reset checkpoint") as refused:
+        with pytest.raises(FlowBroken, match=f"{table.name}: .*batch 0, .*action reset checkpoint") as refusal:
             run_once(table)
-        assert refused.value.error == "CHECKPOINT_LOST"
+        assert refusal.value.error == "CHECKPOINT_LOST"
         ask(Action.RESET_CHECKPOINT, table)
         run_once(table)
     chain.assert_holds(topic.messages())
@@ -62,9 +62,9 @@ def test_a_checkpoint_whose_newest_generation_is_gone_is_refused(chain, topic, r
         topic.send(generation)
         run_once(chain.bronze)
     shutil.rmtree(directory(chain.bronze, 3))
-    with pytest.raises(FlowBroken) as refused:
+    with pytest.raises(FlowBroken) as refusal:
         run_once(chain.bronze)
-    assert refused.value.error == "CHECKPOINT_LOST"
+    assert refusal.value.error == "CHECKPOINT_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -79,9 +79,9 @@ def test_a_checkpoint_restored_from_an_old_backup_is_refused(chain, topic, run_o
     run_once(chain.bronze)
     shutil.rmtree(directory(chain.bronze))
     shutil.copytree(tmp_path / "backup", directory(chain.bronze))
-    with pytest.raises(FlowBroken) as refused:
+    with pytest.raises(FlowBroken) as refusal:
         run_once(chain.bronze)
-    assert refused.value.error == "CHECKPOINT_LOST"
+    assert refusal.value.error == "CHECKPOINT_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
     chain.assert_bronze_holds(topic.messages())
@@ -93,9 +93,9 @@ def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, t
     topic.send(*range(60, 64))
     for table in reversed(chain.all):
         shutil.rmtree(settings().table_path(table.name))
-        with pytest.raises(FlowBroken, match=f"{table.name}: its checkpoint .*restore the table") as refused:
+        with pytest.raises(FlowBroken, match=f"{table.name}: its checkpoint .*restore the table") as refusal:
             run_once(table)
-        assert refused.value.error == "TABLE_LOST"
+        assert refusal.value.error == "TABLE_LOST"
     for table in chain.all:
         ask(Action.RESET_CHECKPOINT, table)
         run_once(table)
@@ -109,9 +109,9 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
     shutil.rmtree(settings().table_path(chain.bronze.name))
-    with pytest.raises(FlowBroken) as refused:
+    with pytest.raises(FlowBroken) as refusal:
         run_once(chain.bronze)
-    assert refused.value.error == "TABLE_LOST"
+    assert refusal.value.error == "TABLE_LOST"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -125,9 +125,9 @@ def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topi
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     topic.send(2, "y")
     run_once(chain.bronze)
-    with pytest.raises(FlowBroken, match=f"{chain.silver.name}: .*move its table away and action reset") as refused:
+    with pytest.raises(FlowBroken, match=f"{chain.silver.name}: .*move its table away and action reset") as refusal:
         run_once(chain.silver)
-    assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
+    assert refusal.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
     for table in (chain.silver, chain.gold):
         shutil.rmtree(settings().table_path(table.name))
         ask(Action.RESET_CHECKPOINT, table)
@@ -195,7 +195,7 @@ def test_a_reset_before_the_first_commit_starts_from_the_beginning(chain, topic,
 def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
     append, run_once, ask, name, spark, monkeypatch, files
 ):
-    """The first run ends after so many of the four files that a version, or the source's first snapshot, is read in."""
+    """files: how many of the four files of a version, or of the initial snapshot, the first run reads."""
     path = settings().table_path(f"bronze.{name}")
     for first in (0, 4):
         frame = spark.range(first, first + 4, numPartitions=4).toDF("a")
@@ -213,11 +213,11 @@ def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
         assert sorted(row["a"] for row in rows_of(table.name)) == list(range(first + 4))
 
 
-DAMAGES = ("offsets/1", "commits/1", "metadata", "owner.json", "offsets/0")
+DAMAGED_FILES = ("offsets/1", "commits/1", "metadata", "owner.json", "offsets/0")
 
 
 @pytest.mark.parametrize("is_gone", [False, pytest.param(True, marks=only_in_full_runs)], ids=["empty", "gone"])
-@pytest.mark.parametrize("file", DAMAGES)
+@pytest.mark.parametrize("file", DAMAGED_FILES)
 def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
     chain, topic, run_once, ask, file, is_gone
 ):
@@ -225,15 +225,15 @@ def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
     for start in (0, 60):
         topic.send(*range(start, start + 4))
         run_once(chain.bronze)
-    damaged = directory(chain.bronze) / file
-    # Its checksum is gone as well, or it would tell.
-    (damaged.parent / f".{damaged.name}.crc").unlink(missing_ok=True)
-    damaged.unlink() if is_gone else damaged.write_bytes(b"")
+    damaged_file = directory(chain.bronze) / file
+    # With its checksum file, Hadoop would detect the damage first.
+    (damaged_file.parent / f".{damaged_file.name}.crc").unlink(missing_ok=True)
+    damaged_file.unlink() if is_gone else damaged_file.write_bytes(b"")
     topic.send(*range(120, 124))
     if (file, is_gone) != ("commits/1", True):
-        with pytest.raises(FlowBroken, match="restore it from its backup.*action reset checkpoint") as refused:
+        with pytest.raises(FlowBroken, match="restore it from its backup.*action reset checkpoint") as refusal:
             run_once(chain.bronze)
-        assert refused.value.error == "CHECKPOINT_DAMAGED"
+        assert refusal.value.error == "CHECKPOINT_DAMAGED"
         ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
     chain.assert_bronze_holds(topic.messages())
@@ -249,14 +249,14 @@ def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or
     run_once(chain.bronze)
     if is_written:
         run_once(chain.silver)
-        forget_done(chain.silver, 1)
+        delete_commit_log_entry(chain.silver, 1)
     else:
         with failing_commits(monkeypatch):
             run_once(chain.silver)
     (directory(chain.silver) / "offsets" / "1").write_bytes(b"")
-    with pytest.raises(FlowBroken) as refused:
+    with pytest.raises(FlowBroken) as refusal:
         run_once(chain.silver)
-    assert refused.value.error == "CHECKPOINT_DAMAGED"
+    assert refusal.value.error == "CHECKPOINT_DAMAGED"
     ask(Action.RESET_CHECKPOINT, chain.silver)
     topic.send(3, "z")
     run_once(*chain.all)
@@ -270,12 +270,12 @@ def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_ba
     topic.create(2).send(*range(4))
     with failing_commits(monkeypatch):
         run_once(chain.bronze)
-    beginning = directory(chain.bronze) / "sources" / "0" / "0"
-    beginning.with_name(".0.crc").unlink(missing_ok=True)
-    beginning.write_bytes(b"")
-    with pytest.raises(FlowBroken, match="action reset checkpoint") as refused:
+    initial_offsets = directory(chain.bronze) / "sources" / "0" / "0"
+    initial_offsets.with_name(".0.crc").unlink(missing_ok=True)
+    initial_offsets.write_bytes(b"")
+    with pytest.raises(FlowBroken, match="action reset checkpoint") as refusal:
         run_once(chain.bronze)
-    assert refused.value.error == "CHECKPOINT_DAMAGED"
+    assert refusal.value.error == "CHECKPOINT_DAMAGED"
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -284,11 +284,11 @@ def test_where_a_flow_began_to_read_its_topic_may_be_damaged_before_its_first_ba
 def test_the_checkpoint_of_another_flow_is_refused(chain, topic, run_once):
     topic.create().send(1)
     run_once(chain.bronze)
-    other = replace(chain.bronze, name=f"{chain.bronze.name}_b")
-    shutil.copytree(directory(chain.bronze), directory(other))
-    with pytest.raises(FlowBroken, match=f"{other.name}: its checkpoint .*a name of its own") as refused:
-        run_once(other)
-    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+    other_table = replace(chain.bronze, name=f"{chain.bronze.name}_b")
+    shutil.copytree(directory(chain.bronze), directory(other_table))
+    with pytest.raises(FlowBroken, match=f"{other_table.name}: its checkpoint .*a name of its own") as refusal:
+        run_once(other_table)
+    assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
 
 
 def test_a_checkpoint_that_another_process_has_locked_is_left_alone(chain, topic, run_once):
@@ -306,21 +306,21 @@ def test_a_checkpoint_that_another_process_has_locked_is_left_alone(chain, topic
 
 @pytest.fixture
 def small_disk() -> Iterator:
-    """Makes a directory a disk of its own, of some size: `small_disk(path, "3m")`; again with another size it grows."""
-    mounted = []
+    """`small_disk(path, "3m")` mounts a tmpfs of this size at a directory. A second call changes the size."""
+    mount_points = []
 
     def mount(path: Path, size: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        options = f"size={size}" + (",remount" if path in mounted else "")
-        made = subprocess.run(
+        options = f"size={size}" + (",remount" if path in mount_points else "")
+        result = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True
         )
-        if made.returncode:
-            pytest.skip(f"a disk that is full needs the right to mount one: {made.stderr.strip()}")
-        mounted.append(path)
+        if result.returncode:
+            pytest.skip(f"a disk that is full needs the right to mount one: {result.stderr.strip()}")
+        mount_points.append(path)
 
     yield mount
-    for path in set(mounted):
+    for path in set(mount_points):
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
@@ -336,9 +336,9 @@ def test_a_flow_whose_disk_is_full_goes_on_once_there_is_room(chain, topic, run_
             while True:
                 filler.write(bytes(1024))
     for _ in range(2):
-        with pytest.raises(FlowFailed) as failed:
+        with pytest.raises(FlowFailed) as failure:
             run_once(chain.bronze)
-        assert not failed.value.needs_person, failed.value.error
+        assert not failure.value.needs_person, failure.value.error
     small_disk(home, "40m")
     run_once(chain.bronze)
     chain.assert_bronze_holds(topic.messages())

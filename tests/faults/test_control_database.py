@@ -1,6 +1,6 @@
-"""A PostgreSQL that is away while events flow: from one driver, and at full length from the whole platform.
+"""The PostgreSQL control database is down or hangs, for one driver and, in the full form, for a platform.
 
-SQLite's case: test_lease_loss.py.
+test_lease_loss.py has the tests with SQLite.
 """
 
 import time
@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import free_port
 from tests.support.flows import only_in_full_runs
-from tests.support.live import Live, running
+from tests.support.live import Live, running_platform
 from tests.support.pipeline import Pipeline
 from tests.support.postgresql import Server
 from tests.support.waiting import sleep_through, wait_until
@@ -22,17 +22,17 @@ PORT = free_port()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    made = Server(PORT)
-    made.start()
-    yield made
-    made.remove()
+    new_server = Server(PORT)
+    new_server.start()
+    yield new_server
+    new_server.remove()
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, server: Server) -> Iterator[Live]:
     settings = {"SLUICE_CONTROL_URL": server.url, "SLUICE_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with running(tmp_path_factory.mktemp("postgresql"), **settings) as made:
-        yield made
+    with running_platform(tmp_path_factory.mktemp("postgresql"), **settings) as platform:
+        yield platform
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_server_that_hangs_for_a_moment_goes_unnoticed(live: Live, server: Ser
     with server.hanging():
         sleep_through(5)
     live.wait_for_commit()
-    assert live.driver() == driver, live.story()
+    assert live.driver() == driver, live.diagnostics()
     live.assert_nothing_lost_or_doubled()
 
 
@@ -69,9 +69,9 @@ def test_drivers_end_in_time_while_the_server_is_away_and_come_back_by_themselve
     driver = live.wait_for_driver()
     live.wait_for_commit()
     with server.hanging() if how == "hangs" else server.down():
-        gone_at = time.monotonic()
+        down_since = time.monotonic()
         wait_until(lambda: not (driver.jvm.is_alive or driver.python.is_alive), LEASE_SECONDS, live.log.read_text)
-        sleep_through(gone_at + AWAY_SECONDS - time.monotonic())
+        sleep_through(down_since + AWAY_SECONDS - time.monotonic())
     assert "this driver ends at once, because it may no longer write" in live.log.read_text()
     live.wait_for_driver(other_than=driver)
     live.wait_for_commit()

@@ -1,4 +1,4 @@
-"""A table file that changes after its flow has run."""
+"""A table file changes after its flow has run."""
 
 import json
 from dataclasses import replace
@@ -20,8 +20,8 @@ from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.topic import Topic
 
 
-def older(table) -> tuple[str, ...]:
-    """What `status` says of rows that an earlier definition made."""
+def outdated_notices(table) -> tuple[str, ...]:
+    """The notices of `status` about rows that an earlier definition wrote."""
     return outdated_words.by_table(Catalog({table.name: table})).get(table.name, ())
 
 
@@ -31,17 +31,19 @@ def owner(table) -> dict:
 
 @pytest.fixture
 def deployments(engine):
-    """What the audit says of a flow's definitions."""
+    """`deployments(table)` returns the audit entries about deployed definitions of a flow."""
 
-    def of(table) -> list[str]:
-        mine = (audits.c.target == table.name) & (audits.c.action == "deploy")
+    def results(table) -> list[str]:
+        is_deployment = (audits.c.target == table.name) & (audits.c.action == "deploy")
         with database.transaction(engine) as connection:
-            return list(connection.execute(select(audits.c.result).where(mine).order_by(audits.c.number)).scalars())
+            return list(
+                connection.execute(select(audits.c.result).where(is_deployment).order_by(audits.c.number)).scalars()
+            )
 
-    return of
+    return results
 
 
-def doubled(rows):
+def double_numbers(rows):
     return rows.selectExpr("2 * try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset").selectExpr(
         "*", "timestamp_seconds(number) AS time"
     )
@@ -67,15 +69,15 @@ def test_a_batch_that_was_planned_before_a_change_is_made_by_todays_code(chain, 
     topic.send(3, "y")
     run_once(chain.bronze)
 
-    with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the disk is gone"):
-        fail_commits(patched)
+    with monkeypatch.context() as patch, pytest.raises(FlowFailed, match="the disk is gone"):
+        fail_commits(patch)
         run_once(chain.silver)
     topic.send(5)
-    today = replace(chain.silver, comment="doubled", transform=doubled)
-    run_once(chain.bronze, today)
-    assert [entry["from_batch"] for entry in owner(today)["definitions"]] == [0, 1]
-    assert sorted(row["number"] for row in rows_of(today.name)) == [1, 6, 10]
-    assert sorted(row["offset"] for row in rows_of(today.quarantine)) == [1, 3]
+    changed_silver = replace(chain.silver, comment="doubled", transform=double_numbers)
+    run_once(chain.bronze, changed_silver)
+    assert [entry["from_batch"] for entry in owner(changed_silver)["definitions"]] == [0, 1]
+    assert sorted(row["number"] for row in rows_of(changed_silver.name)) == [1, 6, 10]
+    assert sorted(row["offset"] for row in rows_of(changed_silver.quarantine)) == [1, 3]
 
 
 def test_a_batch_that_was_written_before_a_change_is_not_made_again_by_todays_code(chain, topic, run_once):
@@ -84,11 +86,13 @@ def test_a_batch_that_was_written_before_a_change_is_not_made_again_by_todays_co
     for file in (settings().checkpoints(chain.silver.name) / "1" / "commits").iterdir():
         file.unlink()
     topic.send(5)
-    today = replace(chain.silver, comment="doubled", transform=doubled, expect=(Expect("small", "number < 5"),))
-    run_once(chain.bronze, today)
-    assert [entry["from_batch"] for entry in owner(today)["definitions"]] == [0, 1]
-    assert [row["number"] for row in rows_of(today.name)] == [1]
-    assert sorted((row["offset"], row["_rules"][0]) for row in rows_of(today.quarantine)) == [
+    changed_silver = replace(
+        chain.silver, comment="doubled", transform=double_numbers, expect=(Expect("small", "number < 5"),)
+    )
+    run_once(chain.bronze, changed_silver)
+    assert [entry["from_batch"] for entry in owner(changed_silver)["definitions"]] == [0, 1]
+    assert [row["number"] for row in rows_of(changed_silver.name)] == [1]
+    assert sorted((row["offset"], row["_rules"][0]) for row in rows_of(changed_silver.quarantine)) == [
         (1, "is_number"),
         (2, "small"),
     ]
@@ -99,15 +103,15 @@ def test_a_new_column_is_empty_in_old_rows_of_the_table_and_of_its_quarantine(ch
     topic.create().send(1, "x")
     run_once(*chain.all)
 
-    def and_text(rows):
+    def add_text(rows):
         return chain.silver.transform(rows.withColumn("text", rows.value.cast("string")), "text")
 
-    wider = replace(chain.silver, schema=f"{chain.silver.schema}, text STRING", transform=and_text)
+    silver_with_text = replace(chain.silver, schema=f"{chain.silver.schema}, text STRING", transform=add_text)
     topic.send(2, "y")
-    run_once(chain.bronze, wider, chain.gold)
+    run_once(chain.bronze, silver_with_text, chain.gold)
     chain.assert_holds(topic.messages())
-    assert sorted((row["offset"], row["text"]) for row in rows_of(wider.name)) == [(0, None), (2, "2")]
-    assert sorted((row["offset"], row["text"]) for row in rows_of(wider.quarantine)) == [(1, None), (3, "y")]
+    assert sorted((row["offset"], row["text"]) for row in rows_of(silver_with_text.name)) == [(0, None), (2, "2")]
+    assert sorted((row["offset"], row["text"]) for row in rows_of(silver_with_text.quarantine)) == [(1, None), (3, "y")]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +128,9 @@ def test_a_new_column_is_empty_in_old_rows_of_the_table_and_of_its_quarantine(ch
 def test_a_column_that_is_removed_or_retyped_is_refused(chain, topic, run_once, schema, sentence):
     topic.create().send(1)
     run_once(*chain.all)
-    with pytest.raises(FlowBroken, match=f"^{chain.silver.name}: {sentence}") as refused:
+    with pytest.raises(FlowBroken, match=f"^{chain.silver.name}: {sentence}") as refusal:
         run_once(replace(chain.silver, schema=schema))
-    assert refused.value.error == "SCHEMA_CHANGED"
+    assert refusal.value.error == "SCHEMA_CHANGED"
     topic.send(2)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -138,16 +142,16 @@ CHANGES = {
     "keys": lambda table: replace(table, write=replace(table.write, keys=("minute", "rows"))),
     "bucket": lambda table: replace(table, write=Upsert(keys=("minute",), recompute=Bucket("minute", "time", "hour"))),
 }
-OTHERS = ("source", "mode", "bucket")
+OTHER_CHANGES = ("source", "mode", "bucket")
 
 
-@pytest.mark.parametrize("change", ["keys", *(pytest.param(one, marks=only_in_full_runs) for one in OTHERS)])
+@pytest.mark.parametrize("change", ["keys", *(pytest.param(name, marks=only_in_full_runs) for name in OTHER_CHANGES)])
 def test_a_change_that_its_checkpoint_cannot_follow_is_refused(chain, topic, run_once, change):
     topic.create().send(1)
     run_once(*chain.all)
-    with pytest.raises(FlowBroken, match=f"^{chain.gold.name}: its checkpoint .*put the declaration back") as refused:
+    with pytest.raises(FlowBroken, match=f"^{chain.gold.name}: its checkpoint .*put the declaration back") as refusal:
         run_once(CHANGES[change](chain.gold))
-    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+    assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -156,19 +160,19 @@ def test_a_change_that_its_checkpoint_cannot_follow_is_refused(chain, topic, run
 def test_a_flow_that_reads_another_topic_now_is_refused_until_that_is_accepted(chain, topic, run_once, ask, broker):
     topic.create().send(1)
     run_once(chain.bronze)
-    other = Topic(broker).create().send(2)
-    moved = replace(chain.bronze, source=Kafka(other.name))
-    with pytest.raises(FlowBroken, match=f"^{chain.bronze.name}: ") as refused:
-        run_once(moved)
-    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
-    ask(Action.RESET_CHECKPOINT, moved)
+    other_topic = Topic(broker).create().send(2)
+    moved_bronze = replace(chain.bronze, source=Kafka(other_topic.name))
+    with pytest.raises(FlowBroken, match=f"^{chain.bronze.name}: ") as refusal:
+        run_once(moved_bronze)
+    assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+    ask(Action.RESET_CHECKPOINT, moved_bronze)
     for _ in range(2):
         with pytest.raises(FlowBroken, match="action accept data loss begins at the start of the new"):
-            run_once(moved)
-    old = topic.messages()
-    ask(Action.ACCEPT_DATA_LOSS, moved)
-    run_once(moved)
-    chain.assert_bronze_holds(old + other.messages())
+            run_once(moved_bronze)
+    old_messages = topic.messages()
+    ask(Action.ACCEPT_DATA_LOSS, moved_bronze)
+    run_once(moved_bronze)
+    chain.assert_bronze_holds(old_messages + other_topic.messages())
 
 
 @only_in_full_runs
@@ -176,9 +180,9 @@ def test_a_reset_does_not_let_other_keys_into_the_table(chain, topic, run_once, 
     topic.create().send(1)
     run_once(*chain.all)
     ask(Action.RESET_CHECKPOINT, chain.gold)
-    with pytest.raises(FlowBroken, match="put the declaration back") as refused:
+    with pytest.raises(FlowBroken, match="put the declaration back") as refusal:
         run_once(CHANGES["keys"](chain.gold))
-    assert refused.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
+    assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -188,33 +192,33 @@ def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_ke
     bronze, silver, _ = chain.in_slices
     topic.create().send(1, 2)
     run_once(bronze, silver)
-    assert older(silver) == ()
+    assert outdated_notices(silver) == ()
     run_once(bronze, replace(silver, comment="other words"))
-    assert older(silver) == ()
-    changed = replace(silver, transform=doubled)
+    assert outdated_notices(silver) == ()
+    changed_silver = replace(silver, transform=double_numbers)
     topic.send(3)
-    run_once(bronze, changed)
-    [said] = older(changed)
-    assert "holds from batch 1/1 on" in said
-    assert f"""backfill.{silver.name} -c '{{"from": "1970-01-01", "to": "1970-01-02"}}'""" in said
-    Backfills(spark, (bronze, changed)).run(changed, 0, 86400)
+    run_once(bronze, changed_silver)
+    [notice] = outdated_notices(changed_silver)
+    assert "holds from batch 1/1 on" in notice
+    assert f"""backfill.{silver.name} -c '{{"from": "1970-01-01", "to": "1970-01-02"}}'""" in notice
+    Backfills(spark, (bronze, changed_silver)).run(changed_silver, 0, 86400)
     assert sorted(row["number"] for row in rows_of(silver.name)) == [2, 4, 6]
-    assert older(changed) == ()
+    assert outdated_notices(changed_silver) == ()
     topic.send(4)
     run_once(bronze, silver)
-    assert len(older(silver)) == 1
+    assert len(outdated_notices(silver)) == 1
     assert ask(Action.KEEP_OLD_ROWS, silver) == f"{silver.flow}: its older rows stay as they are"
-    assert older(silver) == ()
+    assert outdated_notices(silver) == ()
 
 
 def test_a_change_that_is_taken_back_before_it_made_a_row_leaves_none_of_an_earlier_definition(chain, topic, run_once):
     bronze, silver, _ = chain.in_slices
     topic.create().send(1, 2)
     run_once(bronze, silver)
-    run_once(replace(silver, transform=doubled))
-    assert len(older(silver)) == 1
+    run_once(replace(silver, transform=double_numbers))
+    assert len(outdated_notices(silver)) == 1
     run_once(silver)
-    assert older(silver) == ()
+    assert outdated_notices(silver) == ()
 
 
 def test_a_change_that_comes_with_a_reset_or_to_an_empty_table_is_judged_by_the_rows_that_it_finds(
@@ -223,12 +227,12 @@ def test_a_change_that_comes_with_a_reset_or_to_an_empty_table_is_judged_by_the_
     bronze, silver, _ = chain.in_slices
     topic.create().send("x")
     run_once(bronze, silver)
-    changed = replace(silver, transform=doubled)
-    run_once(changed)
-    assert older(changed) == ()
+    changed_silver = replace(silver, transform=double_numbers)
+    run_once(changed_silver)
+    assert outdated_notices(changed_silver) == ()
     topic.send(1)
-    run_once(bronze, changed)
+    run_once(bronze, changed_silver)
     ask(Action.RESET_CHECKPOINT, silver)
     run_once(silver)
-    [said] = older(silver)
-    assert "holds from batch 2/1 on" in said
+    [notice] = outdated_notices(silver)
+    assert "holds from batch 2/1 on" in notice

@@ -1,4 +1,4 @@
-"""Whatever happened before: put back to a moment and made again, the tables are as if nothing had ever gone wrong."""
+"""After random faults, a rewind and new batches, the tables hold exactly the rows of a run without faults."""
 
 import os
 import random
@@ -15,8 +15,8 @@ from include.errors import UsageError
 from include.ledger import verify
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.faults.test_reckoning import killed
-from tests.faults.test_rewinds import wrong
+from tests.faults.test_reckoning import kill_next_batch
+from tests.faults.test_rewinds import double_numbers
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import FULL, rows_of
 from tests.support.rewinds import Rewinds, moment_of
@@ -27,11 +27,11 @@ STEPS = ("_replan", "_in_window", "_begin_generations", "_require_restored", "_r
 
 
 class History:
-    """A topic, bronze, silver with a quarantine, its sums by upsert, and a copy of its appends."""
+    """A topic and four tables: bronze, silver with a quarantine, gold with upserted sums, and a copy of silver."""
 
     def __init__(self, chain, spark, run_once, ask, monkeypatch, seed: int) -> None:
         self.chain, self.spark, self.run_once, self.ask, self.monkeypatch = chain, spark, run_once, ask, monkeypatch
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         bronze, silver, gold = chain.in_slices
         copy = Table(
             name=f"gold.{chain.name}_copy",
@@ -39,8 +39,8 @@ class History:
             source=Delta(silver.name),
             schema="number INT, partition INT, offset BIGINT",
         )
-        self.right = {table.name: table for table in (bronze, silver, gold, copy)}
-        self.tables = dict(self.right)
+        self.original_tables = {table.name: table for table in (bronze, silver, gold, copy)}
+        self.tables = dict(self.original_tables)
         self.silver = silver.name
         self.moments: list[str] = []
         self.story: list[str] = []
@@ -56,62 +56,62 @@ class History:
         self.remember()
 
     def round(self) -> None:
-        what = self.dice.choice((self.catch_up, self.die, self.compact, self.make_again, self.reset, self.go_back))
-        self.story.append(what.__name__)
+        action = self.rng.choice((self.catch_up, self.die, self.compact, self.make_again, self.reset, self.go_back))
+        self.story.append(action.__name__)
         self.send()
-        what()
+        action()
         self.remember()
 
     def send(self) -> None:
-        # Old minutes come again and again, as late rows do.
-        values = [self.dice.choice((self.dice.randrange(400), "x")) for _ in range(self.dice.randrange(2, 9))]
+        # The random numbers repeat old minutes, as late rows do.
+        values = [self.rng.choice((self.rng.randrange(400), "x")) for _ in range(self.rng.randrange(2, 9))]
         self.chain.topic.send(*values)
 
     def remember(self) -> None:
         self.moments.append(max(moment_of(table) for table in self.all))
 
     def catch_up(self) -> None:
-        self.run_once(*self.all[: self.dice.randrange(1, 5)])
+        self.run_once(*self.all[: self.rng.randrange(1, 5)])
 
     def die(self) -> None:
-        dead = self.dice.randrange(4)
-        self.run_once(*self.all[:dead])
-        is_written = self.dice.random() < 0.5
-        # Failed: it had nothing to read.
-        with suppress(pytest.fail.Exception), killed(self.monkeypatch, self.all[dead].flow, is_written):
-            self.run_once(self.all[dead])
+        index = self.rng.randrange(4)
+        self.run_once(*self.all[:index])
+        is_written = self.rng.random() < 0.5
+        # pytest.raises fails if the flow has no batch to read.
+        with suppress(pytest.fail.Exception), kill_next_batch(self.monkeypatch, self.all[index].flow, is_written):
+            self.run_once(self.all[index])
 
     def compact(self) -> None:
-        path = settings().table_path(self.dice.choice(self.all).name)
+        path = settings().table_path(self.rng.choice(self.all).name)
         with commit.user_metadata(self.spark, {"window": 0, "step": "optimize"}, {}):
             self.spark.sql(f"OPTIMIZE delta.`{path}`")
 
     def make_again(self) -> None:
-        begin = self.dice.randrange(0, 6) * 60
+        begin = self.rng.randrange(0, 6) * 60
         Backfills(self.spark, self.all).run(self.tables[self.silver], begin, begin + 120)
 
     def reset(self) -> None:
-        self.ask(Action.RESET_CHECKPOINT, self.dice.choice(self.all))
+        self.ask(Action.RESET_CHECKPOINT, self.rng.choice(self.all))
 
     def go_back(self) -> None:
-        """To any moment, and mostly not in one go."""
-        root, moment = self.dice.choice(self.all), self.dice.choice(self.moments)
-        before = [sorted(map(repr, rows_of(table.name))) for table in self.all]
+        """Rewind to a random earlier moment. Most rewinds are killed and resumed."""
+        root, moment = self.rng.choice(self.all), self.rng.choice(self.moments)
+        rows_before = [sorted(map(repr, rows_of(table.name))) for table in self.all]
         try:
             self.rewind(root.name, moment)
         except UsageError:
             self.story.append("refused")
-            assert before == [sorted(map(repr, rows_of(table.name))) for table in self.all]
+            assert rows_before == [sorted(map(repr, rows_of(table.name))) for table in self.all]
 
     def rewind(self, root: str, moment: str) -> None:
-        house = Rewinds(self.spark, *self.all)
-        step = self.dice.choice(STEPS)
+        runner = Rewinds(self.spark, *self.all)
+        step = self.rng.choice(STEPS)
         self.story.append(f"{root} to {moment}, dies at {step}")
-        with self.monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(engine_rewind, step, _die)
-            house.run(self.tables[root], moment)
-        for left in rewinds.unfinished(house.engine, list(self.tables)):
-            assert house.end(left.number).phase == "done"
+        with self.monkeypatch.context() as patch, suppress(Killed):
+            patch.setattr(engine_rewind, step, _die)
+            runner.run(self.tables[root], moment)
+        for unfinished in rewinds.unfinished(runner.engine, list(self.tables)):
+            assert runner.complete(unfinished.number).phase == "done"
 
 
 def _die(*_) -> None:
@@ -126,21 +126,21 @@ def test_put_back_and_made_again_the_tables_are_as_if_nothing_had_ever_gone_wron
     history.begin()
     for _ in range(ROUNDS // 2):
         history.round()
-    good = history.moments[-1]
-    history.tables[history.silver] = replace(history.right[history.silver], transform=wrong)
+    valid_moment = history.moments[-1]
+    history.tables[history.silver] = replace(history.original_tables[history.silver], transform=double_numbers)
     for _ in range(ROUNDS - ROUNDS // 2):
         history.round()
     history.send()
     run_once(*history.all)
     print("\n".join(history.story))
     assert any(row["number"] != row["time"].timestamp() for row in rows_of(history.silver))
-    history.tables = dict(history.right)
+    history.tables = dict(history.original_tables)
     try:
-        history.rewind(history.silver, good)
-    except UsageError as refused:
-        # What it reads was itself put back since, so that has to go back, too.
-        print(refused)
-        history.rewind(chain.bronze.name, good)
+        history.rewind(history.silver, valid_moment)
+    except UsageError as error:
+        # A later rewind changed the source of silver, so the source must be rewound, too.
+        print(error)
+        history.rewind(chain.bronze.name, valid_moment)
     history.send()
     run_once(*history.all)
     chain.assert_holds(chain.topic.messages())

@@ -1,4 +1,4 @@
-"""Backfills that a running driver is asked for: it does them beside its flows, which go on whatever comes of it."""
+"""A running driver executes requested backfills beside its flows. The flows continue even if a backfill fails."""
 
 import os
 import threading
@@ -27,37 +27,37 @@ from include.spec import Table
 from include.validation import slices
 from tests.support.backfills import Killed
 from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of, wait_for_rows
-from tests.support.pipeline import part
-from tests.support.producing import flowing
+from tests.support.pipeline import random_events
+from tests.support.producing import produce_numbers
 from tests.support.waiting import wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
 
 
-def ask(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
-    """begin, end: minutes of 1970-01-01."""
-    range_ = slices.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
-    return backfill_queue.request(engine, table.name, range_, "a test", driver)
+def request_backfill(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
+    """Request a backfill from the driver. begin, end: minutes of 1970-01-01."""
+    time_range = slices.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
+    return backfill_queue.request(engine, table.name, time_range, "a test", driver)
 
 
-def outcome(engine: Engine, number: int) -> backfill_queue.RequestStatus:
-    """Once it is done, or came to nothing."""
+def wait_for_outcome(engine: Engine, number: int) -> backfill_queue.RequestStatus:
+    """Wait until the backfill succeeds or fails, and return its status."""
 
-    def is_over() -> bool:
-        now = backfill_queue.status(engine, number)
-        return now.is_done or now.failure is not None
+    def has_ended() -> bool:
+        status = backfill_queue.status(engine, number)
+        return status.is_done or status.failure is not None
 
-    wait_until(is_over, 120, lambda: backfill_queue.status(engine, number).said)
+    wait_until(has_ended, 120, lambda: backfill_queue.status(engine, number).said)
     return backfill_queue.status(engine, number)
 
 
-def of_root(engine: Engine, number: int) -> list[Backfill]:
-    return [one for one in backfills.newest(engine) if one.root == number]
+def backfills_of_root(engine: Engine, number: int) -> list[Backfill]:
+    return [entry for entry in backfills.newest(engine) if entry.root == number]
 
 
 @pytest.fixture
 def silver(name, append) -> Table:
-    """Of 40 numbers of the first ten minutes, with no topic behind them."""
+    """A silver table with 40 numbers in the first ten minutes. Its source has no topic."""
     silver = Chain(name, None).silver
     rows = [{"value": str(n * 15).encode(), "partition": 0, "offset": n} for n in range(40)]
     append(silver.source.table, rows, SOURCE)
@@ -66,48 +66,53 @@ def silver(name, append) -> Table:
 
 @pytest.fixture
 def stranger(engine) -> Iterator[LeaseRenewer]:
-    """Somebody else who holds leases."""
-    keeper = LeaseRenewer(engine, Holder.here("stranger", jvm_pid()), 60, lambda reason: os.abort())
-    keeper.start()
-    yield keeper
-    keeper.stop()
+    """Another process that holds leases."""
+    lease_renewer = LeaseRenewer(engine, Holder.here("stranger", jvm_pid()), 60, lambda reason: os.abort())
+    lease_renewer.start()
+    yield lease_renewer
+    lease_renewer.stop()
 
 
 def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_streams_go_on(chain, driver, engine):
     chain.topic.create(2)
     tables = chain.in_slices
     _, silver, gold = tables
-    with driver(*tables) as running:
-        with flowing(chain.topic, 20, 0.5):
+    with driver(*tables) as running_driver:
+        with produce_numbers(chain.topic, 20, 0.5):
             wait_until(lambda: has_rows(gold), 120)
-            first, second = ask(engine, silver, running.name, 1, 3), ask(engine, silver, running.name, 5, 6)
-            before = DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest
-            assert outcome(engine, first).is_done
-            assert DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest > before
-            assert outcome(engine, second).is_done
-        ended = sorted(of_root(engine, first) + of_root(engine, second), key=lambda one: one.ended_at)
-        assert [(one.root, one.table) for one in ended] == [
+            first, second = (
+                request_backfill(engine, silver, running_driver.name, 1, 3),
+                request_backfill(engine, silver, running_driver.name, 5, 6),
+            )
+            version_before = DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest
+            assert wait_for_outcome(engine, first).is_done
+            assert DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest > version_before
+            assert wait_for_outcome(engine, second).is_done
+        completed = sorted(
+            backfills_of_root(engine, first) + backfills_of_root(engine, second), key=lambda entry: entry.ended_at
+        )
+        assert [(entry.root, entry.table) for entry in completed] == [
             (root, table.name) for root in (first, second) for table in (silver, gold)
         ]
-        assert all(one.rows_before == one.rows_after > 0 for one in ended if one.table == silver.name)
+        assert all(entry.rows_before == entry.rows_after > 0 for entry in completed if entry.table == silver.name)
         chain.assert_all_arrives(tables)
-        assert running.error is None
-    assert [one for one in stale_tables.list_all(engine) if one.table == gold.name] == []
+        assert running_driver.error is None
+    assert [stale_table for stale_table in stale_tables.list_all(engine) if stale_table.table == gold.name] == []
 
 
 @only_in_full_runs
 def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_mended(silver, append, driver, engine):
-    with driver(silver) as running:
+    with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
-        running.change(silver, expect=(Expect("is_small", "number < 100", otherwise="fail"),))
-        number = ask(engine, silver, running.name, 0, 10)
-        assert "is_small" in outcome(engine, number).failure
+        running_driver.change(silver, expect=(Expect("is_small", "number < 100", otherwise="fail"),))
+        number = request_backfill(engine, silver, running_driver.name, 0, 10)
+        assert "is_small" in wait_for_outcome(engine, number).failure
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
         wait_for_rows(silver, 41)
-        running.change(silver)
-        assert ask(engine, silver, running.name, 0, 10) == number
-        assert outcome(engine, number).is_done
-        assert running.error is None
+        running_driver.change(silver)
+        assert request_backfill(engine, silver, running_driver.name, 0, 10) == number
+        assert wait_for_outcome(engine, number).is_done
+        assert running_driver.error is None
     verify.verify(silver)
 
 
@@ -116,25 +121,25 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
 ):
     replace_table = engine_slices._replace_table
 
-    def look_around(*given) -> None:
-        flow, version = running.host._flows[silver.flow], DeltaLog(settings().table_path(silver.name)).newest
-        looks = flow._gate_polls
+    def replace_and_check(*arguments) -> None:
+        flow, version = running_driver.host._flows[silver.flow], DeltaLog(settings().table_path(silver.name)).newest
+        polls_before = flow._gate_polls
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
-        wait_until(lambda: flow._gate_polls > looks + 5, 60)
+        wait_until(lambda: flow._gate_polls > polls_before + 5, 60)
         assert DeltaLog(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
         commands.execute(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
-        wait_until(lambda: running.query(silver) is None, 60)
-        running.thread.join(3)
-        assert running.thread.is_alive(), "the driver has ended in the middle"
-        replace_table(*given)
+        wait_until(lambda: running_driver.query(silver) is None, 60)
+        running_driver.thread.join(3)
+        assert running_driver.thread.is_alive(), "the driver has ended in the middle"
+        replace_table(*arguments)
 
-    with driver(silver) as running:
+    with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
-        monkeypatch.setattr(engine_slices, "_replace_table", look_around)
-        assert outcome(engine, ask(engine, silver, running.name, 1, 3)).is_done
-        running.thread.join(60)
-        assert not running.thread.is_alive()
-        assert running.error is None
+        monkeypatch.setattr(engine_slices, "_replace_table", replace_and_check)
+        assert wait_for_outcome(engine, request_backfill(engine, silver, running_driver.name, 1, 3)).is_done
+        running_driver.thread.join(60)
+        assert not running_driver.thread.is_alive()
+        assert running_driver.error is None
     verify.verify(silver)
 
 
@@ -142,64 +147,64 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
 def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_process_of_its_own(
     silver, name, append, driver, engine, monkeypatch
 ):
-    deaths = []
+    kills = []
 
     def die(*_) -> None:
-        deaths.append(1)
+        kills.append(1)
         raise Killed
 
     gold = replace(Chain(name, None).gold, interval_seconds=0.1)
-    with driver(silver, gold) as running:
+    with driver(silver, gold) as running_driver:
         wait_for_rows(gold, 10)
-        with monkeypatch.context() as patched:
-            patched.setattr(engine_slices, "_replace_table", die)
-            number = ask(engine, silver, running.name, 1, 3)
-            assert "do it in a process of its own" in outcome(engine, number).failure
-            assert len(deaths) == backfill_queue.TRIES
-        assert ask(engine, silver, running.name, 1, 3) == number
-        assert outcome(engine, number).is_done
+        with monkeypatch.context() as patch:
+            patch.setattr(engine_slices, "_replace_table", die)
+            number = request_backfill(engine, silver, running_driver.name, 1, 3)
+            assert "do it in a process of its own" in wait_for_outcome(engine, number).failure
+            assert len(kills) == backfill_queue.TRIES
+        assert request_backfill(engine, silver, running_driver.name, 1, 3) == number
+        assert wait_for_outcome(engine, number).is_done
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
         wait_until(lambda: sum(row["rows"] for row in rows_of(gold.name)) == 41, 60)
-        assert running.error is None
+        assert running_driver.error is None
 
 
 @only_in_full_runs
 def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driver, engine, stranger):
-    with driver(silver) as running:
+    with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
-        # So that it is in the middle of it.
+        # The driver cannot get the window, so it ends in the middle of the backfill.
         stranger.take([lease.window_lease(silver.name)])
-        number = ask(engine, silver, running.name, 1, 3)
+        number = request_backfill(engine, silver, running_driver.name, 1, 3)
         wait_until(lambda: backfills.find(engine, number).phase == backfills.WAITING, 60)
-        commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
-        running.thread.join(60)
-        assert not running.thread.is_alive()
-        assert running.error is None
+        commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running_driver.name))
+        running_driver.thread.join(60)
+        assert not running_driver.thread.is_alive()
+        assert running_driver.error is None
     assert not backfill_queue.status(engine, number).is_in_hand
     stranger.give_back([lease.window_lease(silver.name)])
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
-        assert outcome(engine, number).is_done
+        assert wait_for_outcome(engine, number).is_done
         assert successor.error is None
-    assert len(of_root(engine, number)) == 1
+    assert len(backfills_of_root(engine, number)) == 1
 
 
 @only_in_full_runs
 def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
-    def work(own: Worker, one: Backfill) -> None:
-        backfills.set_phase(engine, one.number, backfills.REPLACING, "for ever")
-        threading.Timer(1, own.halt, ["its window lasts too long"]).start()
-        own.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
+    def work(worker: Worker, entry: Backfill) -> None:
+        backfills.set_phase(engine, entry.number, backfills.REPLACING, "for ever")
+        threading.Timer(1, worker.halt, ["its window lasts too long"]).start()
+        worker.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
 
-    with driver(silver) as running:
+    with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
-        with monkeypatch.context() as patched:
-            patched.setattr(backfill, "work", work)
-            number = ask(engine, silver, running.name, 1, 3)
-            assert outcome(engine, number).failure == "its window lasts too long"
-        assert ask(engine, silver, running.name, 1, 3) == number
-        assert outcome(engine, number).is_done
-        assert running.query(silver).isActive
+        with monkeypatch.context() as patch:
+            patch.setattr(backfill, "work", work)
+            number = request_backfill(engine, silver, running_driver.name, 1, 3)
+            assert wait_for_outcome(engine, number).failure == "its window lasts too long"
+        assert request_backfill(engine, silver, running_driver.name, 1, 3) == number
+        assert wait_for_outcome(engine, number).is_done
+        assert running_driver.query(silver).isActive
 
 
 MOMENTS = (backfills.COMPUTING, backfills.DRAINING, backfills.REPLACING)
@@ -209,21 +214,21 @@ MOMENTS = (backfills.COMPUTING, backfills.DRAINING, backfills.REPLACING)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(pipeline, moment):
     table = catalog.load().table("silver.tracker_readings")
-    pipeline.produce(part(1, count=500))
+    pipeline.produce(random_events(1, count=500))
     pipeline.submit()
     pipeline.wait_until_gold_is_right()
-    range_ = slices.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
-    number = backfill_queue.request(pipeline.control, table.name, range_, "a test", table.driver)
-    # Not wait_until, which looks five times a second.
-    look = threading.Event()
+    time_range = slices.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
+    number = backfill_queue.request(pipeline.control, table.name, time_range, "a test", table.driver)
+    # wait_until polls only five times a second.
+    pause = threading.Event()
     while backfills.find(pipeline.control, number).phase != moment:
-        look.wait(0.01)
+        pause.wait(0.01)
         assert not backfill_queue.status(pipeline.control, number).is_done, "it was over before it was seen"
     pipeline.kill(pipeline.submitted[-1], "both")
     assert not backfill_queue.status(pipeline.control, number).is_done
-    pipeline.produce(part(2, count=500))
+    pipeline.produce(random_events(2, count=500))
     pipeline.submit()
-    assert outcome(pipeline.control, number).is_done
+    assert wait_for_outcome(pipeline.control, number).is_done
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()
-    assert [one.phase for one in backfills.newest(pipeline.control)] == ["done", "done"]
+    assert [entry.phase for entry in backfills.newest(pipeline.control)] == ["done", "done"]

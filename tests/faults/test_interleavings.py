@@ -1,6 +1,6 @@
-"""Everything that may happen to tables at once, in random interleavings, compared with plain Python.
+"""Random interleavings of everything that can happen to tables at once, compared with plain Python.
 
-By default four interleavings; `make faults` makes it two hundred. SLUICE_SEED repeats the picks of an earlier run.
+The default is four interleavings. `make faults` runs two hundred. SLUICE_SEED repeats the choices of an earlier run.
 """
 
 import os
@@ -39,17 +39,17 @@ from tests.support.waiting import sleep_through, wait_until
 
 INTERLEAVINGS = 200 if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
-# So short that VACUUM really deletes.
-PROMISE_SECONDS = 3
-# What is sent together lies in a few minutes of these, so that merges change some files of gold and leave the others.
-MINUTES, NEAR = 100, 10
-# Each keeps VACUUM from a table; the other tables are to be vacuumed.
-MOST_READERS = 1
-# For how many interleavings one stays: beyond the promise.
-LIVES = (2, 4)
+# VACUUM deletes files only after this time.
+RETENTION_SECONDS = 3
+# The numbers of one send lie within a few of these minutes, so that a merge changes only some files of gold.
+MINUTES, MINUTES_PER_SEND = 100, 10
+# Each registered reader blocks VACUUM of its table. VACUUM must run on the other tables.
+MAX_READERS = 1
+# The number of interleavings for which a reader stays registered: longer than RETENTION_SECONDS.
+READER_LIFETIMES = (2, 4)
 SESSION_WIDE = (USER_METADATA, maintain.SMALLER_THAN, maintain.TARGET, maintain.LOGGING)
 
-RETURNED, TRAVELLED = "a registered reader read again", "a time traveller read again"
+RETURNED, TIME_TRAVELLED = "a registered reader read again", "a time traveller read again"
 
 Actor = Callable[[], str]
 
@@ -65,13 +65,13 @@ def rows_at(table: str, version: int) -> Counter:
 
 @dataclass(frozen=True)
 class Reader:
-    """What somebody saw of a table when that version was the newest. leaves: after so many interleavings."""
+    """The rows of a table at one version. ends_after: the number of the interleaving after which the reader ends."""
 
     name: str
     table: str
     version: int
     rows: Counter
-    leaves: int = 0
+    ends_after: int = 0
 
     def read_again(self) -> None:
         assert rows_at(self.table, self.version) == self.rows, f"{self.table} has another version {self.version}"
@@ -79,59 +79,67 @@ class Reader:
 
 @dataclass
 class History:
-    """What the logs told so far; windows shorten them."""
+    """The commits so far. Windows delete old log entries, so the test records them."""
 
-    seen: dict[str, int] = field(default_factory=dict)
+    newest_versions: dict[str, int] = field(default_factory=dict)
     operations: Counter = field(default_factory=Counter)
     files: set[tuple[str, str]] = field(default_factory=set)
 
-    def go_on(self, table: str) -> None:
-        found = log(table)
-        for version in found.after(self.seen.get(table, -1)):
-            commit = found.commit(version)
+    def read_new_commits(self, table: str) -> None:
+        table_log = log(table)
+        for version in table_log.after(self.newest_versions.get(table, -1)):
+            commit = table_log.commit(version)
             self.operations[commit.operation] += 1
-            self.files |= {(table, action["add"]["path"]) for action in found.actions(version) if "add" in action}
+            self.files |= {(table, action["add"]["path"]) for action in table_log.actions(version) if "add" in action}
             if commit.operation in ("WRITE", "MERGE"):
                 assert "flow" in commit.metadata, f"{table}, version {version}: {commit.metadata}"
             if commit.operation == "OPTIMIZE":
                 assert commit.metadata.keys() & {"window", "inline"}, f"{table}, version {version}: {commit.metadata}"
                 self.operations["OPTIMIZE inline"] += "inline" in commit.metadata
-        self.seen[table] = found.newest
+        self.newest_versions[table] = table_log.newest
 
     @property
     def deleted(self) -> int:
         return sum(not (settings().table_path(table) / path).exists() for table, path in self.files)
 
 
-class Story:
-    """Four tables and who may come to them. gathered: a second gold, which is merged in windows only."""
+class Scenario:
+    """Four tables and their actors. gold_in_windows: a second gold table, which is merged only in windows."""
 
-    def __init__(self, chain: Chain, spark, engine: Engine, ask: Callable[..., str], dice: random.Random) -> None:
-        keep = Maintenance(target_file_mb=0.01, time_travel_hours=PROMISE_SECONDS / 3600, every_batches=2)
-        self.bronze, self.silver, gold = (replace(one, maintain=keep, interval_seconds=0.5) for one in chain.all)
-        self.gold = replace(gold, maintain=replace(keep, target_file_mb=0.005))
-        gathers = replace(gold.write, in_windows=True)
-        self.gathered = replace(self.gold, name=f"gold.{chain.name}_gathered", write=gathers)
+    def __init__(self, chain: Chain, spark, engine: Engine, ask: Callable[..., str], rng: random.Random) -> None:
+        policy = Maintenance(target_file_mb=0.01, time_travel_hours=RETENTION_SECONDS / 3600, every_batches=2)
+        self.bronze, self.silver, gold = (replace(table, maintain=policy, interval_seconds=0.5) for table in chain.all)
+        self.gold = replace(gold, maintain=replace(policy, target_file_mb=0.005))
+        merge_in_windows = replace(gold.write, in_windows=True)
+        self.gold_in_windows = replace(self.gold, name=f"gold.{chain.name}_gathered", write=merge_in_windows)
         self.flows = (self.bronze, self.silver, self.gold)
-        self.tables = (*self.flows, self.gathered)
+        self.tables = (*self.flows, self.gold_in_windows)
         self.stored = [*(table.name for table in self.tables), self.silver.quarantine]
-        self.chain, self.engine, self.ask, self.dice, self.spark = chain, engine, ask, dice, spark
-        # A window's job is a process with a session of its own.
+        self.chain, self.engine, self.ask, self.rng, self.spark = chain, engine, ask, rng, spark
+        # A maintenance job is a separate process with its own session.
         self.sessions = {table.name: spark.newSession() for table in self.tables}
         self.readers: list[Reader] = []
-        self.history, self.came, self.compared = History(), Counter(), 0
+        self.history, self.result_counts, self.compared_rows = History(), Counter(), 0
 
     def pick(self, number: int) -> dict[str, Actor]:
-        """The actors of one interleaving, by what they do."""
-        kinds = {self.sends: 4, self.opens_window: 7, self.stops_and_starts: 1, self.restarts: 1, self.travels: 2}
-        if len(self.readers) < MOST_READERS:
-            kinds[self.registers] = 4
-        chosen = self.dice.choices(list(kinds), list(kinds.values()), k=self.dice.randint(2, 5))
-        return dict(self._late(kind(number)) for kind in chosen) | dict(map(self._late, self.returns(number)))
+        """Random actors for one interleaving, by description."""
+        kinds = {
+            self.send_batches: 4,
+            self.open_window: 7,
+            self.stop_and_start: 1,
+            self.restart: 1,
+            self.time_travel: 2,
+        }
+        if len(self.readers) < MAX_READERS:
+            kinds[self.register_reader] = 4
+        chosen_kinds = self.rng.choices(list(kinds), list(kinds.values()), k=self.rng.randint(2, 5))
+        return dict(self._delay(kind(number)) for kind in chosen_kinds) | dict(
+            map(self._delay, self.read_registered(number))
+        )
 
-    def _late(self, actor: tuple[str, Actor]) -> tuple[str, Actor]:
+    def _delay(self, actor: tuple[str, Actor]) -> tuple[str, Actor]:
         name, act = actor
-        offset = self.dice.uniform(0, 1)
+        offset = self.rng.uniform(0, 1)
 
         def act_late() -> str:
             sleep_through(offset)
@@ -139,8 +147,8 @@ class Story:
 
         return f"{name} after {offset:.2f} s", act_late
 
-    def sends(self, number: int) -> tuple[str, Actor]:
-        batches = [self._values(self.dice.randint(1, 12)) for _ in range(self.dice.randint(1, 2))]
+    def send_batches(self, number: int) -> tuple[str, Actor]:
+        batches = [self._random_values(self.rng.randint(1, 12)) for _ in range(self.rng.randint(1, 2))]
 
         def act() -> str:
             for values in batches:
@@ -150,17 +158,19 @@ class Story:
 
         return f"sends {batches}", act
 
-    def _values(self, count: int) -> list[str]:
-        start = 60 * self.dice.randrange(MINUTES)
-        numbers = [str(start + self.dice.randrange(60 * NEAR)) for _ in range(count)]
-        return [number if self.dice.random() < 0.85 else f"not {number}" for number in numbers]
+    def _random_values(self, count: int) -> list[str]:
+        start = 60 * self.rng.randrange(MINUTES)
+        numbers = [str(start + self.rng.randrange(60 * MINUTES_PER_SEND)) for _ in range(count)]
+        return [number if self.rng.random() < 0.85 else f"not {number}" for number in numbers]
 
-    def opens_window(self, number: int) -> tuple[str, Actor]:
-        # Rather where it could do harm.
-        read = {one.table for one in self.readers}
-        table = self.dice.choice([*self.tables, *(one for one in self.tables if read & {one.name, one.quarantine})])
-        # Of what was removed a moment ago VACUUM may delete nothing.
-        seconds = self.dice.choice([0, PROMISE_SECONDS])
+    def open_window(self, number: int) -> tuple[str, Actor]:
+        # Tables with a registered reader are more likely, because a window can harm the reader.
+        registered = {reader.table for reader in self.readers}
+        table = self.rng.choice(
+            [*self.tables, *(table for table in self.tables if registered & {table.name, table.quarantine})]
+        )
+        # Without a wait, VACUUM must not delete the files that were just removed.
+        seconds = self.rng.choice([0, RETENTION_SECONDS])
 
         def act() -> str:
             sleep_through(seconds)
@@ -168,8 +178,8 @@ class Story:
 
         return f"window of {table.name} after {seconds} s and", act
 
-    def stops_and_starts(self, number: int) -> tuple[str, Actor]:
-        table, seconds = self.dice.choice(self.flows), self.dice.uniform(0, 2)
+    def stop_and_start(self, number: int) -> tuple[str, Actor]:
+        table, seconds = self.rng.choice(self.flows), self.rng.uniform(0, 2)
 
         def act() -> str:
             self.ask(Action.STOP, table)
@@ -179,8 +189,8 @@ class Story:
 
         return f"stops {table.name} for {seconds:.2f} s", act
 
-    def restarts(self, number: int) -> tuple[str, Actor]:
-        table = self.dice.choice(self.flows)
+    def restart(self, number: int) -> tuple[str, Actor]:
+        table = self.rng.choice(self.flows)
 
         def act() -> str:
             self.ask(Action.RESTART, table)
@@ -188,122 +198,126 @@ class Story:
 
         return f"restarts {table.name}", act
 
-    def registers(self, number: int) -> tuple[str, Actor]:
-        # Rather for one whose files are replaced all the time.
-        table = self.dice.choice([*self.stored, self.gold.name, self.gathered.name])
-        leaves = number + self.dice.randint(*LIVES)
-        return f"registers for {table}", lambda: self.register(table, leaves)
+    def register_reader(self, number: int) -> tuple[str, Actor]:
+        # The gold tables are more likely, because their files are replaced often.
+        table = self.rng.choice([*self.stored, self.gold.name, self.gold_in_windows.name])
+        ends_after = number + self.rng.randint(*READER_LIFETIMES)
+        return f"registers for {table}", lambda: self.register(table, ends_after)
 
-    def register(self, table: str, leaves: int) -> str:
+    def register(self, table: str, ends_after: int) -> str:
         name, version = f"reader {uuid.uuid4().hex[:6]} of {table}", log(table).newest
         vacuum_holds.register(self.engine, name, table, version, hours=1)
-        self.readers.append(Reader(name, table, version, rows_at(table, version), leaves))
+        self.readers.append(Reader(name, table, version, rows_at(table, version), ends_after))
         return "a reader registered"
 
-    def returns(self, number: int) -> list[tuple[str, Actor]]:
-        """The registered ones read again, and some let go."""
+    def read_registered(self, number: int) -> list[tuple[str, Actor]]:
+        """Actors: each registered reader reads again, and unregisters if its time is over."""
 
         def act(reader: Reader) -> str:
             reader.read_again()
-            if reader.leaves <= number:
+            if reader.ends_after <= number:
                 vacuum_holds.unregister(self.engine, reader.name, reader.table)
                 self.readers.remove(reader)
             return RETURNED
 
-        return [(f"{one.name} returns", lambda one=one: act(one)) for one in self.readers]
+        return [(f"{reader.name} returns", lambda reader=reader: act(reader)) for reader in self.readers]
 
-    def travels(self, number: int) -> tuple[str, Actor]:
-        table, seconds = self.dice.choice(self.stored), self.dice.uniform(0.2, 0.8) * PROMISE_SECONDS
+    def time_travel(self, number: int) -> tuple[str, Actor]:
+        table, seconds = self.rng.choice(self.stored), self.rng.uniform(0.2, 0.8) * RETENTION_SECONDS
 
         def act() -> str:
-            since = time.monotonic()
+            started_at = time.monotonic()
             version = log(table).newest
             reader = Reader("time travel", table, version, rows_at(table, version))
-            sleep_through(since + seconds - time.monotonic())
+            sleep_through(started_at + seconds - time.monotonic())
             try:
                 reader.read_again()
             except Exception:
-                # Longer than that nobody was promised anything.
-                if time.monotonic() < since + PROMISE_SECONDS:
+                # After RETENTION_SECONDS, the version may be gone.
+                if time.monotonic() < started_at + RETENTION_SECONDS:
                     raise
                 return "a time traveller came too late"
-            return TRAVELLED
+            return TIME_TRAVELLED
 
         return f"travels to {table} of {seconds:.2f} s ago", act
 
     def maintain(self, table: Table) -> str:
-        """A window, as `jobs/maintain.py` does it."""
+        """Run a maintenance window as `jobs/maintain.py` does."""
         number = windows.plan(self.engine, table.name, "a test", "a test", is_worth_it=True)
-        keeper = LeaseRenewer(
+        lease_renewer = LeaseRenewer(
             self.engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
         )
         try:
-            keeper.take(window.leases(table))
+            lease_renewer.take(window.leases(table))
         except LeaseHeld as error:
             windows.close_unfinished(self.engine, number, "skipped", str(error))
             return f"refused {table.name}"
-        keeper.start()
+        lease_renewer.start()
         try:
-            spark, tables = self.sessions[table.name], Catalog({one.name: one for one in self.tables})
-            host = Host(spark, self.engine, keeper, "maintain")
-            window.Window(self.engine, keeper, host, spark, table, tables, number).run(lambda reason: os.abort())
+            spark, tables = self.sessions[table.name], Catalog({member.name: member for member in self.tables})
+            host = Host(spark, self.engine, lease_renewer, "maintain")
+            window.Window(self.engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
-            keeper.stop()
-        found = windows.find(self.engine, number)
-        assert found and found.state == "done", found
-        assert_had_it_alone(found, table.merges_in_windows)
+            lease_renewer.stop()
+        completed_window = windows.find(self.engine, number)
+        assert completed_window and completed_window.state == "done", completed_window
+        assert_exclusive(completed_window, table.merges_in_windows)
         return "a window"
 
-    def interleave(self, number: int) -> None:
-        """Raises what went wrong, and says who else was there."""
+    def run_interleaving(self, number: int) -> None:
+        """Run random actors at once. Raises the error of an actor with a note about the other actors."""
         actors = self.pick(number)
         with ThreadPoolExecutor(len(actors)) as pool:
-            running = {name: pool.submit(act) for name, act in actors.items()}
-        for name, one in running.items():
-            if error := one.exception():
+            futures = {name: pool.submit(act) for name, act in actors.items()}
+        for name, future in futures.items():
+            if error := future.exception():
                 error.add_note(f"'{name}' among {list(actors)}")
                 raise error
-        came = Counter(one.result() for one in running.values())
+        results = Counter(future.result() for future in futures.values())
         for table in self.tables:
-            met = sum(name.startswith(f"window of {table.name} ") for name in actors) > 1
-            refused = came.pop(f"refused {table.name}", 0)
-            assert met or not refused, f"nobody else had a window of {table.name}: {list(actors)}"
-            came["a second window refused"] += refused
-        self.came += came
+            had_other_window = sum(name.startswith(f"window of {table.name} ") for name in actors) > 1
+            refusals = results.pop(f"refused {table.name}", 0)
+            assert had_other_window or not refusals, f"nobody else had a window of {table.name}: {list(actors)}"
+            results["a second window refused"] += refusals
+        self.result_counts += results
 
-    def end(self, running: Driver) -> None:
-        """A reader of what no version holds any more: VACUUM waits for it alone, and begins when it has left."""
-        self.readers_leave()
-        self.register(self.gathered.name, INTERLEAVINGS)
-        # Twice, so that enough is replaced for VACUUM to be worth it.
+    def check_vacuum(self, running_driver: Driver) -> None:
+        """Assert that VACUUM waits for the last reader of an old version, and deletes files when the reader ends."""
+        self.end_readers()
+        self.register(self.gold_in_windows.name, INTERLEAVINGS)
+        # VACUUM is planned only if enough files were replaced, so the numbers are sent twice.
         for _ in range(2):
-            self.chain.topic.send(*range(0, 60 * (MINUTES + NEAR), 60))
-            self.check(running)
-        # Small batches of their own, so that there is something to compact, whatever came together before.
+            self.chain.topic.send(*range(0, 60 * (MINUTES + MINUTES_PER_SEND), 60))
+            self.check(running_driver)
+        # These small batches leave small files to compact, even if earlier values arrived in few batches.
         for number in range(3):
             self.chain.topic.send(str(number))
-            self.check(running)
+            self.check(running_driver)
         assert self.maintain(self.bronze) == "a window"
-        sleep_through(PROMISE_SECONDS)
+        sleep_through(RETENTION_SECONDS)
         for _ in ("it is there", "it has left"):
-            self.came[self.maintain(self.gathered)] += 1
-            self.readers_leave()
-        self.check(running)
+            self.result_counts[self.maintain(self.gold_in_windows)] += 1
+            self.end_readers()
+        self.check(running_driver)
 
-    def readers_leave(self) -> None:
-        self.came += Counter(act() for _, act in self.returns(INTERLEAVINGS + max(LIVES)))
+    def end_readers(self) -> None:
+        self.result_counts += Counter(act() for _, act in self.read_registered(INTERLEAVINGS + max(READER_LIFETIMES)))
 
-    def settle(self, running: Driver) -> list[Message]:
-        """Wait until the flows have caught up and run; returns all that was sent."""
+    def wait_until_idle(self, running_driver: Driver) -> list[Message]:
+        """Wait until the flows run and have read everything. Returns all messages."""
         messages = self.chain.topic.messages()
-        good = sum(one.value.isdigit() for one in messages)
-        wanted = [len(messages), good, len(messages) - good, good]
-        wait_until(lambda: self._stored() == wanted, 120, lambda: f"{self._stored()} of {wanted}, {running.error}")
-        wait_until(lambda: all((query := running.query(one)) and query.isActive for one in self.flows), 60)
-        assert running.error is None
+        number_count = sum(message.value.isdigit() for message in messages)
+        expected_counts = [len(messages), number_count, len(messages) - number_count, number_count]
+        wait_until(
+            lambda: self._stored() == expected_counts,
+            120,
+            lambda: f"{self._stored()} of {expected_counts}, {running_driver.error}",
+        )
+        wait_until(lambda: all((query := running_driver.query(flow)) and query.isActive for flow in self.flows), 60)
+        assert running_driver.error is None
         with database.transaction(self.engine) as connection:
-            failed = (runs.c.flow.in_([table.name for table in self.tables])) & runs.c.failure.is_not(None)
-            assert connection.execute(select(runs.c.flow, runs.c.failure).where(failed)).all() == []
+            has_failed = (runs.c.flow.in_([table.name for table in self.tables])) & runs.c.failure.is_not(None)
+            assert connection.execute(select(runs.c.flow, runs.c.failure).where(has_failed)).all() == []
         return messages
 
     def _stored(self) -> list[int]:
@@ -312,78 +326,78 @@ class Story:
         return [*counts, sum(row["rows"] for row in rows_of(self.gold.name))]
 
     def compare(self, messages: list[Message]) -> None:
-        """Every table holds what plain Python makes of what was sent, no row more."""
+        """Assert that each table holds exactly the rows that plain Python computes from the messages."""
         self.chain.assert_holds(messages)
         groups: dict[datetime, list[int]] = {}
-        for number in [int(one.value) for one in messages if one.value.isdigit()]:
+        for number in [int(message.value) for message in messages if message.value.isdigit()]:
             groups.setdefault(datetime.fromtimestamp(number - number % 60, UTC), []).append(number)
-        wanted = Counter((minute, len(group), sum(group)) for minute, group in groups.items())
-        for table in (self.gold, self.gathered):
-            assert Counter((row["minute"], row["rows"], row["total"]) for row in rows_of(table.name)) == wanted
-        self.compared += 2 * len(messages) + 2 * len(groups)
+        expected_rows = Counter((minute, len(group), sum(group)) for minute, group in groups.items())
+        for table in (self.gold, self.gold_in_windows):
+            assert Counter((row["minute"], row["rows"], row["total"]) for row in rows_of(table.name)) == expected_rows
+        self.compared_rows += 2 * len(messages) + 2 * len(groups)
 
-    def check(self, running: Driver) -> None:
-        """All that has to hold between two interleavings."""
-        messages = self.settle(running)
-        assert self.maintain(self.gathered) == "a window"
-        self.came["a window"] += 1
+    def check(self, running_driver: Driver) -> None:
+        """Assert all invariants between two interleavings."""
+        messages = self.wait_until_idle(running_driver)
+        assert self.maintain(self.gold_in_windows) == "a window"
+        self.result_counts["a window"] += 1
         self.compare(messages)
         for table in self.stored:
-            self.history.go_on(table)
-        # By the flow that compacts its table, too: in its driver's session.
+            self.history.read_new_commits(table)
+        # A flow that compacts its own table sets these in the session of its driver, and must unset them.
         wait_until(lambda: all(self.spark.conf.get(key, None) is None for key in SESSION_WIDE), 30)
 
     @property
     def gate_waits(self) -> int:
-        """How often a flow stood before a window."""
-        mine = pauses.c.target.in_([table.name for table in self.flows])
+        """The number of times that a flow waited for a window."""
+        is_of_flow = pauses.c.target.in_([table.name for table in self.flows])
         with database.transaction(self.engine) as connection:
-            return connection.execute(select(func.count()).select_from(pauses).where(mine)).scalar_one()
+            return connection.execute(select(func.count()).select_from(pauses).where(is_of_flow)).scalar_one()
 
-    def told(self) -> str:
-        did = self.history.operations
-        acts = ", ".join(f"{times} times {what}" for what, times in sorted(self.came.items()) if times)
+    def summary(self) -> str:
+        ops = self.history.operations
+        results = ", ".join(f"{count} times {result}" for result, count in sorted(self.result_counts.items()) if count)
         return (
-            f"{acts}: {did['MERGE']} merges, {did['OPTIMIZE']} optimizes ({did['OPTIMIZE inline']} inline), "
-            f"{did['VACUUM END']} vacuums, {self.history.deleted} files deleted, {self.gate_waits} waits at a gate, "
-            f"{self.compared:,} rows compared: 0 lost, 0 doubled, no reader missed a file"
+            f"{results}: {ops['MERGE']} merges, {ops['OPTIMIZE']} optimizes ({ops['OPTIMIZE inline']} inline), "
+            f"{ops['VACUUM END']} vacuums, {self.history.deleted} files deleted, {self.gate_waits} waits at a gate, "
+            f"{self.compared_rows:,} rows compared: 0 lost, 0 doubled, no reader missed a file"
         )
 
     def assert_was_busy(self) -> None:
         assert {"MERGE", "OPTIMIZE", "VACUUM END"} <= self.history.operations.keys()
-        assert self.history.deleted and self.came[RETURNED]
-        # In a few, that is left to chance.
-        assert INTERLEAVINGS < 100 or (self.gate_waits and self.came[TRAVELLED])
+        assert self.history.deleted and self.result_counts[RETURNED]
+        # With few interleavings, these events may not occur.
+        assert INTERLEAVINGS < 100 or (self.gate_waits and self.result_counts[TIME_TRAVELLED])
 
 
 def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(chain, driver, engine, ask, spark, monkeypatch, capsys):
-    # Whoever asks again is meant to be heard.
+    # Otherwise, a command that repeats a recent command has no effect.
     monkeypatch.setattr(commands, "REPEAT_SECONDS", 0)
-    story, began = Story(chain, spark, engine, ask, random.Random(SEED)), time.monotonic()
+    scenario, begin = Scenario(chain, spark, engine, ask, random.Random(SEED)), time.monotonic()
     chain.topic.create(partitions=2).send("1", "2", "not a number")
-    with driver(*story.flows) as running:
-        wait_until(lambda: all(is_stored(table.name) for table in story.flows), 60)
-        story.check(running)
+    with driver(*scenario.flows) as running_driver:
+        wait_until(lambda: all(is_stored(table.name) for table in scenario.flows), 60)
+        scenario.check(running_driver)
         for number in range(1, INTERLEAVINGS + 1):
             with capsys.disabled():
                 print(f"\rinterleaving {number} of {INTERLEAVINGS}, seed {SEED}", end="", flush=True)
-            story.interleave(number)
-            story.check(running)
+            scenario.run_interleaving(number)
+            scenario.check(running_driver)
             assert capsys.readouterr().err == "", "a user reads that"
-        story.end(running)
+        scenario.check_vacuum(running_driver)
     with capsys.disabled():
-        print(f"\n{INTERLEAVINGS} interleavings (seed {SEED}, {time.monotonic() - began:.0f} s), {story.told()}")
-    story.assert_was_busy()
+        print(f"\n{INTERLEAVINGS} interleavings (seed {SEED}, {time.monotonic() - begin:.0f} s), {scenario.summary()}")
+    scenario.assert_was_busy()
 
 
-def assert_had_it_alone(done: windows.Window, merges: bool) -> None:
-    """Between its opening and its closing all commits are its own."""
-    found, last = log(done.table), done.after.version
-    for version in found.after(done.before.version if done.before else last):
-        commit = found.commit(version)
-        is_own = commit.metadata.get("window") == done.number
-        is_merge = merges and commit.metadata.get("flow") == done.table
-        assert version > last or is_own or is_merge, f"{done.table}, in window {done.number}: {commit}"
+def assert_exclusive(entry: windows.Window, merges: bool) -> None:
+    """Assert that between the start and the end of the window, only the window commits."""
+    table_log, last_version = log(entry.table), entry.after.version
+    for version in table_log.after(entry.before.version if entry.before else last_version):
+        commit = table_log.commit(version)
+        is_own = commit.metadata.get("window") == entry.number
+        is_merge = merges and commit.metadata.get("flow") == entry.table
+        assert version > last_version or is_own or is_merge, f"{entry.table}, in window {entry.number}: {commit}"
 
 
 def is_stored(table: str) -> bool:

@@ -1,6 +1,6 @@
-"""A driver that is killed again and again at random moments while events flow.
+"""A driver is killed several times at random moments while a producer sends events.
 
-By default one kill; `make faults` makes it ninety (the other ten go through Airflow: test_airflow.py).
+The default is one kill. `make faults` runs ninety. test_airflow.py has another ten, under Airflow.
 """
 
 import os
@@ -22,43 +22,43 @@ EVENTS_PER_PART = 250
 
 
 @contextmanager
-def events_flowing(pipeline: Pipeline) -> Iterator[None]:
-    """About 50 events a second until the end of the block."""
-    ends = threading.Event()
+def produce_continuously(pipeline: Pipeline) -> Iterator[None]:
+    """Send about 50 events a second during the block."""
+    stopped = threading.Event()
 
     def produce() -> None:
-        while not ends.is_set():
+        while not stopped.is_set():
             pipeline.produce_next(EVENTS_PER_PART)
-            ends.wait(EVENTS_PER_PART / 50)
+            stopped.wait(EVENTS_PER_PART / 50)
 
     with ThreadPoolExecutor() as pool:
-        producing = pool.submit(produce)
+        producer = pool.submit(produce)
         try:
             yield
         finally:
-            ends.set()
-        producing.result()
+            stopped.set()
+        producer.result()
 
 
 def test_a_driver_killed_at_random_moments_loses_and_doubles_nothing(at_work: Pipeline, capsys):
     pipeline, driver = at_work, at_work.submitted[-1]
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     recoveries: list[float] = []
-    with events_flowing(pipeline):
-        killed_at, before = time.monotonic(), pipeline.commits()
+    with produce_continuously(pipeline):
+        killed_at, commits_before = time.monotonic(), pipeline.commits()
         for number in range(KILLS):
             if number % 5 != 4:
-                # Most kills hit a driver at work, one in five a driver on its way there.
-                wait_until(lambda seen=before: pipeline.commits() > seen, 180, pipeline.log.read_text)
+                # Every fifth kill hits a driver that still starts. All other kills hit a driver that commits.
+                wait_until(lambda count=commits_before: pipeline.commits() > count, 180, pipeline.log.read_text)
                 if number:
                     recoveries.append(time.monotonic() - killed_at)
                     with capsys.disabled():
                         print(f"\rkill {number} of {KILLS}: next commit after {recoveries[-1]:.0f} s", end="")
-            sleep_through(dice.uniform(0, 4))
+            sleep_through(rng.uniform(0, 4))
             pipeline.kill(driver, ("python", "jvm", "both")[number % 3])
-            killed_at, before = time.monotonic(), pipeline.commits()
+            killed_at, commits_before = time.monotonic(), pipeline.commits()
             driver = pipeline.submit()
-        wait_until(lambda: pipeline.commits() > before, 180, pipeline.log.read_text)
+        wait_until(lambda: pipeline.commits() > commits_before, 180, pipeline.log.read_text)
         recoveries.append(time.monotonic() - killed_at)
     pipeline.wait_until_gold_is_right(timeout_seconds=300)
     assert driver.poll() is None

@@ -1,4 +1,4 @@
-"""A driver whose control database is away."""
+"""The SQLite control database of a driver is locked."""
 
 import sqlite3
 import time
@@ -10,8 +10,8 @@ from tests.support.waiting import wait_until
 
 
 @contextmanager
-def database_away(pipeline: Pipeline) -> Iterator[float]:
-    """Nobody else can write to it meanwhile. Gives the moment at which the driver's leases expire."""
+def locked_database(pipeline: Pipeline) -> Iterator[float]:
+    """Lock the database for writes during the block. Yields the time at which the driver's leases expire."""
     connection = sqlite3.connect(pipeline.home / "control.db", isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -23,12 +23,12 @@ def database_away(pipeline: Pipeline) -> Iterator[float]:
 
 def test_a_short_absence_goes_unnoticed_and_a_long_one_ends_the_driver_before_its_lease(at_work: Pipeline):
     driver = at_work.submitted[-1]
-    with database_away(at_work) as expires_at:
+    with locked_database(at_work) as expires_at:
         at_work.produce_next()
         wait_until(lambda: time.time() > expires_at - at_work.lease_seconds / 2, 30)
     at_work.wait_until_gold_is_right()
     assert driver.poll() is None
-    with database_away(at_work) as expires_at:
+    with locked_database(at_work) as expires_at:
         at_work.produce_next()
         wait_until(lambda: driver.poll() is not None, 30, at_work.log.read_text)
         assert time.time() < expires_at

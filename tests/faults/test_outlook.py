@@ -1,4 +1,4 @@
-"""What the supervisor learns of a flow's source, before anything is lost."""
+"""The supervisor detects problems of a flow's source before records are lost."""
 
 import time
 from dataclasses import replace
@@ -41,35 +41,38 @@ def test_unread_records_raise_the_alarm_long_before_kafka_deletes_them(chain, to
     def expires() -> str:
         return source_health.look(engine, Catalog({chain.bronze.name: chain.bronze}))[chain.bronze.name].expires or ""
 
-    where = f"topic '{topic.name}', partition 0,"
-    wait_until(lambda: expires().startswith(f"Kafka deletes unread records of {where} in 0.0 h: "), 30)
+    partition = f"topic '{topic.name}', partition 0,"
+    wait_until(lambda: expires().startswith(f"Kafka deletes unread records of {partition} in 0.0 h: "), 30)
 
 
 def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, topic, run_once, engine, monkeypatch):
     topic.create().send(1, 2)
     run_once(chain.bronze, chain.silver)
-    away = replace(settings(), kafka="127.0.0.1:1")
-    monkeypatch.setattr(source_snapshot, "settings", lambda: away)
-    seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
-    assert "127.0.0.1:1, where no Kafka broker answers" in seen[chain.bronze.name].waits_for
-    assert seen[chain.silver.name] == SourceHealth()
+    unreachable_broker = replace(settings(), kafka="127.0.0.1:1")
+    monkeypatch.setattr(source_snapshot, "settings", lambda: unreachable_broker)
+    health_by_flow = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
+    assert "127.0.0.1:1, where no Kafka broker answers" in health_by_flow[chain.bronze.name].waits_for
+    assert health_by_flow[chain.silver.name] == SourceHealth()
 
 
 def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_others(chain, topic, run_once, engine):
     topic.create().send(1, 2)
     run_once(chain.bronze)
-    [newest] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
-    newest.write_bytes(b"")
-    seen = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
-    assert set(seen.values()) == {SourceHealth()}
+    [newest_offsets] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
+    newest_offsets.write_bytes(b"")
+    health_by_flow = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
+    assert set(health_by_flow.values()) == {SourceHealth()}
 
 
 def test_rows_of_a_flow_that_all_repeat_stored_ones_are_an_alarm(chain, topic, run_once):
     silver = replace(chain.silver, write=Append(unique=("number",), first_by=("offset",)))
-    later = time.time() + 3_600
+    one_hour_later = time.time() + 3_600
     topic.create().send(*range(150))
     run_once(chain.bronze, silver)
-    assert rejected_rows.of(silver, later, is_known=False) is None
+    assert rejected_rows.of(silver, one_hour_later, is_known=False) is None
     topic.send(*range(150))
     run_once(chain.bronze, silver)
-    assert rejected_rows.of(silver, later, is_known=False) == "of the newest 150 rows 0 were written: 150 repeated"
+    assert (
+        rejected_rows.of(silver, one_hour_later, is_known=False)
+        == "of the newest 150 rows 0 were written: 150 repeated"
+    )

@@ -1,4 +1,4 @@
-"""The ledger's account of what real flows did, held against a scan of their tables and topics."""
+"""The ledger's records of real flows are compared with a scan of their tables and topics."""
 
 import os
 import random
@@ -19,67 +19,69 @@ from include.readers.batches import STATES_WITH_ROWS, BatchHistory
 from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Table
-from tests.support.commits import around_commits
+from tests.support.commits import intercept_commits
 from tests.support.flows import FULL, Chain, only_in_full_runs
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 RUNS = 24 if FULL else 3
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 
 
 @contextmanager
-def killed(monkeypatch, flow: str, is_written: bool) -> Iterator[None]:
-    """The flow's next batch ends behind its quarantine, or behind the commit of its table."""
+def kill_next_batch(monkeypatch, flow: str, is_written: bool) -> Iterator[None]:
+    """The flow's next batch fails after the commit of its table if `is_written`, else after its quarantine."""
 
-    def die(table, done) -> None:
+    def die(table, commit) -> None:
         if table.flow != flow:
-            return done()
+            return commit()
         if is_written:
-            done()
+            commit()
         raise OSError("the lights went out")
 
-    with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="the lights went out"):
-        around_commits(patched, die)
+    with monkeypatch.context() as patch, pytest.raises(FlowFailed, match="the lights went out"):
+        intercept_commits(patch, die)
         yield
 
 
-def brought(table: Table) -> dict[int, Counter[Place]]:
-    """By version, partition and offset of the rows that are in the table since then: each version read in full."""
-    path, before, found = str(settings().table_path(table.name)), Counter[Place](), {}
+def rows_by_version(table: Table) -> dict[int, Counter[Position]]:
+    """The (partition, offset) of the rows that each version added, from full reads of all versions."""
+    path, rows_before, added = str(settings().table_path(table.name)), Counter[Position](), {}
     for version in range(DeltaTable(path).version() + 1):
         rows = DeltaTable(path, version).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
-        now = Counter((row["partition"], row["offset"]) for row in rows)
-        assert before <= now
-        found[version], before = now - before, now
-    return found
+        rows_now = Counter((row["partition"], row["offset"]) for row in rows)
+        assert rows_before <= rows_now
+        added[version], rows_before = rows_now - rows_before, rows_now
+    return added
 
 
-def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
-    """Batch by batch: rows, and the records of bronze and silver by their offsets."""
-    sent = {(one.partition, one.offset): one.value for one in topic.messages()}
+def assert_ledger_matches_scan(chain: Chain, topic: Topic) -> None:
+    """Compare each batch of bronze and silver: its row count, and its records by offset."""
+    sent = {(message.partition, message.offset): message.value for message in topic.messages()}
     tables = Catalog({table.name: table for table in chain.all})
     for table in (chain.bronze, chain.silver):
-        scanned = brought(table)
-        told = [one for one in BatchHistory(table).batches() if one.state in STATES_WITH_ROWS]
-        assert {one.version for one in told} >= {version for version, rows in scanned.items() if rows}
-        for one in told:
-            assert one.version is not None
-            assert one.rows in (None, scanned[one.version].total())
-            ranges = provenance.of_version(tables, table, one.version)
+        added = rows_by_version(table)
+        batches = [batch for batch in BatchHistory(table).batches() if batch.state in STATES_WITH_ROWS]
+        assert {batch.version for batch in batches} >= {version for version, rows in added.items() if rows}
+        for batch in batches:
+            assert batch.version is not None
+            assert batch.rows in (None, added[batch.version].total())
+            ranges = provenance.of_version(tables, table, batch.version)
             while ranges.above:
                 ranges = ranges.above
-            read = {
-                (span.partition, offset) for span in ranges.ranges for offset in range(span.first, span.after)
+            positions = {
+                (offset_range.partition, offset)
+                for offset_range in ranges.ranges
+                for offset in range(offset_range.first, offset_range.after)
             } & sent.keys()
             if table is chain.silver:
-                read = {place for place in read if sent[place].isdigit()}
-            assert Counter(read) >= scanned[one.version]
+                positions = {position for position in positions if sent[position].isdigit()}
+            assert Counter(positions) >= added[batch.version]
             if table is chain.bronze:
-                assert Counter(read) == scanned[one.version]
-                assert ranges.ranges == kafka_ranges(one.source_from, one.source_to)
+                assert Counter(positions) == added[batch.version]
+                assert ranges.ranges == kafka_ranges(batch.source_from, batch.source_to)
     for table in chain.all:
         verify(table)
 
@@ -88,29 +90,29 @@ def assert_the_account_is_a_scan(chain: Chain, topic: Topic) -> None:
 def test_whatever_was_killed_the_account_of_rows_equals_a_scan_of_the_tables(
     chain, topic, run_once, ask, monkeypatch, seed
 ):
-    """With transactions, some of them rolled back, values that are no numbers, and checkpoints that are reset."""
-    dice = random.Random(seed)
+    """The topic has committed and aborted transactions, and values that are not numbers. Checkpoints are reset."""
+    rng = random.Random(seed)
     topic.create(2)
     for number in range(RUNS):
-        values = [dice.choice((dice.randrange(600), b"x")) for _ in range(dice.randrange(1, 8))]
-        if dice.random() < 0.4:
+        values = [rng.choice((rng.randrange(600), b"x")) for _ in range(rng.randrange(1, 8))]
+        if rng.random() < 0.4:
             topic.send_in_transactions(
-                (False, tuple(values[:2])), (True, tuple(values)), (dice.random() < 0.5, tuple(values[-1:]))
+                (False, tuple(values[:2])), (True, tuple(values)), (rng.random() < 0.5, tuple(values[-1:]))
             )
         else:
             topic.send(*values)
         if number == 0:
             run_once(*chain.all)
         elif number % 2:
-            one = chain.all.index(dice.choice(chain.all))
-            run_once(*chain.all[:one])
-            with killed(monkeypatch, chain.all[one].flow, is_written=dice.random() < 0.5):
-                run_once(chain.all[one])
-            if dice.random() < 0.3:
-                ask(Action.RESET_CHECKPOINT, chain.all[one])
+            index = chain.all.index(rng.choice(chain.all))
+            run_once(*chain.all[:index])
+            with kill_next_batch(monkeypatch, chain.all[index].flow, is_written=rng.random() < 0.5):
+                run_once(chain.all[index])
+            if rng.random() < 0.3:
+                ask(Action.RESET_CHECKPOINT, chain.all[index])
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
-    assert_the_account_is_a_scan(chain, topic)
+    assert_ledger_matches_scan(chain, topic)
 
 
 @only_in_full_runs
@@ -119,7 +121,7 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     sent = 0
 
     def is_compacted() -> bool:
-        # Of one key; a record of now rolls the segment that the older ones are in.
+        # A new record closes the segment of the older records, so Kafka can compact them.
         nonlocal sent
         topic.send_keyed("a", *range(sent, sent + 5))
         sent += 5
@@ -132,5 +134,5 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     assert "(cleanup.policy compact) hold no record: compaction or transactions" in " ".join(verdict.notes)
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
-    [held] = BatchHistory(chain.bronze).batches()
-    assert held.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.servers, topic.name)[0]
+    [batch] = BatchHistory(chain.bronze).batches()
+    assert batch.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.servers, topic.name)[0]

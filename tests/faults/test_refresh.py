@@ -1,4 +1,4 @@
-"""Materialized views over real tables: replaced in one commit, by runs that may die and are ended as they began."""
+"""Refreshes of materialized views: each view is replaced in one commit, and a killed run is resumed."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
-from include.engine.jobs import refresh as refreshing
+from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import window
 from include.engine.jobs.refresh import RefreshRun
 from include.engine.stream.driver import jvm_pid
@@ -36,25 +36,25 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def refresh(spark, engine) -> Callable[..., None]:
-    """Refreshes views in this process, as `jobs/refresh.py` does: `refresh("monday", view)`."""
+    """`refresh("monday", view)` refreshes views in this process, as `jobs/refresh.py` does."""
 
-    def run(name: str, *chosen: Table) -> None:
-        keeper = LeaseRenewer(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.start()
+    def run(name: str, *selected_views: Table) -> None:
+        lease_renewer = LeaseRenewer(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
+        lease_renewer.start()
         try:
-            tables = Catalog({view.name: view for view in chosen})
-            host = Host(spark, engine, keeper, "refresh")
-            own = window.Worker(engine, keeper, host, spark, tables, lambda reason: os.abort())
-            refreshing.refresh_remaining(own, RefreshRun.begin(name, list(chosen)))
+            tables = Catalog({view.name: view for view in selected_views})
+            host = Host(spark, engine, lease_renewer, "refresh")
+            worker = window.Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
+            engine_refresh.refresh_remaining(worker, RefreshRun.begin(name, list(selected_views)))
         finally:
-            keeper.stop()
+            lease_renewer.stop()
 
     return run
 
 
 @pytest.fixture
 def grow(name, append) -> Callable[[int], None]:
-    """Adds so many rows to the table that the views read, in one commit."""
+    """`grow(8)` appends 8 rows to the source of the views, in one commit."""
     return lambda count: append(
         f"silver.{name}", [{"n": number, "part": number % 4} for number in range(count)], "n INT, part INT"
     )
@@ -68,43 +68,43 @@ def rows_at(table: Table, version: int) -> list[dict]:
     return DeltaTable(str(settings().table_path(table.name)), version=version).to_pyarrow_table().to_pylist()
 
 
-def is_whole(rows: list[dict]) -> bool:
+def has_all_rows(rows: list[dict]) -> bool:
     return bool(rows) and {row["of"] for row in rows} == {len(rows)}
 
 
 @contextmanager
-def watched(table: Table) -> Iterator[list[list[dict]]]:
-    """What a reader saw of the table who looked as often as he could."""
-    seen: list[list[dict]] = []
-    is_over = threading.Event()
+def record_reads(table: Table) -> Iterator[list[list[dict]]]:
+    """Read the table continuously during the block. Yields the list of results."""
+    reads: list[list[dict]] = []
+    stopped = threading.Event()
 
-    def look() -> None:
-        while not is_over.is_set():
+    def poll() -> None:
+        while not stopped.is_set():
             with suppress(TableNotFoundError):
-                seen.append(rows_of(table.name))
+                reads.append(rows_of(table.name))
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=poll)
     reader.start()
     try:
-        yield seen
+        yield reads
     finally:
-        is_over.set()
+        stopped.set()
         reader.join(60)
 
 
 def test_a_reader_never_sees_a_view_empty_or_half(name, grow, refresh):
     view, _ = views(name)
     grow(400)
-    with watched(view) as seen:
+    with record_reads(view) as reads:
         for day in range(4):
             refresh(f"day {day}", view)
             grow(100)
-    assert all(is_whole(rows) for rows in seen)
-    assert {400, 500, 600, 700} >= {len(rows) for rows in seen}
-    assert len({len(rows) for rows in seen}) > 1, "it was refreshed while somebody looked"
-    # And whoever looks at exactly one of its versions, which a reader might have missed.
+    assert all(has_all_rows(rows) for rows in reads)
+    assert {400, 500, 600, 700} >= {len(rows) for rows in reads}
+    assert len({len(rows) for rows in reads}) > 1, "it was refreshed while somebody looked"
+    # The reader may have missed a version.
     assert [len(rows_at(view, version)) for version in versions(view)] == [400, 500, 600, 700]
-    assert all(is_whole(rows_at(view, version)) for version in versions(view))
+    assert all(has_all_rows(rows_at(view, version)) for version in versions(view))
     assert verify.verify(view).refreshes == 4
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refr
     refresh("tuesday", first, second)
     grow(8)
     refresh("monday", first, second)
-    refreshing.run("monday", [first, second], Catalog({}))
+    engine_refresh.run("monday", [first, second], Catalog({}))
     assert f"{first.name}: nothing done, run 'monday' has refreshed it" in capsys.readouterr().out
     assert (versions(first), versions(second)) == ([0, 1], [0, 1])
     refresh("wednesday", first)
@@ -124,76 +124,76 @@ def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refr
 
 def test_two_jobs_of_one_run_refresh_a_view_once(name, grow, refresh):
     first, _ = views(name)
-    other = replace(first, name=f"gold.{name}_c")
+    other_view = replace(first, name=f"gold.{name}_c")
     grow(8)
 
-    def meanwhile(rows):
-        refresh("monday", other)
+    def transform_and_refresh(rows):
+        refresh("monday", other_view)
         return first.transform(rows)
 
-    refresh("monday", replace(first, transform=meanwhile), other)
-    assert (versions(first), versions(other)) == ([0], [0])
+    refresh("monday", replace(first, transform=transform_and_refresh), other_view)
+    assert (versions(first), versions(other_view)) == ([0], [0])
 
 
 def test_all_views_of_a_run_read_a_table_at_one_version_and_each_other_as_the_run_made_them(name, grow, refresh):
     first, second = views(name)
     grow(8)
 
-    def meanwhile(rows):
+    def transform_and_grow(rows):
         grow(5)
         return first.transform(rows)
 
-    refresh("monday", replace(first, transform=meanwhile), second)
+    refresh("monday", replace(first, transform=transform_and_grow), second)
     assert (len(rows_of(first.name)), len(rows_of(second.name))) == (8, 8)
-    assert is_whole(rows_of(second.name))
-    # The first is refreshed by somebody else in between, and the run still reads its own.
+    assert has_all_rows(rows_of(second.name))
+    # Another run refreshes the first view in between. The resumed run still reads its own version.
     refresh("tuesday", first)
     grow(5)
     refresh("other", first)
     refresh("tuesday", first, second)
-    done = refreshes.in_run(second.name, "tuesday")
-    assert done and done.read == {f"silver.{name}": 1, first.name: 1}
-    assert is_whole(rows_of(second.name))
+    result = refreshes.in_run(second.name, "tuesday")
+    assert result and result.read == {f"silver.{name}": 1, first.name: 1}
+    assert has_all_rows(rows_of(second.name))
 
 
 def test_a_run_that_comes_to_its_work_behind_a_newer_one_is_refused_and_the_newer_rows_stay(name, grow, refresh):
     view, _ = views(name)
     grow(8)
 
-    def overtaken(rows):
+    def transform_and_refresh(rows):
         grow(5)
         refresh("tuesday", view)
         return view.transform(rows)
 
-    other = replace(view, name=f"gold.{name}_c", transform=overtaken)
+    other_view = replace(view, name=f"gold.{name}_c", transform=transform_and_refresh)
     with pytest.raises(
         FlowBroken, match="run 'monday' reads .* at version 0, and run 'tuesday' has made it of version 1"
     ):
-        refresh("monday", other, view)
+        refresh("monday", other_view, view)
     assert len(rows_of(view.name)) == 13
 
 
 class Killed(BaseException):
-    """Nothing that anybody handles."""
+    """No `except Exception` catches this exception."""
 
 
 def test_a_run_that_died_between_two_views_is_ended_by_the_same_versions(name, grow, refresh):
     first, second = views(name)
     grow(8)
 
-    def dies(rows, first):
+    def die(rows, first):
         raise Killed
 
     with pytest.raises(Killed):
-        refresh("monday", first, replace(second, transform=dies))
+        refresh("monday", first, replace(second, transform=die))
     assert versions(first) == [0]
     assert not settings().is_stored(second.name)
     grow(5)
     refresh("monday", first, second)
     assert (versions(first), versions(second)) == ([0], [0])
-    assert (len(rows_of(second.name)), is_whole(rows_of(second.name))) == (8, True)
+    assert (len(rows_of(second.name)), has_all_rows(rows_of(second.name))) == (8, True)
     refresh("tuesday", first, second)
-    assert (len(rows_of(first.name)), is_whole(rows_of(second.name))) == (13, True)
+    assert (len(rows_of(first.name)), has_all_rows(rows_of(second.name))) == (13, True)
 
 
 @only_in_full_runs
@@ -204,22 +204,22 @@ def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name,
     command = [sys.executable, "-m", "tests.support.refresh_job", name, "monday"]
     with (tmp_path / "job.log").open("ab") as log:
         job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        sought = settings().table_path(first.name)
-        sought = sought / "_delta_log" / f"{0:020}.json" if moment == "behind the first" else sought
-        while not sought.exists():
+        awaited_path = settings().table_path(first.name)
+        awaited_path = awaited_path / "_delta_log" / f"{0:020}.json" if moment == "behind the first" else awaited_path
+        while not awaited_path.exists():
             assert job.poll() is None, (tmp_path / "job.log").read_text()
-        halves = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
-        for half in halves:
-            half.kill()
-        psutil.wait_procs(halves, timeout=60)
+        processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=60)
         assert not settings().is_stored(second.name)
-        killed_behind = settings().is_stored(first.name)
+        first_is_stored = settings().is_stored(first.name)
         grow(100)
         assert subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=300).returncode == 0
     assert (versions(first), versions(second)) == ([0], [0])
-    size = 400 if killed_behind else 500
+    size = 400 if first_is_stored else 500
     for view in (first, second):
-        assert (len(rows_of(view.name)), is_whole(rows_of(view.name))) == (size, True)
+        assert (len(rows_of(view.name)), has_all_rows(rows_of(view.name))) == (size, True)
 
 
 def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
@@ -232,19 +232,19 @@ def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
     view = replace(views(name)[0], expect=expect)
     refresh("monday", view)
     assert sorted(row["n"] for row in rows_of(view.name)) == [0, 1, 2, 3, 4, 5]
-    done = refreshes.newest(view.name)
-    assert done and done.tally == {
+    result = refreshes.newest(view.name)
+    assert result and result.tally == {
         "read": 8,
         "kept": 6,
         "quarantined": 0,
         "dropped": 2,
         "broke": {"small": 2, "even": 4, "positive": 0},
     }
-    broken = replace(view, expect=(Expect("large", "n > 6", otherwise="fail"),))
+    failing_view = replace(view, expect=(Expect("large", "n > 6", otherwise="fail"),))
     with pytest.raises(
         FlowBroken, match=rf"{view.name}: run 'tuesday' breaks 'large' \(7 rows\), and the view is left"
     ):
-        refresh("tuesday", broken)
+        refresh("tuesday", failing_view)
     assert versions(view) == [0]
     assert verify.verify(view).notes == []
 
@@ -253,7 +253,7 @@ def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(nam
     view, _ = views(name)
     grow(8)
     refresh("monday", view)
-    changed = replace(
+    changed_view = replace(
         view,
         comment="another",
         schema="n BIGINT COMMENT 'longer', half DOUBLE",
@@ -262,7 +262,7 @@ def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(nam
         cluster_by=("n",),
         owner="team-x",
     )
-    refresh("tuesday", changed)
+    refresh("tuesday", changed_view)
     assert versions(view) == [0, 1]
     schema = stored(view.name).schema
     assert schema.simpleString() == "struct<n:bigint,half:double>"
@@ -305,16 +305,16 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
 
 def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_left_alone(name, append, refresh, capsys):
     first, second = views(name)
-    refreshing.run("sunday", [first, second], Catalog({}))
-    told = capsys.readouterr().out
+    engine_refresh.run("sunday", [first, second], Catalog({}))
+    output = capsys.readouterr().out
     for view in (first, second):
-        assert f"{view.name}: not refreshed, and left as it was: silver.{name}, which it reads, holds no rows" in told
+        assert f"{view.name}: not refreshed, and left as it was: silver.{name}, which it reads, holds no rows" in output
         assert not settings().is_stored(view.name)
     append(f"silver.{name}", [], "n INT, part INT")
     refresh("monday", first)
-    told = capsys.readouterr().out
-    assert f"{first.name}: replaced: 0 rows" in told
-    assert f"silver.{name} held no rows yet; next by `airflow dags trigger refresh.{first.name}`" in told
+    output = capsys.readouterr().out
+    assert f"{first.name}: replaced: 0 rows" in output
+    assert f"silver.{name} held no rows yet; next by `airflow dags trigger refresh.{first.name}`" in output
     assert refreshes.staleness_words(first).startswith(f"last refreshed when silver.{name} held no rows")
     append(f"silver.{name}", [{"n": 1, "part": 1}], "n INT, part INT")
     refresh("tuesday", first)
@@ -324,15 +324,15 @@ def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_lef
 def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, refresh, engine):
     view, _ = views(name)
     grow(8)
-    other = LeaseRenewer(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
-    other.take(window.leases(view))
-    other.start()
+    other_holder = LeaseRenewer(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
+    other_holder.take(window.leases(view))
+    other_holder.start()
     try:
         with pytest.raises(LeaseHeld):
             refresh("monday", view)
         assert windows.calendar(engine, view.name)[0].state == "skipped"
     finally:
-        other.stop()
+        other_holder.stop()
     assert not settings().is_stored(view.name)
 
 
@@ -343,8 +343,8 @@ def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refres
         refresh(f"day {day}", view)
     path = settings().table_path(view.name)
     wait_until(lambda: len(list(path.glob("part=*/*.parquet"))) > 4, 10)
-    found = maintain(view)
-    assert (found.state, found.before.rows, found.after.rows) == ("done", 8, 8)
-    assert is_whole(rows_of(view.name))
+    completed_window = maintain(view)
+    assert (completed_window.state, completed_window.before.rows, completed_window.after.rows) == ("done", 8, 8)
+    assert has_all_rows(rows_of(view.name))
     refresh("the day after", view)
     assert verify.verify(view).notes == []

@@ -1,4 +1,4 @@
-"""A flow with a schedule in a real driver: it reads to the end when it is due, and rests beside the others."""
+"""A scheduled flow in a real driver reads to the end of its source when it is due, and then stops."""
 
 from dataclasses import replace
 
@@ -21,29 +21,29 @@ def test_a_flow_with_a_schedule_reads_what_has_come_when_it_is_due_and_rests_in_
     bronze, silver = chain.bronze, replace(chain.silver, schedule=HOURLY)
     schedules = {bronze.flow: None, silver.flow: HOURLY}
 
-    def hour_passes() -> None:
+    def advance_one_hour() -> None:
         with database.transaction(engine) as connection:
-            mine = update(ticks).where(ticks.c.flow == silver.flow)
-            connection.execute(mine.values(at=ticks.c.at - 3_600))
+            statement = update(ticks).where(ticks.c.flow == silver.flow)
+            connection.execute(statement.values(at=ticks.c.at - 3_600))
 
-    def is_at_rest() -> bool:
-        state = orders.read(engine, running.name, [silver.flow]).of[silver.flow].state
-        return state == "stopped" and running.query(silver) is None
+    def is_stopped() -> bool:
+        state = orders.read(engine, running_driver.name, [silver.flow]).of[silver.flow].state
+        return state == "stopped" and running_driver.query(silver) is None
 
     def follow() -> dict[str, str]:
         return schedule.follow(engine, schedules, next_tick)
 
     follow()
-    with driver(bronze, silver) as running:
-        for sent in range(3):
-            chain.topic.send(sent)
-            wait_for_rows(bronze, sent + 1)
-            assert is_at_rest()
-            hour_passes()
+    with driver(bronze, silver) as running_driver:
+        for number in range(3):
+            chain.topic.send(number)
+            wait_for_rows(bronze, number + 1)
+            assert is_stopped()
+            advance_one_hour()
             assert list(follow()) == [silver.flow]
-            wait_for_rows(silver, sent + 1)
-            wait_until(is_at_rest, 60)
-            decided = supervision.settle(engine, running.name, list(schedules)).decisions[silver.flow]
-            assert (decided.state, decided.is_sick) == (State.STOPPED, False)
-        assert running.query(bronze).isActive
+            wait_for_rows(silver, number + 1)
+            wait_until(is_stopped, 60)
+            decision = supervision.settle(engine, running_driver.name, list(schedules)).decisions[silver.flow]
+            assert (decision.state, decision.is_sick) == (State.STOPPED, False)
+        assert running_driver.query(bronze).isActive
     chain.assert_silver_holds(chain.topic.messages())

@@ -1,4 +1,4 @@
-"""A source that changes, shrinks or goes away under its flow."""
+"""The source of a flow changes, loses records or disappears."""
 
 import shutil
 from dataclasses import replace
@@ -20,41 +20,41 @@ def test_a_topic_that_was_created_anew_is_refused_until_its_loss_is_accepted(
 ):
     topic.create().send(*range(5))
     run_once(*chain.all)
-    old = topic.messages()
+    old_messages = topic.messages()
     topic.delete()
     topic.create().send(*range(60, 60 + records))
     with pytest.raises(
         FlowBroken, match=f"{chain.bronze.name}: topic '{topic.name}' .*action accept data loss"
-    ) as refused:
+    ) as refusal:
         run_once(chain.bronze)
-    assert refused.value.error == "TOPIC_REPLACED"
+    assert refusal.value.error == "TOPIC_REPLACED"
     ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
     run_once(*chain.all)
-    chain.assert_holds(old + topic.messages())
+    chain.assert_holds(old_messages + topic.messages())
     assert lost(chain.bronze) == [(0, 5, None, 2)]
     topic.send(*range(120, 123))
     run_once(*chain.all)
-    chain.assert_holds(old + topic.messages())
+    chain.assert_holds(old_messages + topic.messages())
 
 
 def test_a_topic_that_is_created_anew_while_it_is_read_is_noticed_before_the_next_batch(
     chain, topic, driver, run_once, ask
 ):
     topic.create().send(*range(5))
-    with driver(chain.bronze, is_supervised=False) as running:
+    with driver(chain.bronze, is_supervised=False) as running_driver:
         wait_for_rows(chain.bronze, 5)
-        old = topic.messages()
+        old_messages = topic.messages()
         topic.delete()
         topic.create().send(*range(9))
-        running.thread.join(240)
-        # Spark itself notices where the new one is shorter at the moment it looks.
-        assert running.error.error in ("TOPIC_REPLACED", "KAFKA_DATA_LOSS")
-        assert chain.bronze.name in str(running.error)
-    chain.assert_bronze_holds(old)
+        running_driver.thread.join(240)
+        # If the new topic is still shorter than the old one, Spark detects the loss first.
+        assert running_driver.error.error in ("TOPIC_REPLACED", "KAFKA_DATA_LOSS")
+        assert chain.bronze.name in str(running_driver.error)
+    chain.assert_bronze_holds(old_messages)
     ask(Action.START, chain.bronze)
     ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
     run_once(chain.bronze)
-    chain.assert_bronze_holds(old + topic.messages())
+    chain.assert_bronze_holds(old_messages + topic.messages())
 
 
 def test_records_that_retention_took_unread_are_named_and_skipped_only_when_somebody_says_so(
@@ -62,19 +62,19 @@ def test_records_that_retention_took_unread_are_named_and_skipped_only_when_some
 ):
     topic.create(2).send(*range(6))
     run_once(*chain.all)
-    read = topic.messages()
+    messages_read = topic.messages()
     topic.send(*range(60, 72))
     topic.delete_before(5)
     for _ in range(2):
         with pytest.raises(
             FlowBroken, match=r"partition 0 from offset 3 to before 5.*action accept data loss"
-        ) as refused:
+        ) as refusal:
             run_once(chain.bronze)
-        assert refused.value.error == "KAFKA_DATA_LOSS"
-    chain.assert_bronze_holds(read)
+        assert refusal.value.error == "KAFKA_DATA_LOSS"
+    chain.assert_bronze_holds(messages_read)
     ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
     run_once(*chain.all)
-    chain.assert_holds(read + [one for one in topic.messages() if one.offset >= 3])
+    chain.assert_holds(messages_read + [message for message in topic.messages() if message.offset >= 3])
     assert lost(chain.bronze) == [(0, 3, 5, 2)]
 
 
@@ -84,17 +84,17 @@ def test_records_that_retention_takes_from_a_planned_batch_are_never_skipped_in_
 ):
     topic.create().send(*range(4))
 
-    def retention_overtakes(rows):
+    def delete_records(rows):
         topic.delete_before(2)
         return rows
 
-    with pytest.raises(FlowBroken) as refused:
-        run_once(replace(chain.bronze, transform=retention_overtakes))
-    assert refused.value.error.startswith("KAFKA_DATA_LOSS")
-    assert chain.bronze.name in str(refused.value)
-    with pytest.raises(FlowBroken, match=f"{chain.bronze.name}.*action accept data loss") as refused:
+    with pytest.raises(FlowBroken) as refusal:
+        run_once(replace(chain.bronze, transform=delete_records))
+    assert refusal.value.error.startswith("KAFKA_DATA_LOSS")
+    assert chain.bronze.name in str(refusal.value)
+    with pytest.raises(FlowBroken, match=f"{chain.bronze.name}.*action accept data loss") as refusal:
         run_once(chain.bronze)
-    assert refused.value.error.startswith("KAFKA_DATA_LOSS")
+    assert refusal.value.error.startswith("KAFKA_DATA_LOSS")
     chain.assert_bronze_holds([])
     ask(Action.ACCEPT_DATA_LOSS, chain.bronze)
     run_once(*chain.all)
@@ -113,7 +113,7 @@ def test_what_a_producer_rolled_back_is_never_ingested_and_the_marks_of_transact
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     topic.send(8)
     run_once(*chain.all)
-    assert [one.value for one in topic.messages()] == [b"1", b"2", b"6", b"x", b"8"]
+    assert [message.value for message in topic.messages()] == [b"1", b"2", b"6", b"x", b"8"]
     chain.assert_holds(topic.messages())
 
 
@@ -150,91 +150,91 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(chain, topic, run_once):
 ROW = "a INT"
 
 
-def copy(name: str, **values: object) -> Table:
+def copy_table(name: str, **values: object) -> Table:
     values = {"schema": ROW, **values}
     return Table(name=f"silver.{name}", comment="a copy", source=Delta(f"bronze.{name}"), **values)
 
 
-def held(table: Table) -> list:
+def stored_values(table: Table) -> list:
     return sorted(row["a"] for row in rows_of(table.name))
 
 
 def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
-    run_once(copy(name))
+    run_once(copy_table(name))
     path = str(settings().table_path(f"bronze.{name}"))
     spark.createDataFrame([{"a": 2}], ROW).write.format("delta").mode("overwrite").save(path)
-    with pytest.raises(FlowBroken) as refused:
-        run_once(copy(name))
-    assert refused.value.error.startswith("DELTA_SOURCE_TABLE_IGNORE_CHANGES")
-    assert f"silver.{name}" in str(refused.value)
-    assert held(copy(name)) == [1]
+    with pytest.raises(FlowBroken) as refusal:
+        run_once(copy_table(name))
+    assert refusal.value.error.startswith("DELTA_SOURCE_TABLE_IGNORE_CHANGES")
+    assert f"silver.{name}" in str(refusal.value)
+    assert stored_values(copy_table(name)) == [1]
 
 
 def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_once, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
-    run_once(copy(name))
+    run_once(copy_table(name))
     shutil.rmtree(settings().table_path(f"bronze.{name}"))
     append(f"bronze.{name}", [{"a": 2}], ROW)
-    with pytest.raises(FlowBroken) as refused:
-        run_once(copy(name))
-    assert refused.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
-    assert held(copy(name)) == [1]
+    with pytest.raises(FlowBroken) as refusal:
+        run_once(copy_table(name))
+    assert refusal.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
+    assert stored_values(copy_table(name)) == [1]
 
 
 def test_a_data_file_of_the_source_that_is_gone_is_named(append, run_once, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
     for file in settings().table_path(f"bronze.{name}").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(FlowBroken, match=f"silver.{name}.*parquet") as refused:
-        run_once(copy(name))
-    assert refused.value.error == "FAILED_READ_FILE.FILE_NOT_EXIST"
+    with pytest.raises(FlowBroken, match=f"silver.{name}.*parquet") as refusal:
+        run_once(copy_table(name))
+    assert refusal.value.error == "FAILED_READ_FILE.FILE_NOT_EXIST"
 
 
 def test_a_column_the_source_gets_while_it_is_read_ends_the_query_and_the_next_one_goes_on(
     append, driver, run_once, ask, spark, name
 ):
     append(f"bronze.{name}", [{"a": 1}], ROW)
-    table = copy(name, interval_seconds=0.5)
-    with driver(table, is_supervised=False) as running:
+    table = copy_table(name, interval_seconds=0.5)
+    with driver(table, is_supervised=False) as running_driver:
         wait_for_rows(table, 1)
         spark.sql(f"ALTER TABLE delta.`{settings().table_path(f'bronze.{name}')}` ADD COLUMNS (b INT)")
         append(f"bronze.{name}", [{"a": 2, "b": 3}], "a INT, b INT")
-        running.thread.join(240)
-        assert isinstance(running.error, FlowFailed)
-        assert not running.error.needs_person, running.error.error
+        running_driver.thread.join(240)
+        assert isinstance(running_driver.error, FlowFailed)
+        assert not running_driver.error.needs_person, running_driver.error.error
     ask(Action.START, table)
     run_once(table)
-    assert held(table) == [1, 2]
+    assert stored_values(table) == [1, 2]
 
 
 def test_a_value_the_transform_cannot_cast_needs_a_person(append, run_once, name):
     append(f"bronze.{name}", [{"t": "x"}], "t STRING")
-    table = copy(name, transform=lambda rows: rows.selectExpr("CAST(t AS INT) AS a"))
-    with pytest.raises(FlowBroken, match=f"silver.{name}: .*CAST_INVALID_INPUT") as refused:
+    table = copy_table(name, transform=lambda rows: rows.selectExpr("CAST(t AS INT) AS a"))
+    with pytest.raises(FlowBroken, match=f"silver.{name}: .*CAST_INVALID_INPUT") as refusal:
         run_once(table)
-    assert refused.value.error == "CAST_INVALID_INPUT"
+    assert refusal.value.error == "CAST_INVALID_INPUT"
     run_once(replace(table, transform=lambda rows: rows.selectExpr("try_cast(t AS INT) AS a")))
-    assert held(table) == [None]
+    assert stored_values(table) == [None]
 
 
 def test_a_row_that_breaks_a_constraint_of_the_table_needs_a_person(append, run_once, spark, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
-    run_once(copy(name))
+    run_once(copy_table(name))
     path = f"delta.`{settings().table_path(f'silver.{name}')}`"
     spark.sql(f"ALTER TABLE {path} ADD CONSTRAINT small CHECK (a < 10)")
     append(f"bronze.{name}", [{"a": 11}], ROW)
-    with pytest.raises(FlowBroken) as refused:
-        run_once(copy(name))
-    assert refused.value.error.startswith("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
+    with pytest.raises(FlowBroken) as refusal:
+        run_once(copy_table(name))
+    assert refusal.value.error.startswith("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
     spark.sql(f"ALTER TABLE {path} DROP CONSTRAINT small")
-    run_once(copy(name))
-    assert held(copy(name)) == [1, 11]
+    run_once(copy_table(name))
+    assert stored_values(copy_table(name)) == [1, 11]
 
 
 @only_in_full_runs
 def test_a_missing_value_where_the_schema_wants_one_needs_a_person(append, run_once, name):
     append(f"bronze.{name}", [{"a": None}], ROW)
-    with pytest.raises(FlowBroken) as refused:
-        run_once(copy(name, schema="a INT NOT NULL"))
-    assert refused.value.error == "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"
+    with pytest.raises(FlowBroken) as refusal:
+        run_once(copy_table(name, schema="a INT NOT NULL"))
+    assert refusal.value.error == "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"

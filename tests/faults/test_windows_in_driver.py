@@ -1,4 +1,4 @@
-"""Windows that a running driver is asked for: its flows wait at their gates, and go on whatever comes of it."""
+"""A running driver opens requested windows. Its flows wait, and continue even if the window fails."""
 
 from dataclasses import replace
 
@@ -17,92 +17,97 @@ from tests.support.flows import Chain, rows_of, wait_for_rows
 from tests.support.waiting import wait_until
 
 SOURCE = "value BINARY, partition INT, offset BIGINT"
-MANY = 12
+FILE_COUNT = 12
 
 
 @pytest.fixture
 def bring(name, append):
-    """A number that reaches what silver reads, in a commit of its own."""
+    """`bring(5)` appends the number 5 to the source of silver, in its own commit."""
 
-    def bring(number: int) -> None:
+    def append_number(number: int) -> None:
         append(f"bronze.{name}", [{"value": str(number).encode(), "partition": 0, "offset": number}], SOURCE)
 
-    return bring
+    return append_number
 
 
 @pytest.fixture
 def silver(name, bring) -> Table:
-    """Of many small files, with no topic behind them."""
-    for number in range(MANY):
+    """A silver table with many small files. Its source has no topic."""
+    for number in range(FILE_COUNT):
         bring(number)
     silver = Chain(name, None).silver
-    keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001)
-    return replace(silver, source=replace(silver.source, max_files=1), maintain=keep, interval_seconds=0.1)
+    policy = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001)
+    return replace(silver, source=replace(silver.source, max_files=1), maintain=policy, interval_seconds=0.1)
 
 
-def ask(engine: Engine, table: Table, driver: str) -> int:
+def request_window(engine: Engine, table: Table, driver: str) -> int:
     number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
     assert window_queue.request(engine, number, driver)
     return number
 
 
-def outcome(engine: Engine, number: int) -> windows.Window:
-    """Once it is over."""
+def wait_for_outcome(engine: Engine, number: int) -> windows.Window:
+    """Wait until the window succeeds or fails, and return it."""
 
-    def is_over() -> bool:
-        now = window_queue.status(engine, number)
-        return now.is_done or now.failure is not None
+    def has_ended() -> bool:
+        status = window_queue.status(engine, number)
+        return status.is_done or status.failure is not None
 
-    wait_until(is_over, 120, lambda: window_queue.status(engine, number).said)
-    found = windows.find(engine, number)
-    assert found
-    return found
+    wait_until(has_ended, 120, lambda: window_queue.status(engine, number).said)
+    window = windows.find(engine, number)
+    assert window
+    return window
 
 
 def test_a_driver_opens_the_windows_it_is_asked_for_and_its_flows_go_on(silver, bring, driver, engine):
-    with driver(silver) as running:
-        wait_for_rows(silver, MANY)
-        first, second = ask(engine, silver, running.name), ask(engine, silver, running.name)
-        window = outcome(engine, first)
-        assert (window.state, window.before.files, window.after.files) == ("done", MANY, 1)
-        assert outcome(engine, second).state == "done"
-        bring(MANY)
-        wait_for_rows(silver, MANY + 1)
-        assert running.error is None
-    assert sorted(row["number"] for row in rows_of(silver.name)) == list(range(MANY + 1))
+    with driver(silver) as running_driver:
+        wait_for_rows(silver, FILE_COUNT)
+        first, second = (
+            request_window(engine, silver, running_driver.name),
+            request_window(engine, silver, running_driver.name),
+        )
+        window = wait_for_outcome(engine, first)
+        assert (window.state, window.before.files, window.after.files) == ("done", FILE_COUNT, 1)
+        assert wait_for_outcome(engine, second).state == "done"
+        bring(FILE_COUNT)
+        wait_for_rows(silver, FILE_COUNT + 1)
+        assert running_driver.error is None
+    assert sorted(row["number"] for row in rows_of(silver.name)) == list(range(FILE_COUNT + 1))
     verify.verify(silver)
 
 
 def test_a_window_that_fails_leaves_the_driver_alone(silver, bring, driver, engine, monkeypatch):
-    def fail(*given) -> None:
+    def fail(*arguments) -> None:
         raise OSError("the disk is gone")
 
-    with driver(silver) as running:
-        wait_for_rows(silver, MANY)
-        with monkeypatch.context() as patched:
-            patched.setattr(maintain, "compact", fail)
-            window = outcome(engine, ask(engine, silver, running.name))
+    with driver(silver) as running_driver:
+        wait_for_rows(silver, FILE_COUNT)
+        with monkeypatch.context() as patch:
+            patch.setattr(maintain, "compact", fail)
+            window = wait_for_outcome(engine, request_window(engine, silver, running_driver.name))
             assert (window.state, "the disk is gone" in window.why) == ("failed", True)
-        bring(MANY)
-        wait_for_rows(silver, MANY + 1)
-        assert outcome(engine, ask(engine, silver, running.name)).state == "done"
-        assert running.error is None
+        bring(FILE_COUNT)
+        wait_for_rows(silver, FILE_COUNT + 1)
+        assert wait_for_outcome(engine, request_window(engine, silver, running_driver.name)).state == "done"
+        assert running_driver.error is None
 
 
 def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driver, engine, monkeypatch):
-    def last(spark, *given) -> None:
+    def run_slowly(spark, *arguments) -> None:
         spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
 
-    with driver(silver) as running:
-        wait_for_rows(silver, MANY)
-        with monkeypatch.context() as patched:
-            patched.setattr(maintain, "compact", last)
-            number = ask(engine, silver, running.name)
+    with driver(silver) as running_driver:
+        wait_for_rows(silver, FILE_COUNT)
+        with monkeypatch.context() as patch:
+            patch.setattr(maintain, "compact", run_slowly)
+            number = request_window(engine, silver, running_driver.name)
             wait_until(lambda: windows.find(engine, number).state == "open", 60)
-            commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running.name))
-            running.thread.join(60)
-            assert not running.thread.is_alive()
-            assert running.error is None
+            commands.execute(
+                engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running_driver.name)
+            )
+            running_driver.thread.join(60)
+            assert not running_driver.thread.is_alive()
+            assert running_driver.error is None
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
         wait_until(lambda: windows.find(engine, number).state == "done", 60)

@@ -1,7 +1,7 @@
-"""Table files that are broken and mended while a platform runs and its drivers are killed: the others notice nothing.
+"""Table files are broken and repaired on a running platform, while drivers are killed. Other tables are not affected.
 
-By default two broken files and one kill; `make faults` makes it five rounds of that, each with a kill beside right
-files alone for comparison.
+The default is two broken files and one kill. `make faults` runs five rounds, each also with a kill while all files
+are valid, for comparison.
 """
 
 import os
@@ -27,14 +27,14 @@ from include.control.store.schema import runs
 from include.local import environment, java
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT
-from tests.support.shop import ABOVE, BRONZE
+from tests.support.shop import BRONZE_TEMPLATE, READER_TEMPLATE
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
 KILLS = 5 if os.environ.get("SLUICE_FAULTS") == "full" else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 WRONG, GOOD = "silver.wrong", "silver.good"
-# As Airflow does it each minute, with the table files as they are then.
+# Airflow reconciles each minute. Each child process loads the current table files.
 SUPERVISOR = """
 import os, threading
 from include.orchestration import reconcile
@@ -51,22 +51,24 @@ while os.path.exists(os.environ["SLUICE_HOME"]):
 
 
 class Project:
-    """A checkout with three tables of its own: `silver.wrong` and `silver.good` both read one bronze table."""
+    """A checkout with three tables: `silver.wrong` and `silver.good` read the same bronze table."""
 
     def __init__(self, root: Path, home: Path, topic: Topic) -> None:
-        for room in ("include", "jobs"):
-            shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in ("include", "jobs"):
+            shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
         self.root, self.topic = root, topic
-        self.write("bronze.events", BRONZE.format(name="events").replace('Kafka("events")', f'Kafka("{topic.name}")'))
-        self.right = {table: self._typed(table) for table in (WRONG, GOOD)}
-        for table, text in self.right.items():
+        self.write(
+            "bronze.events", BRONZE_TEMPLATE.format(name="events").replace('Kafka("events")', f'Kafka("{topic.name}")')
+        )
+        self.valid_files = {table: self._table_file(table) for table in (WRONG, GOOD)}
+        for table, text in self.valid_files.items():
             self.write(table, text)
-        given = {"SLUICE_HOME": str(home), "SLUICE_KAFKA": topic.servers, "SLUICE_EXAMPLES": "off"}
-        self.where: Settings = from_environment(
-            {**given, "SLUICE_JARS": os.environ["SLUICE_JARS"], "SLUICE_LEASE_SECONDS": "10"}
+        base_settings = {"SLUICE_HOME": str(home), "SLUICE_KAFKA": topic.servers, "SLUICE_EXAMPLES": "off"}
+        self.config: Settings = from_environment(
+            {**base_settings, "SLUICE_JARS": os.environ["SLUICE_JARS"], "SLUICE_LEASE_SECONDS": "10"}
         )
         java_home = java.home()
-        self.environment = environment.process_environment(environment.write(self.where, java_home), java_home) | {
+        self.environment = environment.process_environment(environment.write(self.config, java_home), java_home) | {
             "PYTHONPATH": str(root),
             "PYTHONDONTWRITEBYTECODE": "1",
             "_AIRFLOW_PROCESS_CONTEXT": "server",
@@ -80,31 +82,33 @@ class Project:
     def remove(self, table: str) -> None:
         (self.root / "include" / "tables" / f"{table.replace('.', '/')}.py").unlink()
 
-    def _typed(self, table: str) -> str:
+    def _table_file(self, table: str) -> str:
         layer, name = table.split(".")
         number = '"CAST(CAST(value AS STRING) AS BIGINT) AS number"'
-        return ABOVE.format(layer=layer, name=name, source="bronze.events", columns=number, schema="number BIGINT")
+        return READER_TEMPLATE.format(
+            layer=layer, name=name, source="bronze.events", columns=number, schema="number BIGINT"
+        )
 
     @property
     def control(self) -> Engine:
-        return database.connect(self.where.control_url)
+        return database.connect(self.config.control_url)
 
     @property
     def log(self) -> Path:
-        return self.where.logs / "driver-main.log"
+        return self.config.logs / "driver-main.log"
 
-    def story(self) -> str:
-        """For whoever reads why a test failed."""
+    def details(self) -> str:
+        """Diagnostics for the message of a failed test."""
         with database.transaction(self.control) as connection:
             rows = "\n".join(map(str, connection.execute(select(runs))))
-        supervisor = (self.where.logs / "supervisor.log").read_text()[-3000:]
+        supervisor = (self.config.logs / "supervisor.log").read_text()[-3000:]
         return f"{self.log.read_text()[-3000:] if self.log.exists() else ''}\n{supervisor}\n{rows}"
 
     @contextmanager
-    def supervised(self) -> Iterator[None]:
-        """To the end of the block, drivers included."""
+    def running_supervisor(self) -> Iterator[None]:
+        """Run the supervisor during the block, and kill its drivers at the end."""
         command = [sys.executable, "-c", SUPERVISOR]
-        with (self.where.logs / "supervisor.log").open("ab") as log:
+        with (self.config.logs / "supervisor.log").open("ab") as log:
             supervisor = subprocess.Popen(
                 command, cwd=self.root, env=self.environment, stdout=log, stderr=subprocess.STDOUT
             )
@@ -113,9 +117,9 @@ class Project:
         finally:
             supervisor.kill()
             supervisor.wait()
-            wait_until(self._ended, 60)
+            wait_until(self._fence_drivers, 60)
 
-    def _ended(self) -> bool:
+    def _fence_drivers(self) -> bool:
         with database.transaction(self.control) as connection:
             holders = lease.holders(connection).values()
         for holder in holders:
@@ -125,43 +129,43 @@ class Project:
     def kill_driver(self) -> None:
         with database.transaction(self.control) as connection:
             lease.holders(connection)["driver main"].fence()
-        # After a healthy spell it starts at once by itself; nobody waits for three minutes here.
+        # Only a driver that ran for three minutes restarts at once. The command avoids the delay.
         flows = ("bronze.events", WRONG, GOOD)
         commands.execute(self.control, Command(Action.START, flows, "a test", "it was healthy"))
 
     def numbers(self, table: str) -> list[int]:
         with suppress(TableNotFoundError):
-            return DeltaTable(str(self.where.table_path(table))).to_pyarrow_table()["number"].to_pylist()
+            return DeltaTable(str(self.config.table_path(table))).to_pyarrow_table()["number"].to_pylist()
         return []
 
-    def failed(self) -> set[str]:
-        """The flows that said why they ended."""
+    def failed_flows(self) -> set[str]:
+        """The flows with a recorded failure."""
         with database.transaction(self.control) as connection:
             return set(connection.execute(select(runs.c.flow).where(runs.c.failure.is_not(None))).scalars())
 
-    def alarm(self, table: str) -> bool:
+    def has_alarm(self, table: str) -> bool:
         return incidents.open_of(self.control, incidents.of_definition(table)) is not None
 
 
-def wrong(dice: random.Random, right: str) -> str | bytes:
-    """One of the ways in which a file can be wrong."""
+def invalid_file(rng: random.Random, valid_file: str) -> str | bytes:
+    """A random invalid variant of a valid table file."""
     name = '"silver.wrong"'
-    ways: list[str | bytes] = [
-        right[: dice.randrange(right.index("schema="))] + "(",
-        right.replace('")', '"', 1),
-        right.replace(name, '"silver.another"'),
-        right.replace("Delta(", "Delat(", 1),
-        right.replace("comment=", "coment="),
-        right.replace('"bronze.events")', '"bronze.nothing")'),
-        right.replace("schema=", 'time_column=["x"], schema='),
-        right.replace("schema=", "driver=5, schema="),
-        right.replace("number BIGINT", "number BIGITN"),
-        right + "\nraise SystemExit(2)\n",
-        right + "\n1 / 0\n",
+    variants: list[str | bytes] = [
+        valid_file[: rng.randrange(valid_file.index("schema="))] + "(",
+        valid_file.replace('")', '"', 1),
+        valid_file.replace(name, '"silver.another"'),
+        valid_file.replace("Delta(", "Delat(", 1),
+        valid_file.replace("comment=", "coment="),
+        valid_file.replace('"bronze.events")', '"bronze.nothing")'),
+        valid_file.replace("schema=", 'time_column=["x"], schema='),
+        valid_file.replace("schema=", "driver=5, schema="),
+        valid_file.replace("number BIGINT", "number BIGITN"),
+        valid_file + "\nraise SystemExit(2)\n",
+        valid_file + "\n1 / 0\n",
         "",
-        dice.randbytes(200),
+        rng.randbytes(200),
     ]
-    return dice.choice(ways)
+    return rng.choice(variants)
 
 
 @pytest.fixture
@@ -170,40 +174,40 @@ def project(tmp_path: Path, broker: str) -> Project:
 
 
 def test_wrong_files_beside_right_ones_cost_the_right_ones_nothing_while_drivers_die(project: Project, capsys):
-    dice = random.Random(SEED)
-    sent, waits = 0, {"right": [], "wrong": []}
+    rng = random.Random(SEED)
+    sent, seconds_by_kind = 0, {"right": [], "wrong": []}
 
     def send_and_wait() -> float:
-        """Seconds until ten new rows are in all tables, of which one has a wrong file."""
+        """Send ten rows. Returns the seconds until both silver tables hold the rows."""
         nonlocal sent
         project.topic.send(*range(sent, sent + 10))
-        sent, begin = sent + 10, time.monotonic()
-        wait_until(lambda: len(project.numbers(GOOD)) >= sent <= len(project.numbers(WRONG)), 240, project.story)
-        return time.monotonic() - begin
+        sent, started_at = sent + 10, time.monotonic()
+        wait_until(lambda: len(project.numbers(GOOD)) >= sent <= len(project.numbers(WRONG)), 240, project.details)
+        return time.monotonic() - started_at
 
-    with project.supervised():
+    with project.running_supervisor():
         send_and_wait()
-        wait_until(lambda: (project.where.definitions / f"{WRONG}.json").exists(), 60, project.story)
+        wait_until(lambda: (project.config.definitions / f"{WRONG}.json").exists(), 60, project.details)
         for number in range(KILLS):
             if KILLS > 1:
                 project.kill_driver()
-                waits["right"].append(send_and_wait())
-            # One that never was right, and one that was: what runs of it goes on with what it said before.
-            project.write("gold.new", wrong(dice, project.right[WRONG]))
-            project.write(WRONG, wrong(dice, project.right[WRONG]))
-            wait_until(lambda: project.alarm(WRONG) and project.alarm("gold.new"), 60, project.story)
+                seconds_by_kind["right"].append(send_and_wait())
+            # `gold.new` never had a valid definition. The flow of WRONG continues with its last valid definition.
+            project.write("gold.new", invalid_file(rng, project.valid_files[WRONG]))
+            project.write(WRONG, invalid_file(rng, project.valid_files[WRONG]))
+            wait_until(lambda: project.has_alarm(WRONG) and project.has_alarm("gold.new"), 60, project.details)
             send_and_wait()
             project.kill_driver()
-            waits["wrong"].append(send_and_wait())
-            assert project.failed() == set(), project.story()
-            project.write(WRONG, project.right[WRONG])
+            seconds_by_kind["wrong"].append(send_and_wait())
+            assert project.failed_flows() == set(), project.details()
+            project.write(WRONG, project.valid_files[WRONG])
             project.remove("gold.new")
-            wait_until(lambda: not project.alarm(WRONG) and not project.alarm("gold.new"), 60, project.story)
+            wait_until(lambda: not project.has_alarm(WRONG) and not project.has_alarm("gold.new"), 60, project.details)
             with capsys.disabled():
                 print(f"\rkill {number + 1} of {KILLS}", end="")
     assert sorted(project.numbers(GOOD)) == sorted(project.numbers(WRONG)) == list(range(sent))
     if KILLS > 1:
-        medians = {kind: statistics.median(seconds) for kind, seconds in waits.items()}
+        medians = {kind: statistics.median(seconds) for kind, seconds in seconds_by_kind.items()}
         with capsys.disabled():
             print(f"\nfrom a kill to the next rows, median: {medians} s")
         assert medians["wrong"] < 1.5 * medians["right"]

@@ -1,4 +1,4 @@
-"""How a wrong definition is written down: a good one with something replaced, and the sentences that refuse it."""
+"""A wrong definition is a case: a good definition with a replaced value, and the sentences that refuse it."""
 
 from dataclasses import dataclass
 
@@ -40,9 +40,9 @@ GOOD = (EVENTS, BILLS, READINGS, CHANGES, BY_MINUTE, LATEST)
 
 @dataclass(frozen=True)
 class Case:
-    """tables: the first is refused, and nothing is wrong with the others alone. One is always `bronze.events`.
+    """tables: the first one is refused, the others are valid. `bronze.events` is always among them.
 
-    sentences: all that are said, each from the path of its file on.
+    sentences: all messages, each from the path of the file.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Case:
 
 
 def case(name: str, tables: Table | tuple[Table, ...], *sentences: str) -> Case:
-    """tables: the wrong one, or that and those beside it without which it would not be wrong."""
-    given = tables if isinstance(tables, tuple) else (tables,)
-    beside = () if EVENTS.name in [table.name for table in given] else (EVENTS,)
-    return Case(name, (*given, *beside), sentences)
+    """tables: the wrong table, or the wrong table and those that make it wrong."""
+    case_tables = tables if isinstance(tables, tuple) else (tables,)
+    other_tables = () if EVENTS.name in [table.name for table in case_tables] else (EVENTS,)
+    return Case(name, (*case_tables, *other_tables), sentences)

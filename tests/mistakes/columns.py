@@ -1,4 +1,4 @@
-"""The names and types of columns, as `include.validation.schemas` and `slices` judge them."""
+"""Wrong names and types of columns: `include.validation.schemas` and `slices`."""
 
 from dataclasses import replace
 

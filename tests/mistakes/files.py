@@ -1,4 +1,4 @@
-"""Folders whose files fill a bronze table."""
+"""Wrong folders of files that fill a bronze table."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Values of another kind than their field takes, or out of its range: `include.validation.field_types`."""
+"""Values of a wrong type, or out of range: `include.validation.field_types`."""
 
 from dataclasses import replace
 

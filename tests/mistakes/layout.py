@@ -1,4 +1,4 @@
-"""How a table is stored: its owner, its clustering or partitioning, its properties, the driver that writes it."""
+"""Wrong storage options of a table: owner, clustering, partitioning, properties and driver."""
 
 from dataclasses import replace
 

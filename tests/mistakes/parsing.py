@@ -1,4 +1,4 @@
-"""Typed columns out of JSON, Avro or text."""
+"""Wrong parsing of JSON, Avro or text into typed columns."""
 
 from dataclasses import replace
 

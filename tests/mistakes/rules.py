@@ -1,4 +1,4 @@
-"""The rules that rows have to keep."""
+"""Wrong expectations on rows."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where rows come from: topics, other tables, branches."""
+"""Wrong sources: topics, other tables and branches."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Temporary steps, which are not stored, and what reads them."""
+"""Wrong temporary steps, which are not stored, and wrong readers of such steps."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When a flow runs, and when a table is maintained."""
+"""Wrong schedules of flows and of maintenance."""
 
 from dataclasses import replace
 

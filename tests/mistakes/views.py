@@ -1,4 +1,4 @@
-"""Materialized views, and what reads them as a stream."""
+"""Wrong materialized views, and streams that read a view."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from include.rules import unique
 from include.spec import Delta, Expect, Json, Kafka, Upsert
 from tests.mistakes.case import CHANGES, LATEST, case
 
-OF_TWO = replace(LATEST, source={"events": Delta("bronze.events"), "again": Delta("bronze.events")})
+VIEW_OF_TWO_SOURCES = replace(LATEST, source={"events": Delta("bronze.events"), "again": Delta("bronze.events")})
 
 CASES = (
     case(
@@ -105,7 +105,7 @@ CASES = (
     ),
     case(
         "view_with_another_argument",
-        replace(OF_TWO, transform=lambda events, others: events),
+        replace(VIEW_OF_TWO_SOURCES, transform=lambda events, others: events),
         "gold/latest.py: its transform does not take its sources by name (missing a required argument: "
         "'others'): write `def transform(events, again)`",
     ),
@@ -116,7 +116,7 @@ CASES = (
     ),
     case(
         "view_without_a_transform",
-        OF_TWO,
+        VIEW_OF_TWO_SOURCES,
         "gold/latest.py: Replace has several sources and no transform: write one, `def transform(events, again)`",
     ),
 )

@@ -1,4 +1,4 @@
-"""How rows are written: once, or kept current by their keys; late rows, and what reads rows that change."""
+"""Wrong write modes: appends, upserts, late rows, and readers of changing rows."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Flows over tables of a test's own, in the shared Spark session."""
+"""Fixtures for flows over tables with random names, in the shared Spark session."""
 
 import os
 import uuid
@@ -23,13 +23,13 @@ from include.spec import Table
 
 @pytest.fixture
 def name() -> str:
-    """A table name nobody else uses."""
+    """A random table name."""
     return f"t{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def append(spark: SparkSession) -> Callable[[str, list[dict], str], None]:
-    """Appends rows, as a DDL schema, to a stored table, as one file: `append("bronze.x", [{...}], "a INT")`."""
+    """Appends rows with a DDL schema to a stored table, as one file: `append("bronze.x", [{...}], "a INT")`."""
 
     def write(table: str, rows: list[dict], schema: str) -> None:
         frame = spark.createDataFrame(rows, schema).coalesce(1)
@@ -40,45 +40,49 @@ def append(spark: SparkSession) -> Callable[[str, list[dict], str], None]:
 
 @pytest.fixture
 def run_once(spark: SparkSession) -> Callable[..., None]:
-    """Runs flows to the end of their sources under leases of their own, as `jobs/stream.py --once` does."""
+    """Runs flows to the end of their sources under new leases, as `jobs/stream.py --once` does."""
 
     def run(*tables: Table) -> None:
         engine = database.connect(settings().control_url)
-        keeper = LeaseRenewer(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
-        keeper.take([table.flow for table in tables])
-        keeper.start()
+        lease_renewer = LeaseRenewer(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
+        lease_renewer.take([table.flow for table in tables])
+        lease_renewer.start()
         try:
-            Host(spark, engine, keeper, "test").run_once(list(tables))
+            Host(spark, engine, lease_renewer, "test").run_once(list(tables))
         finally:
-            keeper.stop()
+            lease_renewer.stop()
 
     return run
 
 
 @pytest.fixture
 def stored(spark: SparkSession) -> Callable[[str], DataFrame]:
-    """A stored table's newest rows."""
+    """Returns the current rows of a stored table."""
     return lambda table: spark.read.format("delta").load(str(settings().table_path(table)))
 
 
 @pytest.fixture
 def replay(spark: SparkSession) -> Callable[..., windows.Window]:
-    """What jobs/backfill.py does, in this process: `replay(table, "a rule")`; returns its line in the calendar."""
+    """Replays a quarantine in this process: `replay(table, "a rule")` returns the window's entry in the calendar."""
     engine = database.connect(settings().control_url)
 
-    def work(table: Table, *rules: str) -> windows.Window:
+    def run_replay(table: Table, *rules: str) -> windows.Window:
         number = windows.plan(engine, table.name, "a test", "replay quarantine", is_worth_it=True)
-        keeper = LeaseRenewer(engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort())
-        keeper.take(window.leases(table))
-        keeper.start()
+        lease_renewer = LeaseRenewer(
+            engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
+        )
+        lease_renewer.take(window.leases(table))
+        lease_renewer.start()
         try:
-            host = Host(spark, engine, keeper, "maintain")
-            opened = window.Window(engine, keeper, host, spark, table, Catalog({table.name: table}), number)
-            opened.run(lambda reason: os.abort(), partial(engine_replay.replay, rules=list(rules)))
+            host = Host(spark, engine, lease_renewer, "maintain")
+            replay_window = window.Window(
+                engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number
+            )
+            replay_window.run(lambda reason: os.abort(), partial(engine_replay.replay, rules=list(rules)))
         finally:
-            keeper.stop()
-        found = windows.find(engine, number)
-        assert found
-        return found
+            lease_renewer.stop()
+        calendar_entry = windows.find(engine, number)
+        assert calendar_entry
+        return calendar_entry
 
-    return work
+    return run_replay

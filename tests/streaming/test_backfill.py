@@ -1,4 +1,4 @@
-"""A range is made again by today's code, exactly, of what the flow has read, with all that reads it."""
+"""A backfill recomputes a range by today's code from what the flow has read, and all downstream tables with it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tests.support.backfills import Backfills, Killed
 from tests.support.commits import fail_commits
 from tests.support.flows import only_in_full_runs, rows_of
 
-SOURCE = "number INT, place BIGINT"
+SOURCE_SCHEMA = "number INT, place BIGINT"
 
 
 def numbers(rows):
@@ -70,39 +70,39 @@ def gold(name: str) -> Table:
 
 @pytest.fixture
 def bring(append, name) -> Callable[..., None]:
-    """One more commit of bronze: `bring(1, 2, 61)`."""
-    brought = Counter()
+    """Appends one commit to bronze: `bring(1, 2, 61)`."""
+    counter = Counter()
 
-    def write(*found: int | None) -> None:
-        rows = [{"number": number, "place": brought.total() + n} for n, number in enumerate(found)]
-        brought.update(rows=len(rows))
-        append(f"bronze.{name}", rows, SOURCE)
+    def write(*values: int | None) -> None:
+        rows = [{"number": number, "place": counter.total() + index} for index, number in enumerate(values)]
+        counter.update(rows=len(rows))
+        append(f"bronze.{name}", rows, SOURCE_SCHEMA)
 
     return write
 
 
-def held(table: Table | str) -> list[tuple[int, int]]:
-    """Place and number of each row."""
+def contents(table: Table | str) -> list[tuple[int, int]]:
+    """The place and number of each row, sorted."""
     name = table if isinstance(table, str) else table.name
     return sorted((row["place"], row["number"]) for row in rows_of(name))
 
 
 def totals(table: Table) -> dict[int, tuple[int, int]]:
-    """By minute, their sum and how many there were."""
+    """The total and the row count of each minute."""
     return {int(row["minute"].timestamp()) // 60: (row["total"], row["rows"]) for row in rows_of(table.name)}
 
 
-def said(table: Table) -> dict:
-    """What the newest backfill says of itself in the table's log."""
-    found = DeltaLog(settings().table_path(table.name))
-    return next(one.metadata["backfill"] for one in found.commits() if "backfill" in one.metadata)
+def backfill_metadata(table: Table) -> dict:
+    """The metadata of the newest backfill in the table's log."""
+    log = DeltaLog(settings().table_path(table.name))
+    return next(commit.metadata["backfill"] for commit in log.commits() if "backfill" in commit.metadata)
 
 
 def is_stale(table: Table) -> bool:
-    return any(one.table == table.name for one in stale_tables.list_all(database.connect(settings().control_url)))
+    return any(entry.table == table.name for entry in stale_tables.list_all(database.connect(settings().control_url)))
 
 
-def wanted(flow: Table) -> str:
+def desired_state(flow: Table) -> str:
     with database.transaction(database.connect(settings().control_url)) as connection:
         return orders.order(connection, flow.flow).state
 
@@ -110,35 +110,35 @@ def wanted(flow: Table) -> str:
 def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_changes(silver, bring, run_once, spark):
     bring(1, 61, 119, 120, 1700, None)
     run_once(silver)
-    # Not read by silver yet.
+    # The silver flow has not read this commit yet.
     bring(2, 62)
-    today = replace(silver, transform=times_ten)
-    [done] = Backfills(spark, (today,)).run(today, 60, 120)
-    # 119 times ten is no small number any more; a row without a time is in no range.
-    assert held(silver) == [(0, 1), (1, 610), (3, 120)]
+    new_silver = replace(silver, transform=times_ten)
+    [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
+    # 1190 is not small. A row without a time is in no range.
+    assert contents(silver) == [(0, 1), (1, 610), (3, 120)]
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 4, 5}
-    assert (done.phase, done.rows_before, done.rows_after) == ("done", 2, 1)
-    assert said(silver) == {
-        "number": done.number,
-        "key": done.key,
+    assert (backfill.phase, backfill.rows_before, backfill.rows_after) == ("done", 2, 1)
+    assert backfill_metadata(silver) == {
+        "number": backfill.number,
+        "key": backfill.key,
         "from": "1970-01-01T00:01:00.000000Z",
         "to": "1970-01-01T00:02:00.000000Z",
         "alone": False,
         "rows_before": 2,
         "position": {silver.flow: position.position_of(silver.flow).offset},
     }
-    verify.verify(today)
-    run_once(today)
-    assert held(silver) == [(0, 1), (1, 610), (3, 120), (6, 20), (7, 620)]
-    verify.verify(today)
+    verify.verify(new_silver)
+    run_once(new_silver)
+    assert contents(silver) == [(0, 1), (1, 610), (3, 120), (6, 20), (7, 620)]
+    verify.verify(new_silver)
 
 
 def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance(silver, gold, bring, run_once, spark):
     bring(1, 61, 121)
     run_once(silver, gold)
-    made = Backfills(spark, (silver, gold))
-    made.run(silver, 60, 120)
-    made.run(silver, 120, 180)
+    runner = Backfills(spark, (silver, gold))
+    runner.run(silver, 60, 120)
+    runner.run(silver, 120, 180)
     verify.verify(gold)
     bring(62)
     run_once(silver, gold)
@@ -149,41 +149,41 @@ def test_a_table_that_is_backfilled_twice_in_a_row_leaves_its_readers_in_balance
 
 @only_in_full_runs
 def test_a_full_refresh_makes_all_rows_again_and_all_that_reads_them(silver, gold, bring, run_once, spark):
-    # Neither has a column by which ranges of it could be cut.
+    # Neither table has a time column, so a range of it cannot be backfilled.
     plain = replace(silver, time_column=None)
     copy = replace(plain, name=f"{gold.name}_copy", source=Delta(silver.name), transform=None, expect=())
     bring(1, 61, 1700, None)
     bring(62)
     run_once(plain, gold, copy)
-    today = replace(plain, transform=times_ten)
-    done = Backfills(spark, (today, gold, copy)).run(today, as_a_whole=True)
-    assert {one.table for one in done} == {silver.name, gold.name, copy.name}
-    assert held(silver) == held(copy) == [(0, 10), (1, 610), (4, 620)]
+    new_silver = replace(plain, transform=times_ten)
+    completed_backfills = Backfills(spark, (new_silver, gold, copy)).run(new_silver, as_a_whole=True)
+    assert {backfill.table for backfill in completed_backfills} == {silver.name, gold.name, copy.name}
+    assert contents(silver) == contents(copy) == [(0, 10), (1, 610), (4, 620)]
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 3}
     assert totals(gold) == {0: (10, 1), 1: (1230, 2)}
     bring(3)
-    run_once(today, gold, copy)
-    assert held(silver) == held(copy) == [(0, 10), (1, 610), (4, 620), (5, 30)]
+    run_once(new_silver, gold, copy)
+    assert contents(silver) == contents(copy) == [(0, 10), (1, 610), (4, 620), (5, 30)]
     assert totals(gold) == {0: (40, 2), 1: (1230, 2)}
-    for table in (today, gold, copy):
+    for table in (new_silver, gold, copy):
         verify.verify(table)
 
 
 def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silver, bring, run_once, spark, monkeypatch):
     bring(1, 61, 1700)
     run_once(silver)
-    today = replace(silver, transform=times_ten)
+    new_silver = replace(silver, transform=times_ten)
 
     def die(*_) -> None:
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(backfill_rows, "_replace_table", die)
-        Backfills(spark, (today,)).run(today, as_a_whole=True)
-    assert held(silver) == [(0, 1), (1, 61)]
-    Backfills(spark, (today,)).run(today, as_a_whole=True)
-    assert held(silver) == [(0, 10), (1, 610)]
-    verify.verify(today)
+        Backfills(spark, (new_silver,)).run(new_silver, as_a_whole=True)
+    assert contents(silver) == [(0, 1), (1, 61)]
+    Backfills(spark, (new_silver,)).run(new_silver, as_a_whole=True)
+    assert contents(silver) == [(0, 10), (1, 610)]
+    verify.verify(new_silver)
 
 
 @only_in_full_runs
@@ -191,43 +191,43 @@ def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, s
     bring(1, 61, 62, 120)
     bring(59, 63, 1900)
     run_once(silver)
-    # Its flow was not restarted since its file names one column more.
-    today = replace(silver, schema=f"{silver.schema}, half INT", transform=halved)
-    made = Backfills(spark, (today,))
-    before = held(silver), held(silver.quarantine)
+    # The flow has not restarted since its definition got another column.
+    new_silver = replace(silver, schema=f"{silver.schema}, half INT", transform=with_half)
+    runner = Backfills(spark, (new_silver,))
+    contents_before = contents(silver), contents(silver.quarantine)
     for _ in range(2):
-        [done] = made.run(today, 0, 120)
-        assert (done.rows_before, done.rows_after) == (5, 5)
-        assert (held(silver), held(silver.quarantine)) == before
+        [backfill] = runner.run(new_silver, 0, 120)
+        assert (backfill.rows_before, backfill.rows_after) == (5, 5)
+        assert (contents(silver), contents(silver.quarantine)) == contents_before
         assert Counter(row["half"] for row in rows_of(silver.name)) == Counter([0, 29, 30, 31, 31, None])
-    verify.verify(today)
+    verify.verify(new_silver)
 
 
-def halved(rows):
+def with_half(rows):
     return numbers(rows).selectExpr("*", "CAST(number / 2 AS INT) AS half")
 
 
-class Full(Exception):
+class InjectedError(Exception):
     pass
 
 
-def full(*_given, **_named) -> None:
-    raise Full
+def fail(*_arguments, **_options) -> None:
+    raise InjectedError
 
 
 @pytest.fixture
 def stop_after(monkeypatch) -> Callable[[int], None]:
-    """Lets so many batches happen, and fails the next one."""
+    """Lets `count` batches succeed, and lets the next one fail."""
 
     def allow(count: int) -> None:
-        write, left = batch.write, iter(range(count))
+        write, remaining_batches = batch.write, iter(range(count))
 
-        def limited(*given):
-            if next(left, None) is None:
-                raise Full
-            write(*given)
+        def write_limited(*arguments):
+            if next(remaining_batches, None) is None:
+                raise InjectedError
+            write(*arguments)
 
-        monkeypatch.setattr(batch, "write", limited)
+        monkeypatch.setattr(batch, "write", write_limited)
 
     return allow
 
@@ -241,7 +241,7 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
         bring(1)
         run_once(silver)
     path = str(settings().table_path(silver.source.table))
-    rows = spark.createDataFrame([(60 + n, 100 + n) for n in range(8)], SOURCE).repartition(4)
+    rows = spark.createDataFrame([(60 + n, 100 + n) for n in range(8)], SOURCE_SCHEMA).repartition(4)
     rows.write.format("delta").mode("append").save(path)
     files = len(DeltaLog(settings().table_path(silver.source.table)).state.live)
     assert files >= 4
@@ -249,15 +249,17 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     with pytest.raises(FlowFailed):
         run_once(silver)
     monkeypatch.undo()
-    stands = position.position_of(silver.flow).offset
-    assert stands["isStartingVersion"] is is_first and delta_position(stands)[1] >= 0
-    read = held(silver)
-    assert 0 < len(read) < 8
-    # What is in the same version behind it comes with the flow.
+    offset = position.position_of(silver.flow).offset
+    assert offset["isStartingVersion"] is is_first and delta_position(offset)[1] >= 0
+    contents_before = contents(silver)
+    assert 0 < len(contents_before) < 8
+    # The flow itself reads the other files of this version later.
     Backfills(spark, (silver,)).run(silver, 0, 600)
-    assert held(silver) == read
+    assert contents(silver) == contents_before
     run_once(silver)
-    assert Counter(held(silver)) == Counter([*([] if is_first else [(0, 1)]), *((100 + n, 60 + n) for n in range(8))])
+    assert Counter(contents(silver)) == Counter(
+        [*([] if is_first else [(0, 1)]), *((100 + n, 60 + n) for n in range(8))]
+    )
     verify.verify(silver)
 
 
@@ -265,28 +267,28 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     silver, name, bring, append, run_once, spark, monkeypatch
 ):
     silver = replace(silver, source={"a": silver.source, "b": Delta(f"bronze.{name}_b")})
-    first, second = silver.flows
+    first_flow, second_flow = silver.flows
     bring(1, 61)
-    run_once(first)
-    make = backfill_rows.compute_rows
+    run_once(first_flow)
+    compute_rows = backfill_rows.compute_rows
 
-    def slow(*given):
-        made = make(*given)
+    def compute_rows_slowly(*arguments):
+        rows = compute_rows(*arguments)
         assert backfills.newest(database.connect(settings().control_url), silver.name)[0].is_held
         for number in (62, 63):
             bring(number, 2, 1700)
-            run_once(first)
-        # This one has only begun now.
-        append(f"bronze.{name}_b", [{"number": 64, "place": 10}], SOURCE)
-        run_once(second)
-        return made
+            run_once(first_flow)
+        # The second flow begins only now.
+        append(f"bronze.{name}_b", [{"number": 64, "place": 10}], SOURCE_SCHEMA)
+        run_once(second_flow)
+        return rows
 
-    monkeypatch.setattr(engine_backfill, "compute_rows", slow)
-    today = replace(silver, transform=times_ten)
-    [done] = Backfills(spark, (today,)).run(today, 60, 120)
-    assert held(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
-    assert (done.rows_before, done.rows_after) == (4, 4)
-    verify.verify(today)
+    monkeypatch.setattr(engine_backfill, "compute_rows", compute_rows_slowly)
+    new_silver = replace(silver, transform=times_ten)
+    [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
+    assert contents(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
+    assert (backfill.rows_before, backfill.rows_after) == (4, 4)
+    verify.verify(new_silver)
 
 
 @only_in_full_runs
@@ -296,18 +298,18 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
     copy = replace(silver, name=gold.name, source=Delta(silver.name), transform=None, expect=())
     bring(1, 61)
     run_once(silver, copy)
-    today = replace(silver, transform=times_ten)
-    made, make = Backfills(spark, (today, copy)), backfill_rows.compute_rows
+    new_silver = replace(silver, transform=times_ten)
+    runner, compute_rows = Backfills(spark, (new_silver, copy)), backfill_rows.compute_rows
 
-    def slow(*given):
+    def compute_rows_slowly(*arguments):
         monkeypatch.undo()
-        found = make(*given)
-        made.run(today, 60, 120)
-        return found
+        rows = compute_rows(*arguments)
+        runner.run(new_silver, 60, 120)
+        return rows
 
-    monkeypatch.setattr(engine_backfill, "compute_rows", slow)
-    made.run(copy, 0, 120)
-    assert held(copy) == held(silver) == [(0, 1), (1, 610)]
+    monkeypatch.setattr(engine_backfill, "compute_rows", compute_rows_slowly)
+    runner.run(copy, 0, 120)
+    assert contents(copy) == contents(silver) == [(0, 1), (1, 610)]
     verify.verify(copy)
 
 
@@ -322,8 +324,8 @@ def test_rows_of_a_batch_that_has_not_happened_are_left_to_its_next_try(silver, 
     assert {row["place"] for row in rows_of(silver.quarantine)} == {1, 3}
     Backfills(spark, (silver,)).run(silver, 60, 120)
     run_once(silver)
-    assert held(silver) == [(0, 60), (2, 62)]
-    assert held(silver.quarantine) == [(1, 61), (3, 63)]
+    assert contents(silver) == [(0, 60), (2, 62)]
+    assert contents(silver.quarantine) == [(1, 61), (3, 63)]
     verify.verify(silver)
 
 
@@ -331,41 +333,41 @@ def test_rows_that_broke_a_rule_that_is_gone_leave_the_quarantine_for_the_table(
     silver = replace(silver, expect=(Expect("is_even", "number % 2 = 0"),))
     bring(60, 61, 121)
     run_once(silver)
-    today = replace(silver, expect=())
-    Backfills(spark, (today,)).run(today, 60, 120)
-    assert held(today) == [(0, 60), (1, 61)]
-    assert held(today.quarantine) == [(2, 121)]
-    verify.verify(today)
+    new_silver = replace(silver, expect=())
+    Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
+    assert contents(new_silver) == [(0, 60), (1, 61)]
+    assert contents(new_silver.quarantine) == [(2, 121)]
+    verify.verify(new_silver)
 
 
 def test_a_rule_that_fails_in_the_range_leaves_all_as_it_was(silver, bring, run_once, spark):
     bring(1, 61)
     run_once(silver)
-    today = replace(silver, transform=times_ten, expect=(Expect("is_tiny", "number < 60", otherwise="fail"),))
+    new_silver = replace(silver, transform=times_ten, expect=(Expect("is_tiny", "number < 60", otherwise="fail"),))
     with pytest.raises(FlowBroken, match=r"break 'is_tiny' \(1 rows\), and nothing of it was replaced"):
-        Backfills(spark, (today,)).run(today, 60, 120)
-    assert held(silver) == [(0, 1), (1, 61)]
+        Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
+    assert contents(silver) == [(0, 1), (1, 61)]
 
 
 def test_of_rows_with_one_identity_the_range_keeps_one_that_is_stored_nowhere_else(silver, bring, run_once, spark):
-    once = Append(unique=("number",), first_by=("place",))
-    silver = replace(silver, write=once, expect=(*silver.expect, unique("place")))
+    unique_write = Append(unique=("number",), first_by=("place",))
+    silver = replace(silver, write=unique_write, expect=(*silver.expect, unique("place")))
     bring(61, 61, 62, 119)
     bring(61, 119, 180)
     run_once(silver)
-    assert held(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
-    made = Backfills(spark, (silver,))
-    made.run(silver, 60, 120)
-    assert held(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
-    # By today's code 62 is another 180, which is stored outside the range.
-    today = replace(silver, transform=doubled_up)
-    [done] = Backfills(spark, (today,)).run(today, 60, 120)
-    assert held(silver) == [(0, 61), (3, 119), (6, 180)]
-    assert (done.rows_before, done.rows_after) == (3, 2)
-    verify.verify(today)
+    assert contents(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
+    runner = Backfills(spark, (silver,))
+    runner.run(silver, 60, 120)
+    assert contents(silver) == [(0, 61), (2, 62), (3, 119), (6, 180)]
+    # The new transform turns 62 into 180, which is also stored outside the range.
+    new_silver = replace(silver, transform=replace_62_by_180)
+    [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
+    assert contents(silver) == [(0, 61), (3, 119), (6, 180)]
+    assert (backfill.rows_before, backfill.rows_after) == (3, 2)
+    verify.verify(new_silver)
 
 
-def doubled_up(rows):
+def replace_62_by_180(rows):
     return rows.selectExpr("IF(number = 62, 180, number) AS number", "timestamp_seconds(number) AS time", "place")
 
 
@@ -374,24 +376,24 @@ def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_ag
 ):
     bring(1, 2, 61, 120)
     run_once(silver, gold)
-    # Not read by gold yet.
+    # The gold flow has not read this commit yet.
     bring(62, 3)
     run_once(silver)
-    today = replace(silver, transform=times_ten)
-    above, below = reversed(Backfills(spark, (today, gold)).run(today, 30, 90))
-    assert (above.table, below.table) == (silver.name, gold.name)
-    # Buckets are made whole.
-    assert [str(one.range) for one in (above, below)] == [
+    new_silver = replace(silver, transform=times_ten)
+    silver_backfill, gold_backfill = reversed(Backfills(spark, (new_silver, gold)).run(new_silver, 30, 90))
+    assert (silver_backfill.table, gold_backfill.table) == (silver.name, gold.name)
+    # The backfill of an aggregate covers whole buckets.
+    assert [str(backfill.range) for backfill in (silver_backfill, gold_backfill)] == [
         "from 1970-01-01T00:00:30Z to 1970-01-01T00:01:30Z",
         "from 1970-01-01T00:00:00Z to 1970-01-01T00:02:00Z",
     ]
     assert totals(gold) == {0: (6, 3), 1: (1230, 2), 2: (120, 1)}
-    assert wanted(gold) == "running"
+    assert desired_state(gold) == "running"
     bring(63, 4)
-    run_once(today, gold)
+    run_once(new_silver, gold)
     assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
     assert position.position_of(gold.flow).generation == 2
-    for table in (today, gold):
+    for table in (new_silver, gold):
         verify.verify(table)
     assert is_stale(gold) is False
 
@@ -402,22 +404,24 @@ def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_re
 ):
     day = 86_400
     bring(1, day, 2 * day)
-    append(f"bronze.{name}_b", [{"number": day + n, "place": 10 + n} for n in range(3)], SOURCE)
+    append(f"bronze.{name}_b", [{"number": day + n, "place": 10 + n} for n in range(3)], SOURCE_SCHEMA)
     sources = {"a": Delta(f"bronze.{name}"), "b": Delta(f"bronze.{name}_b")}
     schema = "number INT, place BIGINT, day DATE"
     days = replace(silver, source=sources, schema=schema, transform=by_day, time_column="day", expect=())
     run_once(*days.flows)
-    # Of the second flow this is not read yet.
-    append(f"bronze.{name}_b", [{"number": day + 5, "place": 15}], SOURCE)
-    read = held(days)
-    today = replace(days, transform=next_numbers, expect=(Expect("is_not_11", "place <> 11"),))
-    [done] = Backfills(spark, (today,)).run(today, day, 2 * day)
-    assert held(days) == sorted((place, number + (place in (1, 10, 12))) for place, number in read if place != 11)
+    # The second flow has not read this commit yet.
+    append(f"bronze.{name}_b", [{"number": day + 5, "place": 15}], SOURCE_SCHEMA)
+    contents_before = contents(days)
+    new_table = replace(days, transform=next_numbers, expect=(Expect("is_not_11", "place <> 11"),))
+    [backfill] = Backfills(spark, (new_table,)).run(new_table, day, 2 * day)
+    assert contents(days) == sorted(
+        (place, number + (place in (1, 10, 12))) for place, number in contents_before if place != 11
+    )
     assert [(row["place"], row["_flow"]) for row in rows_of(days.quarantine)] == [(11, days.flows[1].flow)]
-    assert (done.rows_before, done.rows_after) == (4, 3)
-    run_once(*today.flows)
-    assert (15, day + 6) in held(days)
-    verify.verify(today)
+    assert (backfill.rows_before, backfill.rows_after) == (4, 3)
+    run_once(*new_table.flows)
+    assert (15, day + 6) in contents(days)
+    verify.verify(new_table)
 
 
 def by_day(rows):
@@ -431,8 +435,8 @@ def next_numbers(rows):
 def test_a_bucket_whose_rows_are_all_gone_goes_too(silver, gold, bring, run_once, spark):
     bring(1, 61, 120)
     run_once(silver, gold)
-    today = replace(silver, expect=(Expect("is_small", "number < 60 OR number >= 120"),))
-    Backfills(spark, (today, gold)).run(today, 60, 120)
+    new_silver = replace(silver, expect=(Expect("is_small", "number < 60 OR number >= 120"),))
+    Backfills(spark, (new_silver, gold)).run(new_silver, 60, 120)
     assert totals(gold) == {0: (1, 1), 2: (120, 1)}
 
 
@@ -440,34 +444,38 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     copy = replace(
         silver, name=f"gold.{name}_copy", source=Delta(silver.name), transform=None, time_column=None, expect=()
     )
-    again = replace(copy, name=f"gold.{name}_again", source=Delta(copy.name), time_column="time")
-    follows = replace(copy, name=f"gold.{name}_follows", time_column="time")
-    tables = (silver, copy, again, follows)
+    copy_of_copy = replace(copy, name=f"gold.{name}_again", source=Delta(copy.name), time_column="time")
+    copy_with_time = replace(copy, name=f"gold.{name}_follows", time_column="time")
+    tables = (silver, copy, copy_of_copy, copy_with_time)
     bring(1, 61)
     run_once(*tables)
-    today = replace(silver, transform=times_ten)
-    done = Backfills(spark, (today, *tables[1:])).run(today, 60, 120)
-    assert [one.table for one in done] == [follows.name, silver.name]
-    assert held(follows) == [(0, 1), (1, 610)]
+    new_silver = replace(silver, transform=times_ten)
+    completed_backfills = Backfills(spark, (new_silver, *tables[1:])).run(new_silver, 60, 120)
+    assert [backfill.table for backfill in completed_backfills] == [copy_with_time.name, silver.name]
+    assert contents(copy_with_time) == [(0, 1), (1, 610)]
     engine = database.connect(settings().control_url)
-    [found] = [one for one in stale_tables.list_all(engine) if one.table in (copy.name, again.name, follows.name)]
-    assert found.table == copy.name
-    assert "no time_column says by which column a range of it is cut" in found.why
+    [stale_entry] = [
+        entry
+        for entry in stale_tables.list_all(engine)
+        if entry.table in (copy.name, copy_of_copy.name, copy_with_time.name)
+    ]
+    assert stale_entry.table == copy.name
+    assert "no time_column says by which column a range of it is cut" in stale_entry.why
     bring(62)
-    run_once(today, *tables[1:])
-    assert held(copy) == [(0, 1), (1, 61), (2, 620)]
-    assert held(follows) == [(0, 1), (1, 610), (2, 620)]
-    for table in (today, *tables[1:]):
+    run_once(new_silver, *tables[1:])
+    assert contents(copy) == [(0, 1), (1, 61), (2, 620)]
+    assert contents(copy_with_time) == [(0, 1), (1, 610), (2, 620)]
+    for table in (new_silver, *tables[1:]):
         verify.verify(table)
-    cured = replace(copy, time_column="time")
-    Backfills(spark, (today, cured, again, follows)).run(cured, 0, 3600)
-    assert held(copy) == held(again) == [(0, 1), (1, 610), (2, 620)]
+    new_copy = replace(copy, time_column="time")
+    Backfills(spark, (new_silver, new_copy, copy_of_copy, copy_with_time)).run(new_copy, 0, 3600)
+    assert contents(copy) == contents(copy_of_copy) == [(0, 1), (1, 610), (2, 620)]
     assert is_stale(copy) is False
 
 
 @only_in_full_runs
 def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
-    whole = Table(
+    aggregate = Table(
         name=f"gold.{name}_whole",
         comment="all of it",
         source=Delta(silver.name),
@@ -476,11 +484,11 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
         write=Upsert(keys=("is_even",)),
     )
     bring(1, 61, 2)
-    run_once(silver, whole)
-    today = replace(silver, transform=times_ten)
-    Backfills(spark, (today, whole)).run(today, 0, 120)
-    assert {row["is_even"]: row["rows"] for row in rows_of(whole.name)} == {True: 3}
-    verify.verify(whole)
+    run_once(silver, aggregate)
+    new_silver = replace(silver, transform=times_ten)
+    Backfills(spark, (new_silver, aggregate)).run(new_silver, 0, 120)
+    assert {row["is_even"]: row["rows"] for row in rows_of(aggregate.name)} == {True: 3}
+    verify.verify(aggregate)
 
 
 @only_in_full_runs
@@ -490,12 +498,12 @@ def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, 
     changes = Table(name=gold.name, comment="", source=Delta(silver.name, changes=True), schema=columns)
     bring(1, 61)
     run_once(silver, changes)
-    today = replace(silver, transform=times_ten)
-    [done] = Backfills(spark, (today, changes)).run(today, 60, 120)
-    assert done.table == silver.name
+    new_silver = replace(silver, transform=times_ten)
+    [backfill] = Backfills(spark, (new_silver, changes)).run(new_silver, 60, 120)
+    assert backfill.table == silver.name
     run_once(changes)
-    seen = [(row["number"], row["_change_type"]) for row in rows_of(changes.name)]
-    assert Counter(seen) == Counter([(1, "insert"), (61, "insert"), (61, "delete"), (610, "insert")])
+    change_rows = [(row["number"], row["_change_type"]) for row in rows_of(changes.name)]
+    assert Counter(change_rows) == Counter([(1, "insert"), (61, "insert"), (61, "delete"), (610, "insert")])
     assert position.position_of(changes.flow).generation == 1
 
 
@@ -507,77 +515,83 @@ def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_repla
     run_once(silver, gold)
     bring(61)
     run_once(silver)
-    today = replace(silver, transform=times_ten)
+    new_silver = replace(silver, transform=times_ten)
     with monkeypatch.context() as patched, pytest.raises(FlowFailed, match="it has not read silver.* to its end"):
         patched.setattr(Host, "run_once", lambda *_: None)
-        Backfills(spark, (today, gold)).run(today, 60, 120)
-    assert held(silver) == [(0, 1), (1, 61)]
-    assert (wanted(gold), is_stale(gold)) == ("running", False)
+        Backfills(spark, (new_silver, gold)).run(new_silver, 60, 120)
+    assert contents(silver) == [(0, 1), (1, 61)]
+    assert (desired_state(gold), is_stale(gold)) == ("running", False)
 
 
-LONG = [pytest.param(phase, marks=only_in_full_runs) for phase in ("made", "stopped", "drained", "replaced", "below")]
+PHASES_IN_FULL_RUNS = [
+    pytest.param(phase, marks=only_in_full_runs) for phase in ("made", "stopped", "drained", "replaced", "below")
+]
 
 
 @pytest.fixture
 def kill(monkeypatch) -> Callable[[str], None]:
-    """Whoever does a backfill next dies behind this point, or fails."""
+    """Lets the next backfill die, or fail, after this point."""
 
-    def die(*_given, **_named):
+    def die(*_arguments, **_options):
         raise Killed
 
-    def after(work):
-        def both(*given, **named):
-            work(*given, **named)
+    def die_after(work):
+        def run_and_die(*arguments, **options):
+            work(*arguments, **options)
             raise Killed
 
-        return both
+        return run_and_die
 
     points = {
-        "made": (engine_backfill, "compute_rows", after),
-        "stopped": (engine_backfill.backfills, "stop_readers", after),
-        "drained": (engine_backfill, "_drain", after),
-        "quarantined": (backfill_rows, "_replace_quarantine", after),
+        "made": (engine_backfill, "compute_rows", die_after),
+        "stopped": (engine_backfill.backfills, "stop_readers", die_after),
+        "drained": (engine_backfill, "_drain", die_after),
+        "quarantined": (backfill_rows, "_replace_quarantine", die_after),
         "replaced": (engine_backfill, "_finish", lambda _: die),
-        "failed": (engine_backfill, "_finish", lambda _: full),
+        "failed": (engine_backfill, "_finish", lambda _: fail),
         "below": (engine_backfill, "replace_aggregate", lambda _: die),
     }
 
-    def at(phase: str) -> None:
-        module, name, change = points[phase]
-        monkeypatch.setattr(module, name, change(getattr(module, name)))
+    def kill_at(phase: str) -> None:
+        module, name, wrap = points[phase]
+        monkeypatch.setattr(module, name, wrap(getattr(module, name)))
 
-    return at
+    return kill_at
 
 
-@pytest.mark.parametrize("phase", ["quarantined", "failed", *LONG])
+@pytest.mark.parametrize("phase", ["quarantined", "failed", *PHASES_IN_FULL_RUNS])
 def test_whoever_is_killed_leaves_what_the_next_try_ends(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase
 ):
     bring(1, 61, 119, 1700)
     run_once(silver, gold)
-    today = replace(silver, transform=times_ten)
-    made = Backfills(spark, (today, gold))
+    new_silver = replace(silver, transform=times_ten)
+    runner = Backfills(spark, (new_silver, gold))
     kill(phase)
     with pytest.raises(FlowFailed if phase == "failed" else Killed):
-        made.run(today, 60, 120)
+        runner.run(new_silver, 60, 120)
     monkeypatch.undo()
-    old, new = [(0, 1), (1, 61), (2, 119)], [(0, 1), (1, 610)]
-    assert held(silver) == (new if phase in ("replaced", "failed", "below") else old), "no reader sees a half"
-    # It would stop at what is replaced.
-    assert wanted(gold) == ("running" if phase in ("made", "below") else "stopped")
-    # Its flow goes on in the meantime.
+    old_contents, new_contents = [(0, 1), (1, 61), (2, 119)], [(0, 1), (1, 610)]
+    assert contents(silver) == (new_contents if phase in ("replaced", "failed", "below") else old_contents), (
+        "no reader sees a half"
+    )
+    # A running gold flow would fail at the replaced rows.
+    assert desired_state(gold) == ("running" if phase in ("made", "below") else "stopped")
+    # The silver flow continues in the meantime.
     bring(62)
-    run_once(today)
-    made.run(today, 60, 120)
-    assert held(silver) == [*new, (4, 620)]
+    run_once(new_silver)
+    runner.run(new_silver, 60, 120)
+    assert contents(silver) == [*new_contents, (4, 620)]
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 3}
     bring(2)
-    run_once(today, gold)
+    run_once(new_silver, gold)
     assert totals(gold) == {0: (21, 2), 1: (1230, 2)}
-    for table in (today, gold):
+    for table in (new_silver, gold):
         verify.verify(table)
-    left = [one for one in backfills.newest(made.engine) if one.table in (silver.name, gold.name)]
-    assert all(one.phase == "done" and not one.readers for one in left)
+    table_backfills = [
+        backfill for backfill in backfills.newest(runner.engine) if backfill.table in (silver.name, gold.name)
+    ]
+    assert all(backfill.phase == "done" and not backfill.readers for backfill in table_backfills)
 
 
 @only_in_full_runs
@@ -587,20 +601,20 @@ def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
 ):
     bring(1, 61)
     run_once(silver, gold)
-    today = replace(silver, transform=times_ten)
-    made = Backfills(spark, (today, gold))
+    new_silver = replace(silver, transform=times_ten)
+    runner = Backfills(spark, (new_silver, gold))
     kill(phase)
     with pytest.raises(Killed):
-        made.run(today, 60, 120)
+        runner.run(new_silver, 60, 120)
     monkeypatch.undo()
-    made.run(today, 0, 60)
-    assert held(silver) == [(0, 10), (1, 610 if phase == "replaced" else 61)]
-    # What the dead one has replaced, its tables below do not know yet.
-    assert (wanted(gold), is_stale(gold)) == ("running", phase == "replaced")
+    runner.run(new_silver, 0, 60)
+    assert contents(silver) == [(0, 10), (1, 610 if phase == "replaced" else 61)]
+    # Gold does not contain the rows yet that the dead backfill has replaced.
+    assert (desired_state(gold), is_stale(gold)) == ("running", phase == "replaced")
     bring(2)
-    run_once(today, gold)
+    run_once(new_silver, gold)
     assert totals(gold) == {0: (30, 2), 1: (61, 1)}
-    made.run(today, 60, 120)
-    assert held(silver) == [(0, 10), (1, 610), (2, 20)]
+    runner.run(new_silver, 60, 120)
+    assert contents(silver) == [(0, 10), (1, 610), (2, 20)]
     assert totals(gold) == {0: (30, 2), 1: (610, 1)}
     assert is_stale(gold) is False

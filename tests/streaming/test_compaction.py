@@ -1,4 +1,4 @@
-"""Small files are put together by Arrow, and leave what OPTIMIZE would have left."""
+"""Compaction of small files by Arrow has the same result as OPTIMIZE."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def path(name) -> Path:
 
 @pytest.fixture
 def compact(spark, name):
-    """Files below a size into files of a size: returns the newest commit."""
+    """Combines files below a size into files of a target size, and returns the newest commit."""
 
     def run(smaller_than_bytes: int = MB, target_bytes: int = 8 * MB):
         numbers = {"smaller_than_bytes": smaller_than_bytes, "target_bytes": target_bytes}
@@ -53,10 +53,10 @@ def compact(spark, name):
 
 @pytest.fixture
 def arrive(spark, path):
-    """Rows of all kinds with these numbers, in so many files; each tenth value of each column is NULL."""
+    """Appends a row for each id, with columns of all types. Every tenth value of each other column is NULL."""
 
     def write(begin: int, end: int, files: int = 1, **options: str) -> None:
-        made = spark.range(begin, end, 1, files).selectExpr(
+        frame = spark.range(begin, end, 1, files).selectExpr(
             "id",
             "CAST(id % 100 AS TINYINT) AS tiny",
             "CAST(id / 7 AS DECIMAL(12,3)) AS price",
@@ -70,14 +70,14 @@ def arrive(spark, path):
             "map('a', CAST(id AS INT), 'b', NULL) AS counts",
             "named_struct('lat', id / 5, 'name', CAST(id AS STRING)) AS place",
         )
-        for place, column in enumerate(made.columns[1:]):
-            made = made.withColumn(column, F.when(F.col("id") % 10 != place % 10, F.col(column)))
-        made.write.format("delta").mode("append").options(**options).save(str(path))
+        for index, column in enumerate(frame.columns[1:]):
+            frame = frame.withColumn(column, F.when(F.col("id") % 10 != index % 10, F.col(column)))
+        frame.write.format("delta").mode("append").options(**options).save(str(path))
 
     return write
 
 
-def rows_of(spark, path) -> list[str]:
+def rows_as_json(spark, path) -> list[str]:
     frame = spark.read.format("delta").load(str(path))
     return sorted(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
 
@@ -86,24 +86,28 @@ def test_all_rows_are_there_afterwards_in_few_files_with_the_bounds_of_their_val
     for begin in range(0, 1_000, 100):
         arrive(begin, begin + 100)
     arrive(1_000, 1_010, files=3)
-    before = rows_of(spark, path)
-    done = compact()
-    assert (done.operation, done.metadata) == ("OPTIMIZE", {"window": 7})
-    assert rows_of(spark, path) == before
+    rows_before = rows_as_json(spark, path)
+    commit = compact()
+    assert (commit.operation, commit.metadata) == ("OPTIMIZE", {"window": 7})
+    assert rows_as_json(spark, path) == rows_before
     assert spark.read.format("delta").load(str(path)).where("at IS NULL OR ratio = DOUBLE('NaN')").count() > 0
-    # The same as Spark's own compaction of the same rows.
-    mine = bounds(path)
+    # Spark's own compaction of the same rows must have the same statistics.
+    arrow_statistics = file_statistics(path)
     spark.read.format("delta").load(str(path)).repartition(2).write.format("delta").mode("overwrite").save(str(path))
     spark.sql(f"OPTIMIZE delta.`{path}`")
-    theirs = bounds(path)
-    assert mine["numRecords"] == theirs["numRecords"] == 1_010
-    assert mine["nullCount"] == {name: theirs["nullCount"][name] for name in mine["nullCount"]}
-    # Text that is cut off is rounded up by another letter.
+    spark_statistics = file_statistics(path)
+    assert arrow_statistics["numRecords"] == spark_statistics["numRecords"] == 1_010
+    assert arrow_statistics["nullCount"] == {
+        name: spark_statistics["nullCount"][name] for name in arrow_statistics["nullCount"]
+    }
+    # Spark rounds a truncated maximum text up to another character.
     for side, names in (("minValues", ("id", "tiny", "day", "text")), ("maxValues", ("id", "tiny", "day"))):
-        assert {name: mine[side][name] for name in names} == {name: theirs[side][name] for name in names}
+        assert {name: arrow_statistics[side][name] for name in names} == {
+            name: spark_statistics[side][name] for name in names
+        }
 
 
-def bounds(path: Path) -> dict:
+def file_statistics(path: Path) -> dict:
     """The statistics of the only file of a table."""
     log = DeltaLog(path)
     (file,) = log.state.live
@@ -115,11 +119,11 @@ def bounds(path: Path) -> dict:
 
 
 def test_a_stream_that_reads_the_table_sees_no_row_of_it_again(spark, path, arrive, compact, tmp_path):
-    seen = []
+    streamed_ids = []
 
     def read() -> None:
         stream = spark.readStream.format("delta").load(str(path)).writeStream
-        stream = stream.foreachBatch(lambda rows, _: seen.extend(row.id for row in rows.select("id").collect()))
+        stream = stream.foreachBatch(lambda rows, _: streamed_ids.extend(row.id for row in rows.select("id").collect()))
         stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
 
     arrive(0, 30, files=3)
@@ -127,19 +131,19 @@ def test_a_stream_that_reads_the_table_sees_no_row_of_it_again(spark, path, arri
     compact()
     arrive(30, 40)
     read()
-    assert sorted(seen) == list(range(40))
+    assert sorted(streamed_ids) == list(range(40))
 
 
 def test_files_are_put_together_up_to_the_size_and_no_further(spark, path, arrive, compact):
     for begin in range(0, 600, 100):
         arrive(begin, begin + 100)
     sizes = sorted(file.bytes for file in DeltaLog(path).state.live)
-    largest = sizes[-1]
-    compact(smaller_than_bytes=largest, target_bytes=sum(sizes[:2]))
+    largest_size = sizes[-1]
+    compact(smaller_than_bytes=largest_size, target_bytes=sum(sizes[:2]))
     live = DeltaLog(path).state.live
-    # What is as large as the bound stays, two of the others become one, and one that would be alone stays too.
+    # A file of the limit's size stays, two of the smaller files become one, and a single remaining file stays too.
     assert [file.rows for file in sorted(live, key=lambda file: file.bytes)].count(200) >= 1
-    assert largest in {file.bytes for file in live} and sum(file.rows for file in live) == 600
+    assert largest_size in {file.bytes for file in live} and sum(file.rows for file in live) == 600
     assert all(file.rows <= 200 for file in live)
 
 
@@ -148,72 +152,72 @@ def test_columns_that_came_later_are_null_in_the_rows_of_before(spark, path, com
         frame = spark.sql(f"SELECT {columns}").coalesce(1)
         frame.write.format("delta").mode("append").option("mergeSchema", "true").save(str(path))
     compact()
-    stored = DeltaTable(str(path))
-    assert len(stored.file_uris()) == 1
-    rows = sorted(stored.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+    delta_table = DeltaTable(str(path))
+    assert len(delta_table.file_uris()) == 1
+    rows = sorted(delta_table.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
     assert [(row["id"], row["text"], row["more"]) for row in rows] == [(1, None, None), (2, "b", None), (3, "c", 4)]
 
 
 def test_timestamps_of_older_writers_keep_their_centuries(spark, path, compact):
-    older = spark.newSession()
-    older.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    int96_session = spark.newSession()
+    int96_session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     for moment in ("1600-03-01 12:00:00.000001", "9999-12-31 23:59:59.999999"):
-        frame = older.sql(f"SELECT TIMESTAMP'{moment}Z' AS at").coalesce(1)
+        frame = int96_session.sql(f"SELECT TIMESTAMP'{moment}Z' AS at").coalesce(1)
         frame.write.format("delta").mode("append").save(str(path))
-    before = rows_of(spark, path)
+    rows_before = rows_as_json(spark, path)
     compact()
     assert len(DeltaLog(path).state.live) == 1
-    assert rows_of(spark, path) == before
+    assert rows_as_json(spark, path) == rows_before
 
 
 def test_what_arrow_would_change_is_left_to_spark_and_nothing_lies_about(spark, path, compact, capsys):
     for fields in ("'lat', 1.5D", "'lat', 2.5D, 'name', 'x'"):
         frame = spark.sql(f"SELECT named_struct({fields}) AS place").coalesce(1)
         frame.write.format("delta").mode("append").option("mergeSchema", "true").save(str(path))
-    before = rows_of(spark, path)
+    rows_before = rows_as_json(spark, path)
     assert compact().operation == "OPTIMIZE"
     assert "OPTIMIZE compacts it: the column place of its file" in capsys.readouterr().out
-    assert rows_of(spark, path) == before
+    assert rows_as_json(spark, path) == rows_before
     live = {file.path for file in DeltaLog(path).state.live}
     assert len(live) == 1
-    # Two files of before, and the one that holds their rows now.
+    # Two old files, and the new file that holds their rows.
     assert len(list(path.glob("*.parquet"))) == 3
 
 
 def test_a_file_that_another_writer_replaces_meanwhile_is_a_conflict(spark, path, name, arrive, monkeypatch):
     arrive(0, 30, files=3)
-    commit = Transaction.compact
+    original_compact = Transaction.compact
 
-    def interfere(self, *given) -> None:
+    def interfere(self, *arguments) -> None:
         spark.sql(f"OPTIMIZE delta.`{path}`")
-        commit(self, *given)
+        original_compact(self, *arguments)
 
     monkeypatch.setattr(Transaction, "compact", interfere)
     with pytest.raises(ConcurrentDeleteDeleteException):
         compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
-    assert len(rows_of(spark, path)) == 30
+    assert len(rows_as_json(spark, path)) == 30
 
 
 def test_rows_that_arrive_meanwhile_are_no_conflict(spark, path, name, arrive, monkeypatch):
     arrive(0, 30, files=3)
-    commit = Transaction.compact
+    original_compact = Transaction.compact
 
-    def interfere(self, *given) -> None:
+    def interfere(self, *arguments) -> None:
         arrive(30, 40)
-        commit(self, *given)
+        original_compact(self, *arguments)
 
     monkeypatch.setattr(Transaction, "compact", interfere)
     compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB)
-    assert len(rows_of(spark, path)) == 40
+    assert len(rows_as_json(spark, path)) == 40
     assert len(DeltaLog(path).state.live) == 2
 
 
 def test_the_commit_says_whose_it_is_also_in_a_session_that_is_not_the_threads(spark, path, name, arrive):
     arrive(0, 30, files=3)
-    other = spark.newSession()
+    other_session = spark.newSession()
     spark.sql("SELECT 1").collect()
     step = Step(OPTIMIZE, True, "a test", {"smaller_than_bytes": MB, "target_bytes": 8 * MB})
-    maintain.compact(other, f"bronze.{name}", step, {"window": 8})
+    maintain.compact(other_session, f"bronze.{name}", step, {"window": 8})
     log = DeltaLog(path)
     assert log.commit(log.versions[-1]).metadata == {"window": 8}
 
@@ -243,7 +247,7 @@ VALUES = st.fixed_dictionaries(
         "inner": st.fixed_dictionaries({"day": st.none() | st.integers(-700_000, 2_900_000)}),
     }
 )
-LAYOUT = Layout(
+VALUES_LAYOUT = Layout(
     schema=pa.schema(
         {
             "number": pa.int64(),
@@ -260,10 +264,10 @@ LAYOUT = Layout(
 )
 
 
-# The first example is slow to make where Spark has been busy.
+# Hypothesis generates the first example slowly while Spark uses the CPU.
 @settings_of(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=4))
 def test_the_bounds_of_parts_together_are_those_of_all_their_rows(parts):
-    tables = [pa.Table.from_pylist(part, LAYOUT.schema) for part in parts]
-    together = json.loads(statistics.merge([statistics.of(part, LAYOUT) for part in tables]))
-    assert together == json.loads(statistics.of(pa.concat_tables(tables), LAYOUT))
+    tables = [pa.Table.from_pylist(part, VALUES_LAYOUT.schema) for part in parts]
+    merged_statistics = json.loads(statistics.merge([statistics.of(part, VALUES_LAYOUT) for part in tables]))
+    assert merged_statistics == json.loads(statistics.of(pa.concat_tables(tables), VALUES_LAYOUT))

@@ -1,4 +1,4 @@
-"""What a table file says of how its table is stored arrives in the table: at first, and when it changes."""
+"""The storage options of a table file are applied when the table is created, and whenever they change."""
 
 from dataclasses import replace
 
@@ -19,82 +19,84 @@ from tests.support.waiting import wait_until
 SMALL = Maintenance(target_file_mb=0.01, time_travel_hours=0.05)
 
 
-def table(name: str, **more) -> Table:
-    declared = {
+def table(name: str, **overrides) -> Table:
+    arguments = {
         "comment": "what it's about",
         "schema": "id BIGINT COMMENT 'its \\'number\\'', day DATE, text STRING COMMENT 'as it came'",
-        **more,
+        **overrides,
     }
-    return Table(name=f"silver.{name}", source=Delta(f"bronze.{name}"), maintain=SMALL, **declared)
+    return Table(name=f"silver.{name}", source=Delta(f"bronze.{name}"), maintain=SMALL, **arguments)
 
 
-def stored(table: Table) -> DeltaTable:
+def delta_table(table: Table) -> DeltaTable:
     return DeltaTable(str(settings().table_path(table.name)))
 
 
 def comments(table: Table) -> dict[str, str]:
-    return {field.name: field.metadata.get("comment", "") for field in stored(table).schema().fields}
+    return {field.name: field.metadata.get("comment", "") for field in delta_table(table).schema().fields}
 
 
 def properties(table: Table) -> dict[str, str]:
-    return stored(table).metadata().configuration
+    return delta_table(table).metadata().configuration
 
 
 def test_an_older_table_gets_the_default_that_it_lacks_and_keeps_what_was_set_by_hand(spark, name):
     interval = "delta.checkpointInterval"
-    for suffix, by_hand in (("a", None), ("b", "30")):
-        older = table(f"{name}{suffix}")
-        create_table.create(spark, older)
-        spark.sql(f"ALTER TABLE {older.name} UNSET TBLPROPERTIES ('{interval}')")
-        if by_hand:
-            spark.sql(f"ALTER TABLE {older.name} SET TBLPROPERTIES ('{interval}' = '{by_hand}')")
-        create_table.create(spark, older)
-        assert properties(older)[interval] == (by_hand or "100")
+    for suffix, manual_value in (("a", None), ("b", "30")):
+        old_table = table(f"{name}{suffix}")
+        create_table.create(spark, old_table)
+        spark.sql(f"ALTER TABLE {old_table.name} UNSET TBLPROPERTIES ('{interval}')")
+        if manual_value:
+            spark.sql(f"ALTER TABLE {old_table.name} SET TBLPROPERTIES ('{interval}' = '{manual_value}')")
+        create_table.create(spark, old_table)
+        assert properties(old_table)[interval] == (manual_value or "100")
 
 
 def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(spark, name):
-    first = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
-    create_table.create(spark, first)
-    assert stored(first).metadata().description == "what it's about"
-    assert comments(first) == {"id": "its 'number'", "day": "", "text": "as it came"}
-    assert properties(first).items() >= {
+    first_table = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
+    create_table.create(spark, first_table)
+    assert delta_table(first_table).metadata().description == "what it's about"
+    assert comments(first_table) == {"id": "its 'number'", "day": "", "text": "as it came"}
+    assert properties(first_table).items() >= {
         ("sluice.owner", "team-x"),
         ("delta.checkpointInterval", "50"),
         ("my.own", "it's"),
         ("delta.appendOnly", "false"),
     }
-    version = stored(first).version()
-    create_table.create(spark, first)
-    assert stored(first).version() == version, "nothing differs, so nothing is committed"
-    second = table(
+    version = delta_table(first_table).version()
+    create_table.create(spark, first_table)
+    assert delta_table(first_table).version() == version, "nothing differs, so nothing is committed"
+    second_table = table(
         name,
         comment="another",
         schema="id BIGINT, day DATE COMMENT 'of the \\\\ year', text STRING COMMENT 'as it came', m INT COMMENT 'new'",
         owner="team-y",
         properties={"delta.checkpointInterval": "70", "delta.appendOnly": "true"},
     )
-    create_table.create(spark, second)
-    assert stored(second).metadata().description == "another"
-    assert comments(second) == {"id": "", "day": "of the \\ year", "text": "as it came", "m": "new"}
-    changed = properties(second)
-    assert (changed["sluice.owner"], changed["delta.checkpointInterval"]) == ("team-y", "70")
-    assert "my.own" not in changed and changed["delta.appendOnly"] == "true"
-    third = replace(second, owner=None, properties={})
-    create_table.create(spark, third)
-    left = properties(third)
-    assert left["delta.appendOnly"] == "false", "what Sluice sets comes back"
-    assert left["delta.checkpointInterval"] == "100"
-    assert not {"sluice.owner", "sluice.properties", "my.own"} & set(left)
-    version = stored(third).version()
-    create_table.create(spark, third)
-    assert stored(third).version() == version
+    create_table.create(spark, second_table)
+    assert delta_table(second_table).metadata().description == "another"
+    assert comments(second_table) == {"id": "", "day": "of the \\ year", "text": "as it came", "m": "new"}
+    changed_properties = properties(second_table)
+    assert (changed_properties["sluice.owner"], changed_properties["delta.checkpointInterval"]) == ("team-y", "70")
+    assert "my.own" not in changed_properties and changed_properties["delta.appendOnly"] == "true"
+    third_table = replace(second_table, owner=None, properties={})
+    create_table.create(spark, third_table)
+    remaining_properties = properties(third_table)
+    assert remaining_properties["delta.appendOnly"] == "false", "what Sluice sets comes back"
+    assert remaining_properties["delta.checkpointInterval"] == "100"
+    assert not {"sluice.owner", "sluice.properties", "my.own"} & set(remaining_properties)
+    version = delta_table(third_table).version()
+    create_table.create(spark, third_table)
+    assert delta_table(third_table).version() == version
 
 
 def test_a_start_asks_spark_nothing_about_a_table_that_is_stored_as_its_file_says(spark, name):
-    declared = table(name, owner="team-x", properties={"my.own": "it's"}, expect=(Expect("dated", "day IS NOT NULL"),))
-    create_table.create(spark, declared)
-    create_table.create(None, declared)
-    create_table.create(None, replace(declared, properties={"my.own": "it's"}, expect=()))
+    definition = table(
+        name, owner="team-x", properties={"my.own": "it's"}, expect=(Expect("dated", "day IS NOT NULL"),)
+    )
+    create_table.create(spark, definition)
+    create_table.create(None, definition)
+    create_table.create(None, replace(definition, properties={"my.own": "it's"}, expect=()))
 
 
 def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
@@ -112,84 +114,86 @@ def test_another_partitioning_is_refused(spark, name, was: tuple, now: tuple, wo
         create_table.create(spark, table(name, partition_by=now))
 
 
-def clustered_by(spark, one: Table) -> list[str]:
-    path = settings().table_path(one.name)
+def clustering_columns(spark, definition: Table) -> list[str]:
+    path = settings().table_path(definition.name)
     return spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()["clusteringColumns"]
 
 
-def plan(one: Table):
-    found = table_state.survey(database.connect(settings().control_url), one, Catalog({one.name: one}))[0]
-    return found.plan.step(OPTIMIZE), found
+def plan(definition: Table):
+    survey = table_state.survey(
+        database.connect(settings().control_url), definition, Catalog({definition.name: definition})
+    )[0]
+    return survey.plan.step(OPTIMIZE), survey
 
 
 def arrive(spark, name: str, begin: int, end: int, day: str = "2026-03-01") -> None:
-    """One file of rows."""
+    """Appends one file of rows to bronze."""
     rows = spark.range(begin, end, 1, 1).selectExpr("id", f"DATE'{day}' AS day", "md5(CAST(id AS STRING)) AS text")
     rows.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
 
 
 def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, run_once, name):
-    one = table(name, cluster_by=("id",))
+    clustered_table = table(name, cluster_by=("id",))
     arrive(spark, name, 0, 3_000)
-    run_once(one)
-    assert clustered_by(spark, one) == ["id"]
-    step, _ = plan(one)
+    run_once(clustered_table)
+    assert clustering_columns(spark, clustered_table) == ["id"]
+    step, _ = plan(clustered_table)
     assert step.is_worth_it and "not clustered yet" in step.why
-    maintain.compact(spark, one.name, step, {"a": "test"})
-    step, found = plan(one)
+    maintain.compact(spark, clustered_table.name, step, {"a": "test"})
+    step, survey = plan(clustered_table)
     assert not step.is_worth_it
-    assert all(file.is_clustered for file in found.log.state.live)
-    # What comes later does not make it write again what is done.
-    done = {file.path for file in found.log.state.live}
+    assert all(file.is_clustered for file in survey.log.state.live)
+    # A later compaction does not rewrite files that are clustered.
+    clustered_files = {file.path for file in survey.log.state.live}
     arrive(spark, name, 3_000, 6_000)
-    run_once(one)
-    step, _ = plan(one)
-    maintain.compact(spark, one.name, step, {"a": "test"})
-    assert done <= {file.path for file in plan(one)[1].log.state.live}
-    # delta-rs reads it.
-    assert sorted(row["id"] for row in rows_of(one.name)) == list(range(6_000))
+    run_once(clustered_table)
+    step, _ = plan(clustered_table)
+    maintain.compact(spark, clustered_table.name, step, {"a": "test"})
+    assert clustered_files <= {file.path for file in plan(clustered_table)[1].log.state.live}
+    # delta-rs must be able to read the clustered table.
+    assert sorted(row["id"] for row in rows_of(clustered_table.name)) == list(range(6_000))
     for columns in (("day", "id"), ()):
         create_table.create(spark, table(name, cluster_by=columns))
-        assert clustered_by(spark, one) == list(columns)
+        assert clustering_columns(spark, clustered_table) == list(columns)
 
 
 @only_in_full_runs
 def test_a_table_without_clustering_can_be_clustered_later(spark, name):
     create_table.create(spark, table(name))
     create_table.create(spark, table(name, cluster_by=("day",)))
-    assert clustered_by(spark, table(name)) == ["day"]
+    assert clustering_columns(spark, table(name)) == ["day"]
 
 
 @only_in_full_runs
 def test_a_partitioned_table_is_written_compacted_and_vacuumed_partition_by_partition(spark, run_once, name):
-    one = table(name, partition_by=("day",))
-    path = settings().table_path(one.name)
+    partitioned_table = table(name, partition_by=("day",))
+    path = settings().table_path(partitioned_table.name)
     arrive(spark, name, 0, 30, "2026-03-01")
     arrive(spark, name, 30, 60, "2026-03-02")
-    run_once(one)
-    assert stored(one).metadata().partition_columns == ["day"]
+    run_once(partitioned_table)
+    assert delta_table(partitioned_table).metadata().partition_columns == ["day"]
     assert sorted(entry.name for entry in path.glob("day=*")) == ["day=2026-03-01", "day=2026-03-02"]
-    more = spark.range(60, 420, 1, 12).selectExpr("id", "DATE'2026-03-02' AS day", "md5(CAST(id AS STRING)) AS text")
-    more.write.format("delta").mode("append").save(str(path))
-    step, before = plan(one)
+    rows = spark.range(60, 420, 1, 12).selectExpr("id", "DATE'2026-03-02' AS day", "md5(CAST(id AS STRING)) AS text")
+    rows.write.format("delta").mode("append").save(str(path))
+    step, survey_before = plan(partitioned_table)
     assert step.is_worth_it
     assert step.partitions == ("day=2026-03-02",)
-    maintain.compact(spark, one.name, step, {"a": "test"})
-    _, after = plan(one)
+    maintain.compact(spark, partitioned_table.name, step, {"a": "test"})
+    _, survey_after = plan(partitioned_table)
     numbers = step.numbers
-    assert len(after.log.state.live) == 14 - numbers["files_rewritten"] + numbers["files_written"]
-    assert {file.path for file in before.log.state.live if "03-01" in file.path} <= {
-        file.path for file in after.log.state.live
+    assert len(survey_after.log.state.live) == 14 - numbers["files_rewritten"] + numbers["files_written"]
+    assert {file.path for file in survey_before.log.state.live if "03-01" in file.path} <= {
+        file.path for file in survey_after.log.state.live
     }
-    gone = [path / file.path for file in after.log.state.tombstones]
-    assert len(gone) == numbers["files_rewritten"] and all(file.exists() for file in gone)
-    # What was removed a moment ago stays for as long as it is promised.
-    maintain.vacuum(spark, one.name, after.retention_seconds, {"a": "test"})
-    assert all(file.exists() for file in gone)
+    removed_files = [path / file.path for file in survey_after.log.state.tombstones]
+    assert len(removed_files) == numbers["files_rewritten"] and all(file.exists() for file in removed_files)
+    # VACUUM keeps removed files for the promised time.
+    maintain.vacuum(spark, partitioned_table.name, survey_after.retention_seconds, {"a": "test"})
+    assert all(file.exists() for file in removed_files)
 
     def is_deleted() -> bool:
-        maintain.vacuum(spark, one.name, 0.001, {"a": "test"})
-        return not any(file.exists() for file in gone)
+        maintain.vacuum(spark, partitioned_table.name, 0.001, {"a": "test"})
+        return not any(file.exists() for file in removed_files)
 
     wait_until(is_deleted, 60)
-    assert sorted(row["id"] for row in rows_of(one.name)) == list(range(420))
+    assert sorted(row["id"] for row in rows_of(partitioned_table.name)) == list(range(420))

@@ -1,4 +1,4 @@
-"""Delta as a source: the appends of a table or its changes, file by file, from some version or moment on."""
+"""A Delta source reads the appends or the changes of a table, file by file, from a version or time on."""
 
 import os
 import time
@@ -21,15 +21,15 @@ from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
 from include.validation.delta_sources import inline_steps
-from tests.support.commits import around_commits
+from tests.support.commits import intercept_commits
 from tests.support.flows import only_in_full_runs, rows_of
 
-CHANGED = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
+CHANGES_SCHEMA = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
 
 
 @pytest.fixture
 def source(spark, name):
-    """SQL on a stored table of the test's own, which is called `{t}`: `source("DELETE FROM {t}")`."""
+    """Runs SQL on the bronze table of the test, which is `{t}` in the text: `source("DELETE FROM {t}")`."""
     path = settings().table_path(f"bronze.{name}")
     return lambda text: spark.sql(text.replace("{t}", f"delta.`{path}`"))
 
@@ -39,25 +39,31 @@ def reader(name: str, layer: str = "silver", schema: str = "id BIGINT, n INT", *
 
 
 def offsets(table: str) -> list[tuple[int, int, bool]]:
-    """Where each batch of a flow ends: version, index of the file, and whether that is the snapshot it began with."""
-    home = settings().checkpoints(table) / "1"
-    ends = [checkpoint.end_offset(home, batch) for batch in range((checkpoint.last_planned(home) or 0) + 1)]
-    return [(end["reservoirVersion"], end["index"], end["isStartingVersion"]) for end in ends]
+    """The end of each batch of a flow: version, file index, and whether it lies in the initial snapshot."""
+    checkpoint_path = settings().checkpoints(table) / "1"
+    end_offsets = [
+        checkpoint.end_offset(checkpoint_path, batch)
+        for batch in range((checkpoint.last_planned(checkpoint_path) or 0) + 1)
+    ]
+    return [(end["reservoirVersion"], end["index"], end["isStartingVersion"]) for end in end_offsets]
 
 
-def account(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
-    """What the ledger says: of each batch its number, its rows, and the files it read by version, index and rows."""
+def ledger_batches(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
+    """The batches in the ledger: number, rows, and the version, index and rows of each file that the batch read."""
     appends = AppendedFiles(DeltaLog(settings().table_path(table.source.table)), table.source)
-    found = list(BatchHistory(table).batches())[::-1]
-    assert {one.state for one in found} == {"committed"}
-    return [(one.batch, one.rows, [(f.version, f.index, f.rows) for f in appends.of(one)]) for one in found]
+    history = list(BatchHistory(table).batches())[::-1]
+    assert {batch.state for batch in history} == {"committed"}
+    return [
+        (batch.batch, batch.rows, [(file.version, file.index, file.rows) for file in appends.of(batch)])
+        for batch in history
+    ]
 
 
-def batches(table: str) -> list[int]:
-    """How many rows each batch of a flow wrote."""
+def batch_row_counts(table: str) -> list[int]:
+    """The number of rows that each batch of a flow wrote."""
     log = DeltaLog(settings().table_path(table))
-    found = [log.commit(version) for version in log.versions]
-    return [one.rows or 0 for one in found if "batch" in one.metadata]
+    commits = [log.commit(version) for version in log.versions]
+    return [commit.rows or 0 for commit in commits if "batch" in commit.metadata]
 
 
 def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_so(spark, run_once, name):
@@ -65,20 +71,20 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
     spark.range(0, 16_384, 1, 8).write.format("delta").save(path)
     table = reader(name, schema="id BIGINT", max_files=5)
     run_once(table)
-    assert batches(table.name) == [10_240, 6_144]
+    assert batch_row_counts(table.name) == [10_240, 6_144]
     assert offsets(table.name) == [(0, 4, True), (1, -1, False)]
-    assert account(table) == [
+    assert ledger_batches(table) == [
         (0, 10_240, [(0, index, 2_048) for index in range(5)]),
         (1, 6_144, [(0, index, 2_048) for index in range(5, 8)]),
     ]
     for files in (3, 7):
         spark.range(0, 10 * files, 1, files).write.format("delta").mode("append").save(path)
     run_once(table)
-    assert batches(table.name) == [10_240, 6_144, 50, 50]
+    assert batch_row_counts(table.name) == [10_240, 6_144, 50, 50]
     assert offsets(table.name)[2:] == [(2, 1, False), (3, -1, False)]
     assert len(rows_of(table.name)) == 16_384 + 100
-    # Ten files of ten rows in two versions, five a batch: the second takes the rest of the first, and two of the next.
-    assert account(table)[2:] == [
+    # Two versions have ten files of ten rows. A batch has five files, so batch 2 reads from both versions.
+    assert ledger_batches(table)[2:] == [
         (2, 50, [(1, index, 10) for index in range(3)] + [(2, index, rows) for index, rows in ((0, 10), (1, 10))]),
         (3, 50, [(2, index, 10) for index in range(2, 7)]),
     ]
@@ -90,7 +96,7 @@ def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_onc
     spark.range(0, 40, 1, 4).write.format("delta").save(str(settings().table_path(f"bronze.{name}")))
     table = reader(name, schema="id BIGINT", max_bytes=1)
     run_once(table)
-    assert batches(table.name) == [10, 10, 10, 10]
+    assert batch_row_counts(table.name) == [10, 10, 10, 10]
 
 
 @only_in_full_runs
@@ -98,12 +104,12 @@ def test_a_flow_begins_with_a_version_or_a_moment_and_goes_on_from_there(source,
     source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     for number in (1, 2, 3):
         source(f"INSERT INTO {{t}} VALUES ({number}, {number})")
-    second = DeltaLog(settings().table_path(f"bronze.{name}")).commit(2).timestamp
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{round(second * 1000) % 1000:03}Z"
+    seconds = DeltaLog(settings().table_path(f"bronze.{name}")).commit(2).timestamp
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{round(seconds * 1000) % 1000:03}Z"
     tables = [reader(name, "silver", since_version=3), reader(name, "gold", since=moment)]
     run_once(*tables)
     source("INSERT INTO {t} VALUES (4, 4)")
-    # A moment that is moved later does not count any more.
+    # A changed start time has no effect on a flow that has a checkpoint.
     run_once(tables[0], replace(tables[1], source=Delta(f"bronze.{name}", since="2999-01-01T00:00:00Z")))
     assert sorted(row["id"] for row in rows_of(f"silver.{name}")) == [3, 4]
     assert sorted(row["id"] for row in rows_of(f"gold.{name}")) == [2, 3, 4]
@@ -113,7 +119,7 @@ def test_changes_begin_with_what_the_table_holds_also_where_the_feed_was_switche
     source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     source("INSERT INTO {t} VALUES (1, 10), (2, 20), (3, 30)")
     source("UPDATE {t} SET n = 11 WHERE id = 1")
-    table = reader(name, schema=CHANGED, changes=True)
+    table = reader(name, schema=CHANGES_SCHEMA, changes=True)
     with pytest.raises(Unreachable, match=f"changes of bronze.{name}, which does not keep them yet: restart the flow"):
         run_once(table)
     source("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
@@ -122,8 +128,8 @@ def test_changes_begin_with_what_the_table_holds_also_where_the_feed_was_switche
     source("DELETE FROM {t} WHERE id = 3")
     source("INSERT INTO {t} VALUES (4, 40)")
     run_once(table)
-    found = [(row["_commit_version"], row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name)]
-    assert sorted(found) == [
+    change_rows = [(row["_commit_version"], row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name)]
+    assert sorted(change_rows) == [
         (3, 1, 11, "insert"),
         (3, 2, 20, "insert"),
         (3, 3, 30, "insert"),
@@ -142,36 +148,36 @@ def test_changes_of_versions_that_kept_none_are_refused_and_not_passed_over(sour
     with pytest.raises(
         FlowBroken, match="begin where its source keeps changes: a later since_version, or none for all"
     ):
-        run_once(reader(name, schema=CHANGED, changes=True, since_version=1))
-    run_once(reader(name, "gold", schema=CHANGED, changes=True, since_version=3))
+        run_once(reader(name, schema=CHANGES_SCHEMA, changes=True, since_version=1))
+    run_once(reader(name, "gold", schema=CHANGES_SCHEMA, changes=True, since_version=3))
     assert [row["id"] for row in rows_of(f"gold.{name}")] == [2]
 
 
-FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+CHANGE_FEED_ON = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
 
 
 def test_a_batch_of_changes_that_fails_is_written_once(source, run_once, name, monkeypatch):
-    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {CHANGE_FEED_ON}")
     source("INSERT INTO {t} VALUES (1, 10), (2, 20)")
-    table = reader(name, schema=CHANGED, changes=True)
+    table = reader(name, schema=CHANGES_SCHEMA, changes=True)
     run_once(table)
     source("UPDATE {t} SET n = n + 1")
 
-    def die_before(flow, done):
+    def die_before(flow, commit):
         raise OSError("killed before the commit")
 
-    def die_after(flow, done):
-        done()
+    def die_after(flow, commit):
+        commit()
         raise OSError("killed after the commit")
 
-    for broken in (die_before, die_after):
+    for action in (die_before, die_after):
         with monkeypatch.context() as patched:
-            around_commits(patched, broken)
+            intercept_commits(patched, action)
             with pytest.raises(FlowFailed, match="killed"):
                 run_once(table)
     run_once(table)
-    found = sorted((row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name))
-    assert found == [
+    change_rows = sorted((row["id"], row["n"], row["_change_type"]) for row in rows_of(table.name))
+    assert change_rows == [
         (1, 10, "insert"),
         (1, 10, "update_preimage"),
         (1, 11, "update_postimage"),
@@ -182,7 +188,7 @@ def test_a_batch_of_changes_that_fails_is_written_once(source, run_once, name, m
 
 
 def test_a_checkpoint_of_appends_is_none_of_changes(source, run_once, name):
-    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {CHANGE_FEED_ON}")
     source("INSERT INTO {t} VALUES (1, 10)")
     run_once(reader(name))
     with pytest.raises(FlowBroken, match="Spark cannot go on from there"):
@@ -190,14 +196,14 @@ def test_a_checkpoint_of_appends_is_none_of_changes(source, run_once, name):
 
 
 def readings_of(name: str) -> list[Table]:
-    """Bronze, kept current by the minute, and from its changes by the hour."""
+    """Bronze, silver with the maximum of each minute, and gold with the sum of each hour, from silver's changes."""
 
-    def newest(rows):
+    def max_by_minute(rows):
         from pyspark.sql import functions as F
 
         return rows.groupBy("id", "minute").agg(F.max("n").alias("n"))
 
-    def total(rows):
+    def sum_by_hour(rows):
         from pyspark.sql import functions as F
 
         return rows.groupBy("hour").agg(F.sum("n").alias("n"), F.count("*").alias("minutes"))
@@ -210,7 +216,7 @@ def readings_of(name: str) -> list[Table]:
         comment="",
         source=Delta(f"bronze.{name}"),
         schema="id BIGINT, minute TIMESTAMP, n INT",
-        transform=newest,
+        transform=max_by_minute,
         write=Upsert(("id", "minute"), recompute=Bucket("minute", of="at", unit="minute")),
     )
     gold = Table(
@@ -218,11 +224,11 @@ def readings_of(name: str) -> list[Table]:
         comment="",
         source=Delta(f"silver.{name}", changes=True),
         schema="hour TIMESTAMP, n BIGINT, minutes BIGINT",
-        transform=total,
+        transform=sum_by_hour,
         write=Upsert(("hour",), recompute=Bucket("hour", of="minute", unit="hour")),
     )
-    stored, _ = inline_steps({one.name: one for one in (bronze, silver, gold)})
-    return list(stored.values())
+    tables, _ = inline_steps({table.name: table for table in (bronze, silver, gold)})
+    return list(tables.values())
 
 
 def hours(name: str) -> list[tuple[str, int, int]]:
@@ -236,11 +242,11 @@ def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, ru
     source("INSERT INTO {t} VALUES (1, TIMESTAMP'2026-03-01 12:00:01', 5), (2, TIMESTAMP'2026-03-01 13:00:01', 7)")
     run_once(silver, gold)
     assert hours(name) == [("12", 5, 1), ("13", 7, 1)]
-    # Late, and a greater one for a minute that has been counted.
+    # A late reading, and a greater value for a minute that gold has counted.
     source("INSERT INTO {t} VALUES (1, TIMESTAMP'2026-03-01 12:00:59', 9), (1, TIMESTAMP'2026-03-01 12:30:00', 1)")
     run_once(silver, gold)
     assert hours(name) == [("12", 10, 2), ("13", 7, 1)]
-    # Somebody's data is erased from the table in between: its hour goes when nothing is left of it.
+    # A person erases an id from silver. An hour without remaining rows leaves gold.
     spark.sql(f"DELETE FROM delta.`{settings().table_path(silver.name)}` WHERE id = 2")
     run_once(gold)
     assert hours(name) == [("12", 10, 2)]
@@ -248,9 +254,9 @@ def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, ru
 
 @only_in_full_runs
 def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source, run_once, name):
-    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {CHANGE_FEED_ON}")
     source("INSERT INTO {t} VALUES (1, 10)")
-    table = reader(name, schema=CHANGED, changes=True)
+    table = reader(name, schema=CHANGES_SCHEMA, changes=True)
     run_once(table)
     source("UPDATE {t} SET n = 11")
     engine = database.connect(settings().control_url)
@@ -265,25 +271,25 @@ def test_a_reset_of_a_flow_of_changes_goes_on_where_its_table_ends(spark, source
 
 @only_in_full_runs
 def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, source, run_once, name):
-    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {FEED}")
+    source(f"CREATE TABLE {{t}} (id BIGINT, n INT) USING delta {CHANGE_FEED_ON}")
     source("INSERT INTO {t} VALUES (1, 10), (2, 20)")
-    table = reader(name, schema=CHANGED, changes=True)
+    table = reader(name, schema=CHANGES_SCHEMA, changes=True)
     run_once(table)
     source("UPDATE {t} SET n = 21 WHERE id = 2")
     path = settings().table_path(f"bronze.{name}")
-    changes = list((path / "_change_data").glob("*.parquet"))
-    assert changes
-    for file in changes:
+    change_files = list((path / "_change_data").glob("*.parquet"))
+    assert change_files
+    for file in change_files:
         os.utime(file, (time.time() - 5 * 3_600,) * 2)
-    kept = Table(
+    bronze = Table(
         name=f"bronze.{name}",
         comment="",
         source=Delta("bronze.other"),
         schema="id BIGINT, n INT",
         maintain=Maintenance(time_travel_hours=0.001),
     )
-    found = look(kept, table)
-    maintain.vacuum(spark, kept.name, found.retention_seconds, {"a": "test"})
+    survey = survey_of(bronze, table)
+    maintain.vacuum(spark, bronze.name, survey.retention_seconds, {"a": "test"})
     run_once(table)
     assert sorted((row["n"], row["_change_type"]) for row in rows_of(table.name)) == [
         (10, "insert"),
@@ -291,12 +297,12 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
         (20, "update_preimage"),
         (21, "update_postimage"),
     ]
-    # Once it has read them they go.
-    found = look(kept, table)
-    maintain.vacuum(spark, kept.name, found.retention_seconds, {"a": "test"})
-    assert not any(file.exists() for file in changes)
+    # VACUUM deletes the change files after the flow has read them.
+    survey = survey_of(bronze, table)
+    maintain.vacuum(spark, bronze.name, survey.retention_seconds, {"a": "test"})
+    assert not any(file.exists() for file in change_files)
 
 
-def look(table: Table, *readers: Table) -> table_state.TableSurvey:
+def survey_of(table: Table, *readers: Table) -> table_state.TableSurvey:
     engine = database.connect(settings().control_url)
-    return table_state.survey(engine, table, Catalog({one.name: one for one in (table, *readers)}))[0]
+    return table_state.survey(engine, table, Catalog({member.name: member for member in (table, *readers)}))[0]

@@ -1,4 +1,4 @@
-"""A batch is written once, whatever happens in the middle of it and by whichever path it is written."""
+"""Both write paths write a batch exactly once, whatever fails in the middle of it."""
 
 import json
 import shutil
@@ -9,10 +9,10 @@ import pytest
 from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
-from tests.support.commits import around_commits, switch_fast_path
+from tests.support.commits import intercept_commits, switch_fast_path
 
-SOURCE = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
-COLUMNS = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
+SOURCE_SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
+SILVER_SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["by Spark's writers", "by the fast path"])
@@ -26,7 +26,7 @@ def readings(name: str) -> Table:
         name=f"silver.{name}",
         comment="readings of a test",
         source=Delta(f"bronze.{name}"),
-        schema=COLUMNS,
+        schema=SILVER_SCHEMA,
         write=Append(unique=("device", "time"), first_by=("place",)),
         expect=(Expect("plausible", "bpm BETWEEN 20 AND 250"),),
     )
@@ -50,24 +50,24 @@ def per_minute(name: str) -> Table:
 
 @pytest.fixture
 def arrive(append, name):
-    """Rows as (device, time, bpm) that reach bronze in one commit, in this order."""
-    places = iter(range(1_000_000))
+    """Appends rows (device, time, bpm) to bronze in one commit, in this order."""
+    place_numbers = iter(range(1_000_000))
 
     def add(*rows: tuple) -> None:
         from datetime import UTC, datetime
 
-        made = [
+        records = [
             {"device": device, "time": time and datetime.fromisoformat(time).replace(tzinfo=UTC), "bpm": bpm}
-            | {"place": next(places)}
+            | {"place": next(place_numbers)}
             for device, time, bpm in rows
         ]
-        append(f"bronze.{name}", made, SOURCE)
+        append(f"bronze.{name}", records, SOURCE_SCHEMA)
 
     return add
 
 
-def pairs(frame, *columns: str) -> list[tuple]:
-    """Rows as tuples, timestamps as text, sorted."""
+def text_rows(frame, *columns: str) -> list[tuple]:
+    """The rows as tuples of text, sorted."""
     rows = [tuple(str(value) if value is not None else "" for value in row) for row in frame.select(*columns).collect()]
     return sorted(rows)
 
@@ -77,7 +77,7 @@ def test_a_reading_sent_again_counts_once_and_the_first_one_stays(arrive, run_on
     run_once(readings(name))
     arrive(("a", "2026-03-01T12:00:01", 99), ("a", "2026-03-01T12:00:02", 63))
     run_once(readings(name))
-    assert pairs(stored(f"silver.{name}"), "device", "bpm") == [("a", "60"), ("a", "63"), ("b", "62")]
+    assert text_rows(stored(f"silver.{name}"), "device", "bpm") == [("a", "60"), ("a", "63"), ("b", "62")]
 
 
 def test_a_reading_that_is_hours_late_corrects_the_aggregate(arrive, run_once, stored, name):
@@ -85,7 +85,7 @@ def test_a_reading_that_is_hours_late_corrects_the_aggregate(arrive, run_once, s
     run_once(readings(name), per_minute(name))
     arrive(("a", "2026-03-01T12:00:59", 90))
     run_once(readings(name), per_minute(name))
-    assert pairs(stored(f"gold.{name}"), "device", "minute", "readings", "most") == [
+    assert text_rows(stored(f"gold.{name}"), "device", "minute", "readings", "most") == [
         ("a", "2026-03-01 12:00:00", "2", "90"),
         ("a", "2026-03-01 18:00:00", "1", "70"),
     ]
@@ -94,9 +94,9 @@ def test_a_reading_that_is_hours_late_corrects_the_aggregate(arrive, run_once, s
 def test_a_row_that_breaks_a_rule_is_quarantined_with_its_reasons(arrive, run_once, stored, name):
     arrive(("a", "2026-03-01T12:00:01", 400), ("a", "2026-03-01T12:00:02", None), ("a", "2026-03-01T12:00:03", 60))
     run_once(readings(name))
-    assert pairs(stored(f"silver.{name}"), "bpm") == [("60",)]
+    assert text_rows(stored(f"silver.{name}"), "bpm") == [("60",)]
     quarantine = stored(f"quarantine.silver_{name}")
-    assert pairs(quarantine, "bpm", "_rules", "_flow", "_generation", "_batch") == [
+    assert text_rows(quarantine, "bpm", "_rules", "_flow", "_generation", "_batch") == [
         ("", "['plausible']", f"silver.{name}", "1", "0"),
         ("400", "['plausible']", f"silver.{name}", "1", "0"),
     ]
@@ -105,33 +105,33 @@ def test_a_row_that_breaks_a_rule_is_quarantined_with_its_reasons(arrive, run_on
 def test_a_batch_that_fails_between_quarantine_and_target_is_written_once(arrive, run_once, stored, name, monkeypatch):
     arrive(("a", "2026-03-01T12:00:01", 400), ("a", "2026-03-01T12:00:02", 60))
 
-    def fail(*arguments, **named):
+    def fail(*arguments, **options):
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        around_commits(patched, fail)
+        intercept_commits(patched, fail)
         with pytest.raises(FlowFailed, match="the disk is gone"):
             run_once(readings(name))
-    assert pairs(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
+    assert text_rows(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
     assert stored(f"silver.{name}").count() == 0
     run_once(readings(name))
-    assert pairs(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
-    assert pairs(stored(f"silver.{name}"), "bpm") == [("60",)]
+    assert text_rows(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
+    assert text_rows(stored(f"silver.{name}"), "bpm") == [("60",)]
 
 
 def test_a_rule_mended_before_the_replay_moves_the_row_out_of_quarantine(arrive, run_once, stored, name, monkeypatch):
     arrive(("a", "2026-03-01T12:00:01", 300), ("a", "2026-03-01T12:00:02", 60))
 
-    def fail(*arguments, **named):
+    def fail(*arguments, **options):
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        around_commits(patched, fail)
+        intercept_commits(patched, fail)
         with pytest.raises(FlowFailed):
             run_once(readings(name))
     run_once(replace(readings(name), expect=(Expect("plausible", "bpm < 350"),)))
     assert stored(f"quarantine.silver_{name}").count() == 0
-    assert pairs(stored(f"silver.{name}"), "bpm") == [("300",), ("60",)]
+    assert text_rows(stored(f"silver.{name}"), "bpm") == [("300",), ("60",)]
 
 
 @pytest.mark.parametrize("layer", ["silver", "gold"])
@@ -145,9 +145,9 @@ def test_a_batch_committed_to_the_table_but_not_to_the_checkpoint_is_not_written
         file.unlink(missing_ok=True)
     arrive(("a", "2026-03-01T12:00:03", 61))
     run_once(readings(name), per_minute(name))
-    assert pairs(stored(f"silver.{name}"), "bpm") == [("60",), ("61",)]
-    assert pairs(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
-    assert pairs(stored(f"gold.{name}"), "readings", "most") == [("2", "61")]
+    assert text_rows(stored(f"silver.{name}"), "bpm") == [("60",), ("61",)]
+    assert text_rows(stored(f"quarantine.silver_{name}"), "bpm") == [("400",)]
+    assert text_rows(stored(f"gold.{name}"), "readings", "most") == [("2", "61")]
 
 
 def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_fast):
@@ -155,12 +155,16 @@ def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_f
     run_once(readings(name), per_minute(name))
     for layer in ("silver", "gold"):
         history = spark.sql(f"DESCRIBE HISTORY delta.`{settings().table_path(f'{layer}.{name}')}`")
-        stamp = json.loads(history.orderBy("version", ascending=False).first().userMetadata)
-        assert (stamp["flow"], stamp["generation"], stamp["batch"]) == (f"{layer}.{name}", 1, 0)
-        assert stamp["epoch"] >= 1
-        assert stamp["fast_path"] == is_fast
-        assert stamp["source_from"] is None
-        assert stamp["source_to"]["reservoirVersion"] >= 1
+        metadata = json.loads(history.orderBy("version", ascending=False).first().userMetadata)
+        assert (metadata["flow"], metadata["generation"], metadata["batch"]) == (
+            f"{layer}.{name}",
+            1,
+            0,
+        )
+        assert metadata["epoch"] >= 1
+        assert metadata["fast_path"] == is_fast
+        assert metadata["source_from"] is None
+        assert metadata["source_to"]["reservoirVersion"] >= 1
 
 
 def test_a_flow_whose_checkpoint_was_deleted_is_refused_instead_of_doubling_its_rows(arrive, run_once, stored, name):
@@ -192,26 +196,26 @@ def test_a_row_without_its_key_is_never_taken_for_a_repeated_one(arrive, run_onc
     run_once(readings(name))
     arrive((None, "2026-03-01T12:00:01", 60), ("a", None, 62))
     run_once(readings(name))
-    assert pairs(stored(f"silver.{name}"), "bpm") == [("60",), ("60",), ("61",), ("62",), ("62",)]
+    assert text_rows(stored(f"silver.{name}"), "bpm") == [("60",), ("60",), ("61",), ("62",), ("62",)]
 
 
 def test_a_batch_that_changes_no_aggregate_does_not_stop_the_flow(arrive, run_once, stored, name):
-    def most(rows):
+    def max_bpm(rows):
         from pyspark.sql import functions as F
 
         return rows.groupBy("device", "minute").agg(F.max("bpm").alias("most"))
 
-    gold = replace(per_minute(name), schema="device STRING, minute TIMESTAMP, most INT", transform=most)
+    gold = replace(per_minute(name), schema="device STRING, minute TIMESTAMP, most INT", transform=max_bpm)
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name), gold)
     for second, bpm in ((2, 50), (3, 70)):
         arrive(("a", f"2026-03-01T12:00:0{second}", bpm))
         run_once(readings(name), gold)
-    assert pairs(stored(f"gold.{name}"), "most") == [("70",)]
+    assert text_rows(stored(f"gold.{name}"), "most") == [("70",)]
 
 
 def test_a_table_without_rules_or_keys_is_shaped_too(arrive, run_once, stored, name):
-    def louder(rows):
+    def double_bpm(rows):
         return rows.selectExpr("device", "bpm * 2 AS twice")
 
     table = Table(
@@ -219,8 +223,8 @@ def test_a_table_without_rules_or_keys_is_shaped_too(arrive, run_once, stored, n
         comment="twice",
         source=Delta(f"bronze.{name}"),
         schema="device STRING, twice INT",
-        transform=louder,
+        transform=double_bpm,
     )
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(table)
-    assert pairs(stored(f"silver.{name}"), "device", "twice") == [("a", "120")]
+    assert text_rows(stored(f"silver.{name}"), "device", "twice") == [("a", "120")]

@@ -1,4 +1,4 @@
-"""Small batches take the fast path, and leave what Spark's own writers would have left."""
+"""Small batches take the fast path, with the same result as Spark's own writers."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path
 from tests.support.flows import only_in_full_runs, rows_of
 
-SOURCE = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
+SOURCE_SCHEMA = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -33,17 +33,17 @@ def switched_on(monkeypatch) -> None:
     switch_fast_path(monkeypatch, True)
 
 
-def readings(name: str, **changed) -> Table:
-    declared = {
+def readings(name: str, **overrides) -> Table:
+    arguments = {
         "name": f"silver.{name}",
         "comment": "readings of a test",
-        # A commit is a batch.
+        # Each commit becomes one batch.
         "source": Delta(f"bronze.{name}", max_files=1),
-        "schema": SOURCE,
+        "schema": SOURCE_SCHEMA,
         "write": Append(unique=("device", "time"), first_by=("place",)),
         "expect": (Expect("plausible", "bpm BETWEEN 20 AND 250"),),
     }
-    return Table(**{**declared, **changed})
+    return Table(**{**arguments, **overrides})
 
 
 def per_minute(name: str) -> Table:
@@ -62,33 +62,33 @@ def per_minute(name: str) -> Table:
 
 @pytest.fixture
 def arrive(append, name) -> Callable[..., None]:
-    """Rows as (device, seconds after noon, bpm) that reach bronze in one commit, in this order."""
-    places = iter(range(1_000_000))
+    """Appends rows (device, seconds after noon, bpm) to bronze in one commit, in this order."""
+    place_numbers = iter(range(1_000_000))
 
     def add(*rows: tuple) -> None:
-        made = [
+        records = [
             {
                 "device": device,
                 "time": None if seconds is None else NOON + timedelta(seconds=seconds),
                 "bpm": bpm,
                 "weight": Decimal("70.125"),
-                "place": next(places),
+                "place": next(place_numbers),
                 "tags": ["x", None],
             }
             for device, seconds, bpm in rows
         ]
-        append(f"bronze.{name}", made, SOURCE)
+        append(f"bronze.{name}", records, SOURCE_SCHEMA)
 
     return add
 
 
-def batches(table: str) -> list[bool]:
-    """Of each batch of a table, oldest first, whether it took the fast path."""
-    said = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
-    return [one["fast_path"] for one in reversed(said) if "batch" in one]
+def fast_path_flags(table: str) -> list[bool]:
+    """Whether each batch of a table took the fast path, oldest first."""
+    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
+    return [entry["fast_path"] for entry in reversed(metadata) if "batch" in entry]
 
 
-AWKWARD = [
+EDGE_CASES = [
     [("a", 1, 60), ("a", 1, 61), ("b", 1.5, 62), ("a", 2, 400), (None, 3, 63), ("c", None, 64)],
     [("a", 1, 99), ("a", 61, 65), ("b", 1.5, 66), ("ü", -1, 67), (None, 3, 68), ("c", None, 69)],
     [("d", 5, None), ("d", 6, 0)],
@@ -111,33 +111,36 @@ AWKWARD = [
     ids=["identity with a time", "within a watermark", "late rows dropped", "no identity"],
 )
 def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, spark, name, append, monkeypatch, write):
-    for rows in AWKWARD:
+    for rows in EDGE_CASES:
         arrive(*rows)
-    found, said = [], []
-    for ours in (readings(name, write=write), readings(f"{name}w", source=Delta(f"bronze.{name}", max_files=1))):
-        ours = replace(ours, write=write)
-        gold = per_minute(ours.name.removeprefix("silver."))
+    contents, batch_metadata = [], []
+    for silver in (readings(name, write=write), readings(f"{name}w", source=Delta(f"bronze.{name}", max_files=1))):
+        silver = replace(silver, write=write)
+        gold = per_minute(silver.name.removeprefix("silver."))
         with monkeypatch.context() as patched:
-            if found:
+            if contents:
                 patched.setattr(path, "of", lambda spark, table: None)
-            run_once(ours, gold)
-        assert set(batches(ours.name)) | set(batches(gold.name)) == {not found}
+            run_once(silver, gold)
+        assert set(fast_path_flags(silver.name)) | set(fast_path_flags(gold.name)) == {not contents}
         columns = ("device", "time", "bpm", "weight", "place", "tags")
-        rows = [tuple(map(str, (row[column] for column in columns))) for row in rows_of(ours.name)]
-        broken = [
-            (*map(str, (row[c] for c in columns)), *row["_rules"], row["_batch"]) for row in rows_of(ours.quarantine)
+        rows = [tuple(map(str, (row[column] for column in columns))) for row in rows_of(silver.name)]
+        quarantine_rows = [
+            (*map(str, (row[column] for column in columns)), *row["_rules"], row["_batch"])
+            for row in rows_of(silver.quarantine)
         ]
-        made = [tuple(map(str, row.values())) for row in rows_of(gold.name)]
-        found.append((Counter(rows), Counter(broken), Counter(made)))
-        commits = [commit.metadata for commit in DeltaLog(settings().table_path(ours.name)).commits()]
-        said.append([(one["rows"], one["newest"], one["source_to"]) for one in commits if "batch" in one])
-    assert found[0] == found[1]
-    assert found[0][0].total() > 3
-    assert said[0] == said[1]
+        gold_rows = [tuple(map(str, row.values())) for row in rows_of(gold.name)]
+        contents.append((Counter(rows), Counter(quarantine_rows), Counter(gold_rows)))
+        metadata = [commit.metadata for commit in DeltaLog(settings().table_path(silver.name)).commits()]
+        batch_metadata.append(
+            [(entry["rows"], entry["newest"], entry["source_to"]) for entry in metadata if "batch" in entry]
+        )
+    assert contents[0] == contents[1]
+    assert contents[0][0].total() > 3
+    assert batch_metadata[0] == batch_metadata[1]
 
 
-def running(name: str) -> Table:
-    """Readings of each device, and of all devices up to it: a new one changes the rows behind it."""
+def running_totals(name: str) -> Table:
+    """Readings of each device, and their running total. A new device changes the rows of all later devices."""
 
     def transform(rows):
         devices = rows.groupBy("device").agg(F.count("*").alias("readings"), F.sum("weight").alias("weight"))
@@ -157,43 +160,44 @@ def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_onl
     arrive, run_once, name, monkeypatch
 ):
     silver = readings(name, write=Append(), expect=())
-    by_spark = replace(running(name), name=f"gold.{name}w")
-    for rows in (AWKWARD[0], AWKWARD[1], AWKWARD[3]):
+    spark_table = replace(running_totals(name), name=f"gold.{name}w")
+    for rows in (EDGE_CASES[0], EDGE_CASES[1], EDGE_CASES[3]):
         arrive(*rows)
-        run_once(silver, running(name))
+        run_once(silver, running_totals(name))
         with monkeypatch.context() as patched:
             patched.setattr(path, "of", lambda spark, table: None)
-            run_once(by_spark)
-        ours, theirs = (
-            Counter(tuple(map(str, row.values())) for row in rows_of(table.name)) for table in (running(name), by_spark)
+            run_once(spark_table)
+        fast_path_rows, spark_rows = (
+            Counter(tuple(map(str, row.values())) for row in rows_of(table.name))
+            for table in (running_totals(name), spark_table)
         )
-        assert ours == theirs
-    assert (set(batches(f"gold.{name}")), set(batches(by_spark.name))) == ({True}, {False})
-    before = {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
-    # Behind all others, so that no row before it changes.
+        assert fast_path_rows == spark_rows
+    assert (set(fast_path_flags(f"gold.{name}")), set(fast_path_flags(spark_table.name))) == ({True}, {False})
+    files_before = {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
+    # This device sorts last, so no other row changes.
     arrive(("ÿ", 9, 70))
-    run_once(silver, running(name))
-    assert before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
-    assert verify.verify(running(name)).batches == 4
+    run_once(silver, running_totals(name))
+    assert files_before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
+    assert verify.verify(running_totals(name)).batches == 4
 
 
 def test_an_aggregate_without_buckets_of_a_large_source_is_left_to_spark(arrive, run_once, name, monkeypatch):
     monkeypatch.setattr(aggregate, "MOST_SOURCE_ROWS", 2)
     arrive(("a", 1, 60), ("b", 2, 61))
-    run_once(readings(name), running(name))
+    run_once(readings(name), running_totals(name))
     arrive(("a", 3, 62))
-    run_once(readings(name), running(name))
-    assert batches(f"gold.{name}") == [True, False]
+    run_once(readings(name), running_totals(name))
+    assert fast_path_flags(f"gold.{name}") == [True, False]
     assert sorted((row["device"], row["so_far"]) for row in rows_of(f"gold.{name}")) == [("a", 2), ("b", 3)]
 
 
 def test_a_bucket_is_whole_though_its_rows_lie_between_files_that_hold_none_of_it(arrive, run_once, name):
     for number in range(6):
-        # By their statistics, which end at whole milliseconds, the files of the earlier bucket may hold its rows too.
+        # Statistics have whole milliseconds, so files of the earlier bucket may seem to hold rows of the later bucket.
         arrive(("a", 60 + number, 60))
         arrive(("a", 59.9999 + number / 1e5, 61))
     run_once(readings(name), per_minute(name))
-    assert set(batches(f"gold.{name}")) == {True}
+    assert set(fast_path_flags(f"gold.{name}")) == {True}
     assert sorted(row["readings"] for row in rows_of(f"gold.{name}")) == [6, 6]
 
 
@@ -202,17 +206,17 @@ def test_a_table_stays_plain_for_every_reader(arrive, run_once, spark, name):
     arrive(("a", 7200, 62))
     run_once(readings(name), per_minute(name))
     for table, column in ((f"silver.{name}", "time"), (f"gold.{name}", "minute")):
-        where = settings().table_path(table)
-        assert (where / "_delta_log" / f"{DeltaTable(str(where)).version():020}.crc").exists()
-        stored = spark.read.format("delta").load(str(where))
-        by_arrow = rows_of(table)
-        assert stored.count() == len(by_arrow)
-        # By its statistics a file is skipped, and none is that holds a row which is asked for.
-        for row in by_arrow:
-            asked = stored.filter(F.col(column) == F.lit(row[column]))
-            assert asked.count() >= 1
-        after = stored.filter(F.col(column) > F.lit(NOON + timedelta(hours=1)))
-        assert len(after.inputFiles()) < len(stored.inputFiles()) or len(stored.inputFiles()) == 1
+        table_path = settings().table_path(table)
+        assert (table_path / "_delta_log" / f"{DeltaTable(str(table_path)).version():020}.crc").exists()
+        frame = spark.read.format("delta").load(str(table_path))
+        arrow_rows = rows_of(table)
+        assert frame.count() == len(arrow_rows)
+        # Data skipping must not skip a file that holds a requested row.
+        for row in arrow_rows:
+            selection = frame.filter(F.col(column) == F.lit(row[column]))
+            assert selection.count() >= 1
+        later_rows = frame.filter(F.col(column) > F.lit(NOON + timedelta(hours=1)))
+        assert len(later_rows.inputFiles()) < len(frame.inputFiles()) or len(frame.inputFiles()) == 1
 
 
 def test_a_table_that_gains_a_feature_is_written_by_spark_from_the_next_batch_on(arrive, run_once, spark, name):
@@ -222,11 +226,11 @@ def test_a_table_that_gains_a_feature_is_written_by_spark_from_the_next_batch_on
     spark.sql(f"ALTER TABLE silver.{name} ADD CONSTRAINT sound CHECK (place >= 0)")
     arrive(("a", 1, 61), ("a", 2, 62), ("a", 3, 400))
     run_once(silver)
-    assert batches(silver.name) == [True, False]
+    assert fast_path_flags(silver.name) == [True, False]
     spark.sql(f"ALTER TABLE silver.{name} DROP CONSTRAINT sound")
     arrive(("a", 2, 63), ("a", 4, 64))
     run_once(silver)
-    assert batches(silver.name) == [True, False, True]
+    assert fast_path_flags(silver.name) == [True, False, True]
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 62, 64]
     assert [row["bpm"] for row in rows_of(silver.quarantine)] == [400]
 
@@ -238,9 +242,9 @@ def test_a_flow_crosses_to_spark_and_back_with_the_size_of_its_batches(arrive, r
     for rows in ([("a", 1, 60)], [("a", 1, 61), *[("a", n, 62) for n in range(2, 8)]], [("a", 2, 63), ("a", 69, 64)]):
         arrive(*rows)
     run_once(silver, gold)
-    assert batches(silver.name) == [True, False, True]
-    # It begins with a snapshot, in which the first minute is whole.
-    assert batches(gold.name) == [False, False, True]
+    assert fast_path_flags(silver.name) == [True, False, True]
+    # Gold begins with a snapshot, which holds the whole first minute.
+    assert fast_path_flags(gold.name) == [False, False, True]
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, *[62] * 6, 64]
     assert sorted(row["readings"] for row in rows_of(gold.name)) == [1, 7]
     assert verify.verify(silver).batches == 3
@@ -250,13 +254,13 @@ def test_a_flow_whose_batches_are_large_from_the_first_on_finds_out_how_long_its
     arrive, run_once, name, monkeypatch
 ):
     monkeypatch.setattr(path, "MOST_BYTES", 10 * path.BYTES_PER_ROW)
-    # Nor do the files of its source tell.
+    # The source files must not reveal the row length either.
     monkeypatch.setattr(path, "BYTES_PER_STORED_BYTE", 10_000)
     silver = readings(name)
     for batch in range(4):
         arrive(*[("a", 40 * batch + n, 60) for n in range(30)])
     run_once(silver)
-    assert batches(silver.name) == [False, False, True, True]
+    assert fast_path_flags(silver.name) == [False, False, True, True]
     assert len(rows_of(silver.name)) == 120
     assert verify.verify(silver).batches == 4
 
@@ -264,18 +268,18 @@ def test_a_flow_whose_batches_are_large_from_the_first_on_finds_out_how_long_its
 def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):
     monkeypatch.setattr(path, "MOST_ROWS", 3)
     silver, is_generated, tune = readings(name), [], tuning.tune
-    # A task has the settings that its thread has, too, and those may be of the batch before.
-    of_task = F.udf(lambda: TaskContext.get().getLocalProperty("spark.sql.codegen.factoryMode"))
+    # A task also has the properties of its thread, which may be those of the batch before.
+    codegen_mode = F.udf(lambda: TaskContext.get().getLocalProperty("spark.sql.codegen.factoryMode"))
 
-    def note(session, expected_rows):
+    def record_codegen(session, expected_rows):
         tune(session, expected_rows)
-        is_generated.append(session.range(1).select(of_task()).first()[0] != "NO_CODEGEN")
+        is_generated.append(session.range(1).select(codegen_mode()).first()[0] != "NO_CODEGEN")
 
-    monkeypatch.setattr(tuning, "tune", note)
+    monkeypatch.setattr(tuning, "tune", record_codegen)
     for rows in ([("a", 1, 60)], [("a", n, 62) for n in range(2, 8)], [("a", 9, 64)]):
         arrive(*rows)
     run_once(silver)
-    assert batches(silver.name) == [True, False, True]
+    assert fast_path_flags(silver.name) == [True, False, True]
     assert is_generated == [False, True, False]
 
 
@@ -300,14 +304,14 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
     run_once(silver)
     arrive(("a", 2, 61))
     arrive(("a", 3, 62))
-    appended = path.Appender._commit
+    original_commit = path.Appender._commit
 
-    def interfere(self, transaction_, file, stamp, reads):
-        appended(self, transaction_, file, stamp, reads)
-        if stamp.batch == 1:
-            # The row of the next batch, by hand.
+    def interfere(self, transaction_, file, commit_metadata, reads):
+        original_commit(self, transaction_, file, commit_metadata, reads)
+        if commit_metadata.batch == 1:
+            # Another writer commits the row of the next batch.
             row = {"device": "a", "time": NOON + timedelta(seconds=3), "bpm": 99, "weight": None, "place": 7}
-            append(silver.name, [{**row, "tags": None}], SOURCE)
+            append(silver.name, [{**row, "tags": None}], SOURCE_SCHEMA)
 
     monkeypatch.setattr(path.Appender, "_commit", interfere)
     run_once(silver)
@@ -322,13 +326,13 @@ def test_a_batch_without_new_commits_reads_nothing(name):
 def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
     table = readings(name)
     create_table.create(spark, table)
-    one, other = Target(spark, table.name), Target(spark, table.name)
-    first, second = one.begin(), other.begin()
-    first.append([], "{}", ("flow/1", 0), 0, reads=False)
+    first_target, second_target = Target(spark, table.name), Target(spark, table.name)
+    first_transaction, second_transaction = first_target.begin(), second_target.begin()
+    first_transaction.append([], "{}", ("flow/1", 0), 0, reads=False)
     with pytest.raises(ConcurrentTransactionException):
-        second.append([], "{}", ("flow/1", 0), 0, reads=False)
-    assert other.begin().last_batch("flow/1") == one.begin().last_batch("flow/1") == 0
-    assert one.begin().last_batch("flow/2") == -1
+        second_transaction.append([], "{}", ("flow/1", 0), 0, reads=False)
+    assert second_target.begin().last_batch("flow/1") == first_target.begin().last_batch("flow/1") == 0
+    assert first_target.begin().last_batch("flow/2") == -1
 
 
 def test_delta_s_internals_are_as_the_fast_path_expects_them(spark):
@@ -339,7 +343,7 @@ def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, n
     monkeypatch.setitem(internals.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
     arrive(("a", 1, 60))
     run_once(readings(name))
-    assert batches(f"silver.{name}") == [False]
+    assert fast_path_flags(f"silver.{name}") == [False]
     assert "Snapshot.moved() is missing" in capsys.readouterr().err
 
 

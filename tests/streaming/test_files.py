@@ -1,4 +1,4 @@
-"""Each file once, whatever is in it and whenever it comes."""
+"""A flow reads each file exactly once, whatever it holds and whenever it arrives."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from tests.support.flows import Driver, only_in_full_runs, rows_of
 from tests.support.landing import Landing
 from tests.support.waiting import wait_until
 
-OLD = datetime(1990, 1, 1, tzinfo=UTC)
+OLD_DATE = datetime(1990, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def as_parquet(**columns) -> bytes:
 
 @pytest.fixture
 def fails(monkeypatch):
-    """Within it, no batch reaches its commit."""
+    """Runs flows whose commits fail: `fails(run_once, table)`."""
 
     def run(run_once, *tables: Table) -> None:
         with monkeypatch.context() as patched:
@@ -55,63 +55,63 @@ def fails(monkeypatch):
     return run
 
 
-DAY = {"date": "2019-08-04", "amount": "500.00", "description": "Pay"}
+LINE_ROW = {"date": "2019-08-04", "amount": "500.00", "description": "Pay"}
 LINE = "2019-08-04,500.00,Pay\n"
 SCHEMA = "date STRING, amount STRING, description STRING"
 HEADER = "date,amount,description\n"
-# name of the file -> (what is in it, its rows)
-ODD: dict[str, tuple[bytes, list[dict]]] = {
-    "plain.csv": ((HEADER + LINE).encode(), [DAY]),
-    "mark.csv": (b"\xef\xbb\xbf" + (HEADER + LINE).encode(), [DAY]),
+# file name -> (content, rows)
+CSV_CASES: dict[str, tuple[bytes, list[dict]]] = {
+    "plain.csv": ((HEADER + LINE).encode(), [LINE_ROW]),
+    "mark.csv": (b"\xef\xbb\xbf" + (HEADER + LINE).encode(), [LINE_ROW]),
     "utf16.csv": (
         (HEADER + "2019-08-04,1,Caf\u00e9\n").encode("utf-16"),
-        [{**DAY, "amount": "1", "description": "Café"}],
+        [{**LINE_ROW, "amount": "1", "description": "Café"}],
     ),
-    "crlf.csv": ((HEADER + LINE).replace("\n", "\r\n").encode(), [DAY]),
-    "no end.csv": ((HEADER + LINE).strip().encode(), [DAY]),
+    "crlf.csv": ((HEADER + LINE).replace("\n", "\r\n").encode(), [LINE_ROW]),
+    "no end.csv": ((HEADER + LINE).strip().encode(), [LINE_ROW]),
     "quoted line.csv": (
         f'{HEADER}2019-08-04,1,"Caf\u00e9\nCentral, ""old"""\n{LINE}'.encode(),
-        [{**DAY, "amount": "1", "description": 'Café\nCentral, "old"'}, DAY],
+        [{**LINE_ROW, "amount": "1", "description": 'Café\nCentral, "old"'}, LINE_ROW],
     ),
     "short.csv": (
         f"{HEADER}2019-08-04,1\n{LINE}".encode(),
-        [{"date": "2019-08-04", "amount": "1", "rescued": {"_record": "2019-08-04,1"}}, DAY],
+        [{"date": "2019-08-04", "amount": "1", "rescued": {"_record": "2019-08-04,1"}}, LINE_ROW],
     ),
     "long.csv": (
         f"{HEADER}2019-08-04,500.00,Pay,x,é\n".encode(),
-        [{**DAY, "rescued": {"_record": "2019-08-04,500.00,Pay,x,é"}}],
+        [{**LINE_ROW, "rescued": {"_record": "2019-08-04,500.00,Pay,x,é"}}],
     ),
     "unclosed.csv": (
         f'{HEADER}2019-08-04,"1\n{LINE}'.encode(),
         [{"date": "2019-08-04", "amount": f"1\n{LINE}", "rescued": {"_record": f'2019-08-04,"1\n{LINE}'.rstrip()}}],
     ),
     "header.csv": (HEADER.encode(), []),
-    "blank lines.csv": (f"\n\n{HEADER}\n{LINE}\n\n".encode(), [DAY]),
+    "blank lines.csv": (f"\n\n{HEADER}\n{LINE}\n\n".encode(), [LINE_ROW]),
     "latin.csv": (
         (HEADER + "2019-08-04,1,Caf\u00e9\n" + LINE).encode("latin-1"),
-        [{"date": "2019-08-04", "amount": "1", "rescued": {"description": "Café"}}, DAY],
+        [{"date": "2019-08-04", "amount": "1", "rescued": {"description": "Café"}}, LINE_ROW],
     ),
-    "order.csv": (b"description,date,amount\nPay,2019-08-04,500.00\n", [DAY]),
+    "order.csv": (b"description,date,amount\nPay,2019-08-04,500.00\n", [LINE_ROW]),
     "case.csv": (
         b"Date,AMOUNT,description,date,date\n2019-08-04,500.00,Pay,x,y\n",
-        [{**DAY, "rescued": {"date": "x", "date (5)": "y"}}],
+        [{**LINE_ROW, "rescued": {"date": "x", "date (5)": "y"}}],
     ),
     "more.csv": (
         b"date,amount,description,_index,a=b;\n2019-08-04,500.00,Pay,7,8\n",
-        [{**DAY, "rescued": {"_index": "7", "a=b;": "8"}}],
+        [{**LINE_ROW, "rescued": {"_index": "7", "a=b;": "8"}}],
     ),
     "nothing.csv": (
         f'{HEADER}2019-08-04,,Pay\n,"",\n'.encode(),
         [{"date": "2019-08-04", "description": "Pay"}, {"amount": ""}],
     ),
-    "a b*[c]{d}?%20+\u00e9#.csv": ((HEADER + LINE).encode(), [DAY]),
-    "below/it.csv": ((HEADER + LINE).encode(), [DAY]),
-    "below/k=v/it.csv": ((HEADER + LINE).encode(), [DAY]),
+    "a b*[c]{d}?%20+\u00e9#.csv": ((HEADER + LINE).encode(), [LINE_ROW]),
+    "below/it.csv": ((HEADER + LINE).encode(), [LINE_ROW]),
+    "below/k=v/it.csv": ((HEADER + LINE).encode(), [LINE_ROW]),
 }
 
 
 def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, run_once):
-    for file, (content, _) in ODD.items():
+    for file, (content, _) in CSV_CASES.items():
         landing.drop(file, content)
     landing.drop(".hidden.csv", HEADER + LINE)
     landing.drop("_temporary/part.csv", HEADER + LINE)
@@ -119,37 +119,37 @@ def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, 
     run_once(
         landing.table(schema="date STRING, amount STRING, description STRING", new_columns="rescue", pattern="*.csv")
     )
-    assert landing.rows() == {file: rows for file, (_, rows) in ODD.items() if rows}
-    assert landing.troubles() == []
+    assert landing.rows() == {file: rows for file, (_, rows) in CSV_CASES.items() if rows}
+    assert landing.quarantined() == []
 
 
 def test_a_csv_file_that_is_no_table_costs_neither_a_column_nor_a_row_and_is_named(landing, run_once, fails):
     noise = random.Random(7).randbytes(2_000)
-    plain = landing.table()
+    table = landing.table()
     landing.drop("a.csv", HEADER + LINE)
     landing.drop("b noise.csv", noise)
-    fails(run_once, plain)
-    run_once(plain)
+    fails(run_once, table)
+    run_once(table)
     landing.drop("c.csv", HEADER.replace("description", "text") + LINE)
     landing.drop("d noise.csv", noise)
     landing.drop("e semicolons.csv", "date;amount\n2019-08-04;1\n")
     landing.drop("f empty.csv", "")
-    fails(run_once, plain)
-    run_once(plain)
+    fails(run_once, table)
+    run_once(table)
     landing.drop("g noise.csv", noise)
     landing.drop("h.csv", HEADER)
-    run_once(plain)
-    assert landing.rows() == {"a.csv": [DAY], "c.csv": [{"date": "2019-08-04", "amount": "500.00", "text": "Pay"}]}
-    stored = [name for name in rows_of(plain.name)[0] if not name.startswith("_")]
-    assert sorted(stored) == ["amount", "date", "description", "text"]
-    assert landing.troubles() == [
+    run_once(table)
+    assert landing.rows() == {"a.csv": [LINE_ROW], "c.csv": [{"date": "2019-08-04", "amount": "500.00", "text": "Pay"}]}
+    columns = [name for name in rows_of(table.name)[0] if not name.startswith("_")]
+    assert sorted(columns) == ["amount", "date", "description", "text"]
+    assert landing.quarantined() == [
         ("b noise.csv", "unreadable"),
         ("d noise.csv", "unreadable"),
         ("e semicolons.csv", "unreadable"),
         ("f empty.csv", "empty"),
         ("g noise.csv", "unreadable"),
     ]
-    verify.verify(plain)
+    verify.verify(table)
 
 
 def test_a_reader_of_a_folder_that_is_empty_still_waits_for_its_columns_and_then_goes_on(landing, run_once):
@@ -179,8 +179,8 @@ def test_a_csv_file_without_a_header_has_the_declared_columns_in_order(landing, 
     landing.drop("a.csv", LINE + "2019-08-05,1,x,y\n")
     landing.drop("mark.csv", "\ufeff" + LINE)
     run_once(landing.table(schema=SCHEMA, header=False))
-    ragged = {"date": "2019-08-05", "amount": "1", "description": "x", "rescued": {"_record": "2019-08-05,1,x,y"}}
-    assert landing.rows() == {"a.csv": [DAY, ragged], "mark.csv": [DAY]}
+    ragged_row = {"date": "2019-08-05", "amount": "1", "description": "x", "rescued": {"_record": "2019-08-05,1,x,y"}}
+    assert landing.rows() == {"a.csv": [LINE_ROW, ragged_row], "mark.csv": [LINE_ROW]}
 
 
 def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landing, run_once):
@@ -220,55 +220,55 @@ def test_a_file_that_cannot_be_read_stops_no_other_and_is_named_once(landing, ru
     landing.drop("good.parquet", good)
     landing.drop("cut.parquet", good[:-10])
     landing.drop("none.parquet", b"")
-    # Its footer is whole, what stands before it is not.
+    # The footer is intact, but the data before it is not.
     landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
     table = landing.table("parquet")
     fails(run_once, table)
     expected = [(f"{name}.parquet", "unreadable") for name in ("cut", "none", "rotten")]
-    assert landing.troubles() == expected
+    assert landing.quarantined() == expected
     run_once(table)
     landing.drop("later.parquet", as_parquet(a=[3]))
     run_once(table)
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}], "later.parquet": [{"a": 3}]}
-    assert landing.troubles() == expected
+    assert landing.quarantined() == expected
 
 
 def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing, run_once, monkeypatch):
     good = as_parquet(a=[1, 2])
     landing.drop("good.parquet", good)
     landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
-    read, failed = batch_of_files.read, []
+    original_read, failed_headers = batch_of_files.read, []
 
-    def fail_once(spark, table, heads, *settle):
-        if [Path(head.path).name for head in heads] == ["good.parquet"] and not failed:
-            failed.append(heads)
+    def fail_once(spark, table, headers, *arguments):
+        if [Path(header.path).name for header in headers] == ["good.parquet"] and not failed_headers:
+            failed_headers.append(headers)
             raise PySparkException("a task was lost")
-        return read(spark, table, heads, *settle)
+        return original_read(spark, table, headers, *arguments)
 
     monkeypatch.setattr(batch_of_files, "read", fail_once)
     run_once(landing.table("parquet"))
-    assert failed
+    assert failed_headers
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}]}
-    assert landing.troubles() == [("rotten.parquet", "unreadable")]
+    assert landing.quarantined() == [("rotten.parquet", "unreadable")]
 
 
 def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, run_once, fails):
     table = landing.table(schema="a STRING", new_columns="rescue")
     for file in ("vanishes.csv", "changes.csv", "stays.csv"):
-        landing.drop(file, "a\n1\n", OLD)
+        landing.drop(file, "a\n1\n", OLD_DATE)
     fails(run_once, table)
     (landing.folder / "vanishes.csv").unlink()
     landing.drop("changes.csv", "a\n1\n2\n")
     run_once(table)
     assert landing.rows() == {"changes.csv": [{"a": "1"}, {"a": "2"}], "stays.csv": [{"a": "1"}]}
     expected = [("changes.csv", "changed"), ("vanishes.csv", "vanished")]
-    assert landing.troubles() == expected
+    assert landing.quarantined() == expected
     landing.drop("stays.csv", "a\n1\n3\n")
     for file in ("b.csv", "c.csv"):
         landing.drop(file, "a\n4\n")
         run_once(table)
     assert landing.rows()["stays.csv"] == [{"a": "1"}]
-    assert landing.troubles() == sorted([*expected, ("stays.csv", "changed")])
+    assert landing.quarantined() == sorted([*expected, ("stays.csv", "changed")])
 
 
 @only_in_full_runs
@@ -277,7 +277,7 @@ def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(la
     for number in range(1000):
         landing.drop(f"{number}.csv", f"a\n{number}\n")
     run_once(table)
-    landing.drop("late.csv", "a\n-1\n", OLD)
+    landing.drop("late.csv", "a\n-1\n", OLD_DATE)
     assert status.lag(table) == "1 files"
     run_once(table)
     assert landing.rows() == {f"{number}.csv": [{"a": str(number)}] for number in range(1000)} | {
@@ -289,10 +289,10 @@ def test_a_thousand_files_at_once_and_one_with_an_old_date_are_read_once_each(la
 @pytest.mark.parametrize("is_log_left", [pytest.param(True, marks=only_in_full_runs), False])
 def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fails, is_log_left):
     table = landing.table("parquet")
-    odd = "a b*[c]{d}?%20+\u00e9#.parquet"
+    odd_name = "a b*[c]{d}?%20+\u00e9#.parquet"
     landing.drop("a.parquet", as_parquet(a=[1]))
     landing.drop("cut.parquet", b"")
-    landing.drop(odd, as_parquet(a=[2]))
+    landing.drop(odd_name, as_parquet(a=[2]))
     run_once(table)
     landing.drop("planned.parquet", as_parquet(a=[3]))
     landing.drop("empty.parquet", b"")
@@ -305,9 +305,9 @@ def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fail
     )
     run_once(table)
     run_once(table)
-    values = {"a.parquet": 1, odd: 2, "planned.parquet": 3, "new.parquet": 4}
+    values = {"a.parquet": 1, odd_name: 2, "planned.parquet": 3, "new.parquet": 4}
     assert landing.rows() == {file: [{"a": value}] for file, value in values.items()}
-    assert landing.troubles() == [("cut.parquet", "unreadable"), ("empty.parquet", "unreadable")]
+    assert landing.quarantined() == [("cut.parquet", "unreadable"), ("empty.parquet", "unreadable")]
 
 
 def test_a_checkpoint_whose_log_of_files_was_cut_short_is_refused(landing, run_once):
@@ -315,17 +315,17 @@ def test_a_checkpoint_whose_log_of_files_was_cut_short_is_refused(landing, run_o
     landing.drop("a.csv", "a\n1\n")
     run_once(table)
     log = settings().checkpoints(table.name) / "1" / "sources" / "0"
-    for damaged, sentence in (("", "it was cut short"), (None, "ends before what the batches have read")):
+    for log_text, sentence in (("", "it was cut short"), (None, "ends before what the batches have read")):
         for file in (log / "0", log / ".0.crc"):
             file.unlink(missing_ok=True)
-        if damaged is not None:
-            (log / "0").write_text(damaged)
-        with pytest.raises(FlowBroken, match=sentence) as refused:
+        if log_text is not None:
+            (log / "0").write_text(log_text)
+        with pytest.raises(FlowBroken, match=sentence) as exception:
             run_once(table)
-        assert refused.value.error == "CHECKPOINT_DAMAGED"
+        assert exception.value.error == "CHECKPOINT_DAMAGED"
 
 
-FIRST, SECOND = {"a": ["1"], "b": ["2"]}, {"b": ["3"], "C": ["4"]}
+FIRST_FILE, SECOND_FILE = {"a": ["1"], "b": ["2"]}, {"b": ["3"], "C": ["4"]}
 WRITERS = {
     "csv": lambda columns: "\n".join(",".join(row) for row in (columns, *zip(*columns.values(), strict=True))),
     "json": lambda columns: json.dumps({name: values[0] for name, values in columns.items()}),
@@ -343,42 +343,42 @@ SECOND_ROW = {
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_a_new_column_is_added_rescued_ignored_or_fails_the_flow_as_declared(landing, run_once, format):
     for mode, row in SECOND_ROW.items():
-        one = Landing(f"{landing.name}_{mode}")
-        table = one.table(format, new_columns=mode)
-        one.drop(f"1.{format}", WRITERS[format](FIRST))
+        mode_landing = Landing(f"{landing.name}_{mode}")
+        table = mode_landing.table(format, new_columns=mode)
+        mode_landing.drop(f"1.{format}", WRITERS[format](FIRST_FILE))
         run_once(table)
-        one.drop(f"2.{format}", WRITERS[format](SECOND))
+        mode_landing.drop(f"2.{format}", WRITERS[format](SECOND_FILE))
         if row is None:
             with pytest.raises(
                 FlowBroken, match=r"file .*2\.\w+: column 'C' is none of the table: add `C STRING`"
-            ) as refused:
+            ) as exception:
                 run_once(table)
-            assert refused.value.error == "NEW_COLUMN"
-            run_once(one.table(format, new_columns="add"))
+            assert exception.value.error == "NEW_COLUMN"
+            run_once(mode_landing.table(format, new_columns="add"))
             row = SECOND_ROW["add"]
         else:
             run_once(table)
-        assert one.rows() == {f"1.{format}": [{"a": "1", "b": "2"}], f"2.{format}": [row]}
+        assert mode_landing.rows() == {f"1.{format}": [{"a": "1", "b": "2"}], f"2.{format}": [row]}
 
 
 @only_in_full_runs
 def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(landing, run_once):
     day = datetime(2026, 3, 1, tzinfo=UTC)
-    kept = {"n": [2**40], "t": [day], "s": [{"x": 1}], "l": [[1, 2]], "b": [b"\x00\xff"]}
-    landing.drop("1.parquet", as_parquet(**kept))
+    columns = {"n": [2**40], "t": [day], "s": [{"x": 1}], "l": [[1, 2]], "b": [b"\x00\xff"]}
+    landing.drop("1.parquet", as_parquet(**columns))
     run_once(landing.table("parquet"))
-    other = {"n": pa.array([7], pa.int32()), "t": ["soon"], "s": [{"y": 2}], "l": [["a"]], "b": [b"\x01"]}
-    landing.drop("2.parquet", as_parquet(**other))
+    other_columns = {"n": pa.array([7], pa.int32()), "t": ["soon"], "s": [{"y": 2}], "l": [["a"]], "b": [b"\x01"]}
+    landing.drop("2.parquet", as_parquet(**other_columns))
     landing.drop("3.parquet", as_parquet(n=pa.array([1.5]), nanos=pa.array([5], pa.timestamp("ns"))))
     landing.drop("4.parquet", as_parquet(clock=pa.array([1], pa.time64("us"))))
     run_once(landing.table("parquet"))
     rows = landing.rows()
-    assert rows["1.parquet"] == [{name: values[0] for name, values in kept.items()}]
-    rescued = {"t": "soon", "s": {"y": 2}, "l": ["a"]}
-    assert rows["2.parquet"] == [{"n": 7, "b": b"\x01", "rescued": rescued}]
+    assert rows["1.parquet"] == [{name: values[0] for name, values in columns.items()}]
+    rescued_values = {"t": "soon", "s": {"y": 2}, "l": ["a"]}
+    assert rows["2.parquet"] == [{"n": 7, "b": b"\x01", "rescued": rescued_values}]
     assert rows["3.parquet"] == [{"nanos": 5, "rescued": {"n": 1.5}}]
-    # Of a type that Spark does not read.
-    assert landing.troubles() == [("4.parquet", "unreadable")]
+    # Spark cannot read the type of this column.
+    assert landing.quarantined() == [("4.parquet", "unreadable")]
 
 
 def silver(landing: Landing, **parse) -> Table:
@@ -397,21 +397,21 @@ def silver(landing: Landing, **parse) -> Table:
 def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing, run_once, stored):
     landing.drop("a.csv", 'day,amount\n2019-08-04,1.5\n2019-08-05,\nsoon,"1,5"\n')
     run_once(landing.table(), silver(landing))
-    typed = stored(f"silver.{landing.name}").orderBy("_index")
-    assert [tuple(map(str, row)) for row in typed.select("day", "amount").collect()] == [
+    silver_frame = stored(f"silver.{landing.name}").orderBy("_index")
+    assert [tuple(map(str, row)) for row in silver_frame.select("day", "amount").collect()] == [
         ("2019-08-04", "1.50"),
         ("2019-08-05", "None"),
         ("None", "None"),
     ]
-    errors = [[tuple(error) for error in row["_errors"]] for row in typed.collect()]
+    errors = [[tuple(error) for error in row["_errors"]] for row in silver_frame.collect()]
     assert errors == [[], [], [("day", "'soon' is no DATE"), ("amount", "'1,5' is no DECIMAL(10,2)")]]
-    strict = silver(landing, fails=True)
+    strict_silver = silver(landing, fails=True)
     landing.drop("b.csv", "day,amount\n2019-08-04,1\n2019-08-05,a lot\n")
     with pytest.raises(
         FlowBroken, match=r"_filename b\.csv, _index 1, field amount: 'a lot' is no DECIMAL\(10,2\)"
-    ) as end:
-        run_once(landing.table(), strict)
-    assert end.value.error == "USER_RAISED_EXCEPTION"
+    ) as exception:
+        run_once(landing.table(), strict_silver)
+    assert exception.value.error == "USER_RAISED_EXCEPTION"
     run_once(silver(landing))
     assert stored(f"silver.{landing.name}").count() == 5
 
@@ -420,54 +420,54 @@ def test_text_that_cannot_be_cast_is_named_or_ends_the_flow_as_declared(landing,
 def test_a_stream_that_reads_the_table_goes_on_by_itself_after_a_new_column(
     landing, run_once, spark, monkeypatch, name
 ):
-    bronze, typed = landing.table(), silver(landing)
+    bronze, silver_table = landing.table(), silver(landing)
     landing.drop("a.csv", "day,amount\n2019-08-04,1\n")
-    run_once(bronze, typed)
-    running = Driver(spark, name, (typed,), is_supervised=False)
-    monkeypatch.setattr(catalog, "reload", lambda: Catalog(running.tables))
-    running.start()
+    run_once(bronze, silver_table)
+    driver = Driver(spark, name, (silver_table,), is_supervised=False)
+    monkeypatch.setattr(catalog, "reload", lambda: Catalog(driver.tables))
+    driver.start()
     try:
-        wait_until(lambda: running.query(typed) and running.query(typed).lastProgress, 60)
+        wait_until(lambda: driver.query(silver_table) and driver.query(silver_table).lastProgress, 60)
         landing.drop("b.csv", "day,amount,shop\n2019-08-05,2,x\n")
         run_once(bronze)
-        wait_until(lambda: not running.thread.is_alive(), 60)
+        wait_until(lambda: not driver.thread.is_alive(), 60)
     finally:
-        running.end()
-    assert running.error.error.startswith("DELTA_SCHEMA_CHANGED")
-    assert not running.error.needs_person
-    run_once(typed)
-    assert sorted(row["_filename"] for row in rows_of(typed.name)) == ["a.csv", "b.csv"]
+        driver.end()
+    assert driver.error.error.startswith("DELTA_SCHEMA_CHANGED")
+    assert not driver.error.needs_person
+    run_once(silver_table)
+    assert sorted(row["_filename"] for row in rows_of(silver_table.name)) == ["a.csv", "b.csv"]
 
 
 def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, tmp_path):
     table = landing.table()
-    absolute = Landing(str(tmp_path / "mounted"))
-    elsewhere = Table(name=table.name, comment="", source=absolute.table().source)
-    with pytest.raises(FlowFailed) as refused:
-        run_once(elsewhere)
-    assert not refused.value.needs_person
+    mounted_landing = Landing(str(tmp_path / "mounted"))
+    mounted_table = Table(name=table.name, comment="", source=mounted_landing.table().source)
+    with pytest.raises(FlowFailed) as exception:
+        run_once(mounted_table)
+    assert not exception.value.needs_person
     Path(tmp_path / "mounted").mkdir()
-    absolute.drop("a.csv", "a\n1\n")
-    run_once(elsewhere)
+    mounted_landing.drop("a.csv", "a\n1\n")
+    run_once(mounted_table)
     assert landing.rows() == {"a.csv": [{"a": "1"}]}
 
 
 @only_in_full_runs
 def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once, monkeypatch):
-    """A file that comes between the plan and the read waits for the next batch."""
+    """A file that arrives between the plan and the read waits for the next batch."""
     table = landing.table(max_files=1)
     for number in range(3):
         landing.drop(f"{number}.csv", f"a\n{number}\n")
-    sizes = []
-    read = batch_of_files.read
+    batch_sizes = []
+    original_read = batch_of_files.read
 
-    def watched(spark, table, heads):
-        sizes.append(len(heads))
-        return read(spark, table, heads)
+    def read_and_count(spark, table, headers):
+        batch_sizes.append(len(headers))
+        return original_read(spark, table, headers)
 
-    monkeypatch.setattr(batch_of_files, "read", watched)
+    monkeypatch.setattr(batch_of_files, "read", read_and_count)
     run_once(table)
-    assert sizes == [1, 1, 1]
+    assert batch_sizes == [1, 1, 1]
     assert sum(len(rows) for rows in landing.rows().values()) == 3
 
 
@@ -475,4 +475,4 @@ def test_every_read_of_a_file_is_of_the_batch_that_planned_it(landing, run_once,
 def test_a_file_without_permission_is_named(landing, run_once):
     landing.drop("a.csv", "a\n1\n").chmod(0)
     run_once(landing.table())
-    assert landing.troubles() == [("a.csv", "unreadable")]
+    assert landing.quarantined() == [("a.csv", "unreadable")]

@@ -1,4 +1,4 @@
-"""All of a table is made anew from its source beside the old one, which serves until the new one is whole."""
+"""A full refresh recomputes a table beside the old one, which serves readers until the new one is complete."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.landing import Landing
 
-SOURCE = "number INT, place BIGINT"
+SOURCE_SCHEMA = "number INT, place BIGINT"
 
 
 @pytest.fixture
@@ -46,48 +46,51 @@ def reader(name) -> Table:
     )
 
 
-def numbers(*found: int) -> bytes:
+def parquet_file(*values: int) -> bytes:
     sink = pa.BufferOutputStream()
-    parquet.write_table(pa.table({"number": pa.array(found, pa.int64())}), sink)
+    parquet.write_table(pa.table({"number": pa.array(values, pa.int64())}), sink)
     return sink.getvalue().to_pybytes()
 
 
-def held(table: Table | str) -> list[int]:
+def contents(table: Table | str) -> list[int]:
     return sorted(row["number"] for row in rows_of(table if isinstance(table, str) else table.name))
 
 
 def is_append_only(table: Table) -> bool:
-    stored = DeltaTable(str(settings().table_path(table.name)))
-    return stored.metadata().configuration.get("delta.appendOnly") == "true"
+    delta_table = DeltaTable(str(settings().table_path(table.name)))
+    return delta_table.metadata().configuration.get("delta.appendOnly") == "true"
 
 
-def leaves_nothing_behind(table: Table) -> bool:
-    return not any(place.exists() for place in shadow_table.places(table))
+def has_no_leftovers(table: Table) -> bool:
+    return not any(path.exists() for path in shadow_table.places(table))
 
 
 def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_comes_once(
     files, reader, landing, run_once, spark
 ):
-    landing.drop("a.parquet", numbers(1, 2))
-    landing.drop("b.parquet", numbers(3))
+    landing.drop("a.parquet", parquet_file(1, 2))
+    landing.drop("b.parquet", parquet_file(3))
     landing.drop("bad.parquet", b"no parquet")
     run_once(files, reader)
-    # Not read by its stream, but by a refresh.
-    landing.drop("b.parquet", numbers(30, 31))
-    landing.drop("bad.parquet", numbers(5))
+    # The stream does not read changed files, but a full refresh does.
+    landing.drop("b.parquet", parquet_file(30, 31))
+    landing.drop("bad.parquet", parquet_file(5))
     landing.drop("c.parquet", b"no parquet either")
     run_once(files)
-    assert held(files) == [1, 2, 3]
-    done = Backfills(spark, (files, reader)).run(files, as_a_whole=True)
-    assert [(one.table, one.rows_before, one.rows_after) for one in done] == [(reader.name, 3, 5), (files.name, 3, 5)]
-    assert held(files) == held(reader) == [1, 2, 5, 30, 31]
-    assert landing.troubles() == [("c.parquet", "unreadable")]
-    assert is_append_only(files) and leaves_nothing_behind(files)
-    landing.drop("d.parquet", numbers(6))
+    assert contents(files) == [1, 2, 3]
+    completed_backfills = Backfills(spark, (files, reader)).run(files, as_a_whole=True)
+    assert [(backfill.table, backfill.rows_before, backfill.rows_after) for backfill in completed_backfills] == [
+        (reader.name, 3, 5),
+        (files.name, 3, 5),
+    ]
+    assert contents(files) == contents(reader) == [1, 2, 5, 30, 31]
+    assert landing.quarantined() == [("c.parquet", "unreadable")]
+    assert is_append_only(files) and has_no_leftovers(files)
+    landing.drop("d.parquet", parquet_file(6))
     landing.drop("e.parquet", b"nor this")
     run_once(files, reader)
-    assert held(files) == held(reader) == [1, 2, 5, 6, 30, 31]
-    assert landing.troubles() == [("c.parquet", "unreadable"), ("e.parquet", "unreadable")]
+    assert contents(files) == contents(reader) == [1, 2, 5, 6, 30, 31]
+    assert landing.quarantined() == [("c.parquet", "unreadable"), ("e.parquet", "unreadable")]
     assert position.position_of(files.flow).generation == 2
     for table in (files, reader):
         verify.verify(table)
@@ -95,28 +98,28 @@ def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_c
 
 def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwise(files, landing, run_once, spark):
     for number in (1, 2):
-        landing.drop(f"{number}.parquet", numbers(number))
+        landing.drop(f"{number}.parquet", parquet_file(number))
     run_once(files)
     (landing.folder / "1.parquet").unlink()
     tables = Catalog({files.name: files})
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as exception:
         list(preview(files, tables, Slice()))
-    assert str(refused.value) == (
+    assert str(exception.value) == (
         f"{files.name} cannot be refreshed: file '1.parquet' that it holds cannot be read in {landing.folder} any "
         f"more, and those rows would be gone; new data still flows: put back what is missing, or declare "
         f"reset_allowed=True to do without it"
     )
     with pytest.raises(UsageError, match="file '1.parquet' that it holds cannot be read"):
         Backfills(spark, (files,)).run(files, as_a_whole=True)
-    assert held(files) == [1, 2] and is_append_only(files) and leaves_nothing_behind(files)
-    landing.drop("3.parquet", numbers(3))
+    assert contents(files) == [1, 2] and is_append_only(files) and has_no_leftovers(files)
+    landing.drop("3.parquet", parquet_file(3))
     run_once(files)
-    assert held(files) == [1, 2, 3], "new data still flows"
-    allowed = replace(files, reset_allowed=True)
-    assert "will be gone" in "\n".join(preview(allowed, tables, Slice()))
-    Backfills(spark, (allowed,)).run(allowed, as_a_whole=True)
-    assert held(files) == [2, 3]
-    verify.verify(allowed)
+    assert contents(files) == [1, 2, 3], "new data still flows"
+    files_with_reset = replace(files, reset_allowed=True)
+    assert "will be gone" in "\n".join(preview(files_with_reset, tables, Slice()))
+    Backfills(spark, (files_with_reset,)).run(files_with_reset, as_a_whole=True)
+    assert contents(files) == [2, 3]
+    verify.verify(files_with_reset)
 
 
 @pytest.fixture
@@ -144,37 +147,37 @@ def gold(name) -> Table:
 
 
 def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, name, append, run_once, spark):
-    append(f"bronze.{name}", [{"number": number, "place": number} for number in (1, 2, 61, 5000)], SOURCE)
+    append(f"bronze.{name}", [{"number": number, "place": number} for number in (1, 2, 61, 5000)], SOURCE_SCHEMA)
     run_once(silver, gold)
-    today = replace(
+    new_silver = replace(
         silver,
         schema="number BIGINT, time TIMESTAMP, day DATE",
         transform="SELECT 10L * number AS number, timestamp_seconds(number) time, DATE'2026-03-01' AS day FROM source",
         partition_by=("day",),
     )
-    by_kind = replace(
+    new_gold = replace(
         gold,
         schema="minute TIMESTAMP, is_even BOOLEAN, total BIGINT",
         transform="SELECT minute, number % 20 = 0 AS is_even, sum(number) AS total FROM source GROUP BY ALL",
         write=replace(gold.write, keys=("minute", "is_even")),
     )
-    for table, error in ((today, "SCHEMA_CHANGED"), (by_kind, "CHECKPOINT_OF_ANOTHER_DEFINITION")):
-        with pytest.raises(FlowBroken, match="--full") as refused:
+    for table, error in ((new_silver, "SCHEMA_CHANGED"), (new_gold, "CHECKPOINT_OF_ANOTHER_DEFINITION")):
+        with pytest.raises(FlowBroken, match="--full") as exception:
             run_once(table)
-        assert refused.value.error == error
-    Backfills(spark, (today, by_kind)).run(today, as_a_whole=True)
-    assert held(silver) == [10, 20, 610]
-    assert held(silver.quarantine) == [50_000]
-    append(f"bronze.{name}", [{"number": number, "place": number} for number in (3, 7000)], SOURCE)
-    run_once(today, by_kind)
-    assert held(silver) == [10, 20, 30, 610]
-    assert held(silver.quarantine) == [50_000, 70_000]
+        assert exception.value.error == error
+    Backfills(spark, (new_silver, new_gold)).run(new_silver, as_a_whole=True)
+    assert contents(silver) == [10, 20, 610]
+    assert contents(silver.quarantine) == [50_000]
+    append(f"bronze.{name}", [{"number": number, "place": number} for number in (3, 7000)], SOURCE_SCHEMA)
+    run_once(new_silver, new_gold)
+    assert contents(silver) == [10, 20, 30, 610]
+    assert contents(silver.quarantine) == [50_000, 70_000]
     totals = {(row["minute"].minute, row["is_even"]): row["total"] for row in rows_of(gold.name)}
     assert totals == {(0, False): 40, (0, True): 20, (1, False): 610}
     assert DeltaTable(str(settings().table_path(silver.name))).metadata().partition_columns == ["day"]
-    for table in (today, by_kind):
+    for table in (new_silver, new_gold):
         verify.verify(table)
-        assert leaves_nothing_behind(table)
+        assert has_no_leftovers(table)
 
 
 @only_in_full_runs
@@ -188,14 +191,14 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
         source=Delta(files.name, changes=True),
         schema="number BIGINT, _change_type STRING",
     )
-    landing.drop("a.parquet", numbers(1))
+    landing.drop("a.parquet", parquet_file(1))
     run_once(files, changes)
-    landing.drop("a.parquet", numbers(10))
+    landing.drop("a.parquet", parquet_file(10))
     Backfills(spark, (files, changes)).run(files, as_a_whole=True)
-    landing.drop("b.parquet", numbers(2))
+    landing.drop("b.parquet", parquet_file(2))
     run_once(files, changes)
-    seen = sorted((row["number"], row["_change_type"]) for row in rows_of(changes.name))
-    assert seen == [(1, "delete"), (1, "insert"), (2, "insert"), (10, "insert")]
+    change_rows = sorted((row["number"], row["_change_type"]) for row in rows_of(changes.name))
+    assert change_rows == [(1, "delete"), (1, "insert"), (2, "insert"), (10, "insert")]
     copy = Table(
         name=f"gold.{name}",
         comment="a copy",
@@ -205,9 +208,9 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
     )
     feed = replace(changes, name=f"gold.{name}_feed", source=Delta(copy.name, changes=True))
     run_once(copy, feed)
-    shorter = replace(copy, schema="_index BIGINT")
+    new_copy = replace(copy, schema="_index BIGINT")
     with pytest.raises(UsageError, match=f"its columns are others now, and {feed.name} reads its changes"):
-        Backfills(spark, (shorter, feed)).run(shorter, as_a_whole=True)
+        Backfills(spark, (new_copy, feed)).run(new_copy, as_a_whole=True)
     run_once(copy, feed)
     for table in (files, changes, copy, feed):
         verify.verify(table)
@@ -215,38 +218,38 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
 
 @only_in_full_runs
 def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, reader, landing, run_once, spark):
-    landing.drop("a.parquet", numbers(1))
+    landing.drop("a.parquet", parquet_file(1))
     run_once(files, reader)
-    landing.drop("a.parquet", numbers(10))
-    made = Backfills(spark, (files, reader))
-    assert [one.table for one in made.run(files, as_a_whole=True, alone=True)] == [files.name]
-    landing.drop("b.parquet", numbers(2))
+    landing.drop("a.parquet", parquet_file(10))
+    runner = Backfills(spark, (files, reader))
+    assert [backfill.table for backfill in runner.run(files, as_a_whole=True, alone=True)] == [files.name]
+    landing.drop("b.parquet", parquet_file(2))
     run_once(files, reader)
-    assert (held(files), held(reader)) == ([2, 10], [1, 2])
-    [found] = [one for one in stale_tables.list_all(made.engine) if one.table == reader.name]
-    assert f"{files.name} was made again alone: backfill {reader.name}" in found.why
-    made.run(reader, as_a_whole=True)
-    assert held(reader) == [2, 10]
-    assert [one for one in stale_tables.list_all(made.engine) if one.table == reader.name] == []
+    assert (contents(files), contents(reader)) == ([2, 10], [1, 2])
+    [stale_entry] = [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name]
+    assert f"{files.name} was made again alone: backfill {reader.name}" in stale_entry.why
+    runner.run(reader, as_a_whole=True)
+    assert contents(reader) == [2, 10]
+    assert [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name] == []
 
 
 @only_in_full_runs
 def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, monkeypatch):
-    landing.drop("a.parquet", numbers(1))
+    landing.drop("a.parquet", parquet_file(1))
     run_once(files)
-    made = Backfills(spark, (files,))
-    fill = shadow_table.fill
+    runner = Backfills(spark, (files,))
+    original_fill = shadow_table.fill
 
-    def meanwhile(*given) -> None:
+    def refresh_and_fill(*arguments) -> None:
         monkeypatch.undo()
         with pytest.raises(LeaseHeld):
-            made.run(files, as_a_whole=True)
-        fill(*given)
+            runner.run(files, as_a_whole=True)
+        original_fill(*arguments)
 
-    monkeypatch.setattr(shadow_table, "fill", meanwhile)
-    made.run(files, as_a_whole=True)
-    assert held(files) == [1]
-    made.run(files, as_a_whole=True)
+    monkeypatch.setattr(shadow_table, "fill", refresh_and_fill)
+    runner.run(files, as_a_whole=True)
+    assert contents(files) == [1]
+    runner.run(files, as_a_whole=True)
     verify.verify(files)
 
 
@@ -267,25 +270,25 @@ POINTS = {
 
 @pytest.fixture
 def kill(monkeypatch) -> Callable[[str], None]:
-    """Whoever refreshes next dies there."""
+    """Lets the next full refresh die at this point."""
 
-    def at(point: str) -> None:
+    def kill_at(point: str) -> None:
         module, name, when = POINTS[point]
-        work = getattr(module, name)
+        function = getattr(module, name)
         is_first = name != "read_to_end"
 
-        def die(*given, **named):
+        def die(*arguments, **options):
             nonlocal is_first
             if when == "behind":
-                made = work(*given, **named)
+                result = function(*arguments, **options)
                 if not is_first:
                     is_first = True
-                    return made
+                    return result
             raise Killed
 
         monkeypatch.setattr(module, name, die)
 
-    return at
+    return kill_at
 
 
 @only_in_full_runs
@@ -293,39 +296,41 @@ def kill(monkeypatch) -> Callable[[str], None]:
 def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_the_next_try(
     files, reader, landing, run_once, spark, kill, monkeypatch, point
 ):
-    landing.drop("a.parquet", numbers(1))
+    landing.drop("a.parquet", parquet_file(1))
     landing.drop("bad.parquet", b"no parquet")
     run_once(files, reader)
-    landing.drop("a.parquet", numbers(10))
-    made = Backfills(spark, (files, reader))
+    landing.drop("a.parquet", parquet_file(10))
+    runner = Backfills(spark, (files, reader))
     kill(point)
     with pytest.raises(Killed):
-        made.run(files, as_a_whole=True)
+        runner.run(files, as_a_whole=True)
     monkeypatch.undo()
     is_replaced = list(POINTS).index(point) >= list(POINTS).index("the table is replaced")
-    assert held(files) == ([10] if is_replaced else [1]), "no reader sees a half"
-    landing.drop("b.parquet", numbers(2))
+    assert contents(files) == ([10] if is_replaced else [1]), "no reader sees a half"
+    landing.drop("b.parquet", parquet_file(2))
     if point in ("the table is replaced", "the quarantine is shortened"):
         with pytest.raises(FlowFailed, match="a full refresh of its table is not done"):
             run_once(files)
-    made.run(files, as_a_whole=True)
+    runner.run(files, as_a_whole=True)
     run_once(files, reader)
-    assert held(files) == held(reader) == [2, 10]
-    assert landing.troubles() == [("bad.parquet", "unreadable")]
-    assert is_append_only(files) and leaves_nothing_behind(files)
+    assert contents(files) == contents(reader) == [2, 10]
+    assert landing.quarantined() == [("bad.parquet", "unreadable")]
+    assert is_append_only(files) and has_no_leftovers(files)
     for table in (files, reader):
         verify.verify(table)
-    left = [one for one in backfills.newest(made.engine) if one.table in (files.name, reader.name)]
-    assert all(one.phase == "done" and not one.readers for one in left)
+    table_backfills = [
+        backfill for backfill in backfills.newest(runner.engine) if backfill.table in (files.name, reader.name)
+    ]
+    assert all(backfill.phase == "done" and not backfill.readers for backfill in table_backfills)
 
 
 @only_in_full_runs
 def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
     files, reader, landing, run_once, spark, monkeypatch
 ):
-    landing.drop("a.parquet", numbers(1))
+    landing.drop("a.parquet", parquet_file(1))
     run_once(files, reader)
-    made = Backfills(spark, (files, reader))
+    runner = Backfills(spark, (files, reader))
 
     def fail(*_):
         raise Unreachable("the disk is away")
@@ -333,11 +338,11 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
     for point in ("_begin_generation", "_stored"):
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
             patched.setattr(shadow_swap, point, fail)
-            made.run(files, as_a_whole=True)
-        landing.drop(f"after{point}.parquet", numbers(2))
+            runner.run(files, as_a_whole=True)
+        landing.drop(f"after{point}.parquet", parquet_file(2))
         run_once(files, reader)
         assert position.position_of(files.flow).generation == 1
-    assert held(files) == held(reader) == [1, 2, 2]
+    assert contents(files) == contents(reader) == [1, 2, 2]
     for table in (files, reader):
         verify.verify(table)
 
@@ -346,17 +351,17 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
 def test_a_range_that_is_made_again_lets_the_flow_of_a_dead_refresh_go_on(
     silver, name, append, run_once, spark, kill, monkeypatch
 ):
-    append(f"bronze.{name}", [{"number": 1, "place": 1}], SOURCE)
+    append(f"bronze.{name}", [{"number": 1, "place": 1}], SOURCE_SCHEMA)
     run_once(silver)
-    shorter = "SELECT number, timestamp_seconds(number) AS time FROM source"
-    today = replace(silver, schema="number INT, time TIMESTAMP", transform=shorter, expect=())
+    transform = "SELECT number, timestamp_seconds(number) AS time FROM source"
+    new_silver = replace(silver, schema="number INT, time TIMESTAMP", transform=transform, expect=())
     kill("a generation is begun")
     with pytest.raises(Killed):
-        Backfills(spark, (today,)).run(today, as_a_whole=True)
+        Backfills(spark, (new_silver,)).run(new_silver, as_a_whole=True)
     monkeypatch.undo()
-    back = replace(silver, time_column="time")
-    Backfills(spark, (back,)).run(back, 0, 60)
-    append(f"bronze.{name}", [{"number": 2, "place": 2}], SOURCE)
-    run_once(back)
-    assert held(silver) == [1, 2]
-    verify.verify(back)
+    restored_silver = replace(silver, time_column="time")
+    Backfills(spark, (restored_silver,)).run(restored_silver, 0, 60)
+    append(f"bronze.{name}", [{"number": 2, "place": 2}], SOURCE_SCHEMA)
+    run_once(restored_silver)
+    assert contents(silver) == [1, 2]
+    verify.verify(restored_silver)

@@ -1,4 +1,4 @@
-"""What the broker says of a topic's identity and of what retention will take, asked of a real broker."""
+"""A real broker reports the identity of a topic, and which records retention deletes and when."""
 
 import base64
 import os
@@ -20,19 +20,19 @@ from tests.support import topic as topics
 from tests.support.waiting import wait_until
 
 HOUR, DAY = 3600, 86400
-# Segments that nobody fills, and a check that finds what is due at once.
-HASTY = "log.retention.check.interval.ms=200\nlog.initial.task.delay.ms=200\n"
+# The broker looks for expired segments every 200 ms.
+FAST_RETENTION = "log.retention.check.interval.ms=200\nlog.initial.task.delay.ms=200\n"
 
 
 class Topic(topics.Topic):
-    """A topic of the test's own, whose records have an age."""
+    """A topic whose records have an age."""
 
     def send(
         self, *ages: float, partition: int = 0, value: bytes = b"x", key: bytes | None = None, **settings: str
     ) -> "Topic":
-        """A record of each age in seconds, in this order."""
+        """Send a record of each age (seconds), in this order."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0, **settings})
-        refused = []
+        errors = []
         for age in ages:
             producer.produce(
                 self.name,
@@ -40,10 +40,10 @@ class Topic(topics.Topic):
                 key,
                 partition=partition,
                 timestamp=int((time.time() - age) * 1000),
-                on_delivery=lambda error, _: refused.append(error) if error else None,
+                on_delivery=lambda error, _: errors.append(error) if error else None,
             )
         assert producer.flush(30) == 0
-        assert refused == []
+        assert errors == []
         return self
 
     def clock(self, position: int = 0) -> kafka_retention.RetentionClock:
@@ -60,17 +60,17 @@ def topic(broker: str) -> Topic:
 
 @pytest.fixture(scope="module")
 def hasty(start_broker, tmp_path_factory) -> Iterator[tuple[str, psutil.Process]]:
-    """A broker that deletes what is due within a second: its address and its process."""
+    """The address and the process of a broker that deletes expired segments within a second."""
     directory = tmp_path_factory.mktemp("hasty")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_broker, "PROPERTIES", local_broker.PROPERTIES + HASTY)
+        patch.setattr(local_broker, "PROPERTIES", local_broker.PROPERTIES + FAST_RETENTION)
         address = start_broker(directory, free_port())
     children = psutil.Process().children()
     yield address, next(child for child in children if str(directory) in " ".join(child.cmdline()))
 
 
 @contextmanager
-def asleep(process: psutil.Process) -> Iterator[None]:
+def suspended(process: psutil.Process) -> Iterator[None]:
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield
@@ -84,13 +84,13 @@ def about(seconds: float) -> object:
 
 def test_an_identity_stays_until_the_topic_is_created_anew_and_then_changes_at_once_for_the_same_client(topic: Topic):
     topic.create(3).send(*[0] * 5)
-    topics = kafka_broker.Topics(topic.servers)
-    identities = [topics.identity(topic.name), topics.identity(topic.name)]
+    broker_topics = kafka_broker.Topics(topic.servers)
+    identities = [broker_topics.identity(topic.name), broker_topics.identity(topic.name)]
     for records in (50, 500):
         topic.delete()
         topic.create(3).send(*[0] * records)
-        identities.append(topics.identity(topic.name))
-        assert topics.offsets(topic.name) == {0: (0, records), 1: (0, 0), 2: (0, 0)}
+        identities.append(broker_topics.identity(topic.name))
+        assert broker_topics.offsets(topic.name) == {0: (0, records), 1: (0, 0), 2: (0, 0)}
     assert identities[0] == identities[1]
     assert len(set(identities)) == 3
     assert len({identity.cluster_id for identity in identities}) == 1
@@ -103,10 +103,13 @@ def test_a_topic_id_is_written_as_kafkas_own_tools_write_it(topic: Topic):
 
 
 def test_two_topics_and_two_brokers_have_two_identities(topic: Topic, hasty):
-    elsewhere = Topic(hasty[0]).create()
-    here, other = (kafka_broker.identity(one.servers, one.name) for one in (topic.create(), elsewhere))
-    assert here.cluster_id != other.cluster_id
-    assert here.topic_id != other.topic_id
+    other_topic = Topic(hasty[0]).create()
+    identity, other_identity = (
+        kafka_broker.identity(created_topic.servers, created_topic.name)
+        for created_topic in (topic.create(), other_topic)
+    )
+    assert identity.cluster_id != other_identity.cluster_id
+    assert identity.topic_id != other_identity.topic_id
 
 
 @pytest.mark.parametrize("ask", [kafka_broker.identity, kafka_broker.offsets, kafka_broker.begin_offsets])
@@ -137,27 +140,27 @@ def test_a_broker_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
 def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_wrong_word(hasty, monkeypatch):
     address, process = hasty
     monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
-    asleep_topic = Topic(address).create().send(0)
-    topics = kafka_broker.Topics(address)
-    assert topics.offsets(asleep_topic.name) == {0: (0, 1)}
-    described = topics._describe(asleep_topic.name)
-    asks = [
-        lambda: topics.identity(asleep_topic.name),
-        lambda: topics.offsets(asleep_topic.name),
-        lambda: topics.configuration(asleep_topic.name),
-        lambda: kafka_broker.records(address, asleep_topic.name, {0: (0, 0)}),
-        asleep_topic.clock,
+    hasty_topic = Topic(address).create().send(0)
+    broker_topics = kafka_broker.Topics(address)
+    assert broker_topics.offsets(hasty_topic.name) == {0: (0, 1)}
+    description = broker_topics._describe(hasty_topic.name)
+    calls = [
+        lambda: broker_topics.identity(hasty_topic.name),
+        lambda: broker_topics.offsets(hasty_topic.name),
+        lambda: broker_topics.configuration(hasty_topic.name),
+        lambda: kafka_broker.records(address, hasty_topic.name, {0: (0, 0)}),
+        hasty_topic.clock,
     ]
-    with asleep(process):
-        for ask in asks:
-            began = time.monotonic()
+    with suspended(process):
+        for call in calls:
+            began_at = time.monotonic()
             with pytest.raises(Unreachable):
-                ask()
-            assert time.monotonic() - began < 3
-        # Asleep between the two questions, when the client gives no error but an offset below zero.
-        monkeypatch.setattr(topics, "_describe", lambda _: described)
+                call()
+            assert time.monotonic() - began_at < 3
+        # If the broker stops between the two requests, the client returns a negative offset instead of an error.
+        monkeypatch.setattr(broker_topics, "_describe", lambda _: description)
         with pytest.raises(Unreachable, match="no Kafka broker answers"):
-            topics.offsets(asleep_topic.name)
+            broker_topics.offsets(hasty_topic.name)
 
 
 def test_begin_and_end_offsets_follow_what_is_deleted_and_sent(topic: Topic):
@@ -212,9 +215,9 @@ def test_a_date_no_calendar_knows_is_no_error(topic: Topic):
 
 def test_nothing_unread_has_no_clock(topic: Topic):
     topic.create(2).send(HOUR)
-    read, empty = kafka_retention.clock(topic.servers, topic.name, {0: 1, 1: 0})
-    assert (read.unread, read.expires_in_seconds, read.why) == (0, None, "everything is read")
-    assert (empty.unread, empty.expires_in_seconds, empty.why) == (0, None, "everything is read")
+    read_clock, empty_clock = kafka_retention.clock(topic.servers, topic.name, {0: 1, 1: 0})
+    assert (read_clock.unread, read_clock.expires_in_seconds, read_clock.why) == (0, None, "everything is read")
+    assert (empty_clock.unread, empty_clock.expires_in_seconds, empty_clock.why) == (0, None, "everything is read")
 
 
 def test_a_topic_that_keeps_everything_has_no_clock(topic: Topic):
@@ -306,9 +309,9 @@ def test_an_aborted_transaction_at_the_position_counts_by_its_records_and_its_ma
     producer.flush(30)
     producer.abort_transaction(30)
     assert topic.clock(position=0).expires_in_seconds == about(7 * DAY - HOUR)
-    mark = topic.clock(position=1)
-    assert (mark.unread, mark.expires_in_seconds) == (1, None)
-    assert mark.why == "no record is left to read, only the marks of transactions"
+    marker_clock = topic.clock(position=1)
+    assert (marker_clock.unread, marker_clock.expires_in_seconds) == (1, None)
+    assert marker_clock.why == "no record is left to read, only the marks of transactions"
     topic.send(60)
     assert topic.clock(position=1).expires_in_seconds == about(7 * DAY - 60)
 
@@ -325,25 +328,25 @@ def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
     topic.create(3)
     for partition in range(3):
         topic.send(*[0] * 7000, value=b"x" * 100, partition=partition)
-    began = time.monotonic()
+    began_at = time.monotonic()
     for position in range(0, 5000, 1000):
         kafka_retention.clock(topic.servers, topic.name, dict.fromkeys(range(3), position))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began_at < 3
 
 
 def test_the_broker_keeps_an_unread_record_as_long_as_its_clock_says(hasty):
-    due = Topic(hasty[0]).create(retention_ms="3000").send(0, 0, 0)
-    clock, asked = due.clock(position=1), time.monotonic()
+    due_topic = Topic(hasty[0]).create(retention_ms="3000").send(0, 0, 0)
+    clock, requested_at = due_topic.clock(position=1), time.monotonic()
     assert 0 < clock.expires_in_seconds <= 3
-    wait_until(lambda: kafka_broker.begin_offsets(due.servers, due.name) == {0: 3}, 20)
-    assert time.monotonic() - asked >= clock.expires_in_seconds
-    assert due.lost({0: 1}) == [LostOffsets(due.name, 0, 1, 3)]
+    wait_until(lambda: kafka_broker.begin_offsets(due_topic.servers, due_topic.name) == {0: 3}, 20)
+    assert time.monotonic() - requested_at >= clock.expires_in_seconds
+    assert due_topic.lost({0: 1}) == [LostOffsets(due_topic.name, 0, 1, 3)]
 
 
 def test_the_broker_keeps_an_old_record_behind_a_younger_one_as_the_clock_says(hasty):
-    kept = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000), segment_bytes="1048576")
-    kept.send(0, value=b"x" * 900_000).send(DAY, DAY, value=b"x" * 900_000)
-    gone = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000)).send(DAY)
-    wait_until(lambda: kafka_broker.begin_offsets(gone.servers, gone.name) == {0: 1}, 20)
-    assert kafka_broker.begin_offsets(kept.servers, kept.name) == {0: 0}
-    assert kept.clock(position=1).expires_in_seconds == about(HOUR)
+    kept_topic = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000), segment_bytes="1048576")
+    kept_topic.send(0, value=b"x" * 900_000).send(DAY, DAY, value=b"x" * 900_000)
+    expired_topic = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000)).send(DAY)
+    wait_until(lambda: kafka_broker.begin_offsets(expired_topic.servers, expired_topic.name) == {0: 1}, 20)
+    assert kafka_broker.begin_offsets(kept_topic.servers, kept_topic.name) == {0: 0}
+    assert kept_topic.clock(position=1).expires_in_seconds == about(HOUR)

@@ -1,4 +1,4 @@
-"""When the batches of a driver's flows begin: silver when bronze commits, and not at its next tick."""
+"""A flow begins a batch when its source commits, and does not wait for its interval."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,34 +29,34 @@ def table(name: str, source: str, **values) -> Table:
 def driver(spark, name: str, monkeypatch: pytest.MonkeyPatch):
     @contextmanager
     def host(*tables: Table):
-        made = Driver(spark, name, tables, is_supervised=True)
-        monkeypatch.setattr(catalog, "reload", lambda: Catalog(made.tables))
-        made.start()
+        running_driver = Driver(spark, name, tables, is_supervised=True)
+        monkeypatch.setattr(catalog, "reload", lambda: Catalog(running_driver.tables))
+        running_driver.start()
         try:
-            yield made
+            yield running_driver
         finally:
-            made.end()
+            running_driver.end()
 
     return host
 
 
-def wait_until_it_waits(driver: Driver, table: Table) -> None:
-    """Between two triggers, under the driver's clock."""
+def wait_until_idle(driver: Driver, table: Table) -> None:
+    """Wait until the flow is between two triggers of the driver's clock."""
 
-    def waits() -> bool:
-        found = driver.host._pacer._triggers.get(table.flow)
-        return bool(found and found.clock and not found.query.status["isTriggerActive"])
+    def is_idle() -> bool:
+        trigger = driver.host._pacer._triggers.get(table.flow)
+        return bool(trigger and trigger.clock and not trigger.query.status["isTriggerActive"])
 
-    wait_until(waits, 120)
+    wait_until(is_idle, 120)
 
 
 @pytest.fixture
 def raw(name: str, append):
-    """Commits to the table that bronze reads, as another job would; returns its name."""
+    """Appends numbers to the table that bronze reads, as another job does. Returns the name of the table."""
 
-    def commit(*numbers: int, of: str = f"bronze.{name}_raw") -> str:
-        append(of, [{"number": number} for number in numbers], "number INT")
-        return of
+    def commit(*numbers: int, target: str = f"bronze.{name}_raw") -> str:
+        append(target, [{"number": number} for number in numbers], "number INT")
+        return target
 
     return commit
 
@@ -67,15 +67,15 @@ def looks_at_unchanged_logs_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def begin(driver: Driver, table: Table) -> None:
-    """Its next batch, without waiting for its interval."""
+    """Begin the next batch of the flow without waiting for its interval."""
     driver.host._pacer._triggers[table.flow].clock.fire()
 
 
-def batches(table: Table) -> int:
+def newest_version(table: Table) -> int:
     return DeltaTable(str(settings().table_path(table.name))).version()
 
 
-def ask(driver: Driver, action: Action, table: Table) -> None:
+def run_command(driver: Driver, action: Action, table: Table) -> None:
     commands.execute(database.connect(settings().control_url), Command(action, (table.flow,), "test", "a test"))
 
 
@@ -83,39 +83,39 @@ def test_each_hop_begins_when_the_one_above_has_committed(name, driver, raw):
     bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
     silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
     gold = table(f"gold.{name}", silver.name, interval_seconds=NEVER)
-    with driver(bronze, silver, gold) as running:
+    with driver(bronze, silver, gold) as running_driver:
         wait_for_rows(gold, 1)
-        for each in (bronze, silver, gold):
-            wait_until_it_waits(running, each)
+        for flow in (bronze, silver, gold):
+            wait_until_idle(running_driver, flow)
         raw(2)
-        begin(running, bronze)
+        begin(running_driver, bronze)
         wait_for_rows(gold, 2)
 
 
 def test_a_flow_with_a_longer_interval_than_its_source_gathers_several_commits(name, driver, raw):
     bronze = table(f"bronze.{name}", raw(1), interval_seconds=0.1)
     silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
-    with driver(bronze, silver) as running:
+    with driver(bronze, silver) as running_driver:
         wait_for_rows(silver, 1)
-        before = batches(silver)
+        version_before = newest_version(silver)
         for number in (2, 3, 4):
             raw(number)
             wait_for_rows(bronze, number)
-        wait_until_it_waits(running, silver)
-        assert batches(silver) == before
-        begin(running, silver)
+        wait_until_idle(running_driver, silver)
+        assert newest_version(silver) == version_before
+        begin(running_driver, silver)
         wait_for_rows(silver, 4)
-        assert batches(silver) == before + 1
+        assert newest_version(silver) == version_before + 1
 
 
 @pytest.mark.usefixtures("looks_at_unchanged_logs_are_far_off")
 def test_what_somebody_else_commits_to_its_source_is_read_at_its_interval(name, driver, raw):
     bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
     silver = table(f"silver.{name}", bronze.name, interval_seconds=0.5)
-    with driver(bronze, silver) as running:
+    with driver(bronze, silver) as running_driver:
         wait_for_rows(silver, 1)
-        wait_until_it_waits(running, silver)
-        raw(2, of=bronze.name)
+        wait_until_idle(running_driver, silver)
+        raw(2, target=bronze.name)
         wait_for_rows(silver, 2)
 
 
@@ -133,20 +133,20 @@ def test_what_a_batch_leaves_unread_is_read_without_another_commit(name, driver,
 def test_a_flow_that_waits_for_its_source_is_restarted_and_drained(name, driver, raw):
     bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
     silver = table(f"silver.{name}", bronze.name, interval_seconds=NEVER)
-    with driver(bronze, silver) as running:
+    with driver(bronze, silver) as running_driver:
         wait_for_rows(silver, 1)
-        wait_until_it_waits(running, silver)
-        query = running.query(silver)
-        ask(running, Action.RESTART, silver)
-        wait_until(lambda: running.query(silver) not in (None, query), 120)
-        wait_until_it_waits(running, silver)
-        raw(2, of=bronze.name)
-        ask(running, Action.DRAIN, silver)
+        wait_until_idle(running_driver, silver)
+        query = running_driver.query(silver)
+        run_command(running_driver, Action.RESTART, silver)
+        wait_until(lambda: running_driver.query(silver) not in (None, query), 120)
+        wait_until_idle(running_driver, silver)
+        raw(2, target=bronze.name)
+        run_command(running_driver, Action.DRAIN, silver)
         wait_for_rows(silver, 2)
-        wait_until(lambda: running.query(silver) is None, 120)
-        # The other one goes on, and wakes whoever is there.
+        wait_until(lambda: running_driver.query(silver) is None, 120)
+        # Bronze continues, and its commits wake only flows that run.
         raw(3)
-        begin(running, bronze)
+        begin(running_driver, bronze)
         wait_for_rows(bronze, 3)
 
 

@@ -1,4 +1,4 @@
-"""A preview shows what a flow would make of rows, and leaves nothing behind."""
+"""A preview shows what a flow would make of rows, and writes nothing."""
 
 import json
 from collections import Counter
@@ -44,27 +44,32 @@ MINUTES = "time TIMESTAMP, number INT"
 READING = "device STRING, time TIMESTAMP, bpm INT, offset BIGINT, _errors ARRAY<STRUCT<field: STRING, message: STRING>>"
 
 
-def left_behind() -> tuple:
-    """All that lies in the home, except what Spark and the broker keep for themselves, and all control rows."""
+def platform_state() -> tuple:
+    """All files in the home, except those of Spark and the broker, and all rows of the control database."""
     home = settings().home
-    tops = [path for path in home.iterdir() if path.name not in ("tmp", "broker")]
-    below = [path for top in tops for path in (top, *top.rglob("*")) if not path.name.startswith("control.")]
-    listed = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in below}
+    top_paths = [path for path in home.iterdir() if path.name not in ("tmp", "broker")]
+    paths = [
+        path
+        for top_path in top_paths
+        for path in (top_path, *top_path.rglob("*"))
+        if not path.name.startswith("control.")
+    ]
+    file_stats = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
     with database.transaction(database.connect(settings().control_url)) as connection:
-        control = {name: connection.execute(table.select()).all() for name, table in metadata.tables.items()}
-    return listed, control
+        control_rows = {name: connection.execute(table.select()).all() for name, table in metadata.tables.items()}
+    return file_stats, control_rows
 
 
 @pytest.fixture
 def preview(spark):
-    """`preview(tables, rows=..., file=..., flow=...)` of the last one: nothing is left behind by any of them."""
+    """Previews the last table, and checks that nothing is written: `preview(*tables, rows=..., file=..., flow=...)`."""
 
     def run(*tables: Table, rows: int = 100, file: Path | None = None, flow: str | None = None) -> Preview:
-        before = left_behind()
-        made = Catalog(*inline_steps({table.name: table for table in tables}))
-        [found] = previews(PreviewRequest(spark, made, rows, file, flow), tables[-1].name)
-        assert left_behind() == before
-        return found
+        state_before = platform_state()
+        catalog = Catalog(*inline_steps({table.name: table for table in tables}))
+        [result] = previews(PreviewRequest(spark, catalog, rows, file, flow), tables[-1].name)
+        assert platform_state() == state_before
+        return result
 
     return run
 
@@ -97,10 +102,10 @@ def reading(minute: int, bpm: object, device: str | None = "a") -> str:
 
 @pytest.fixture
 def arrive(append, name):
-    """Messages in a file of the bronze table, `arrive(first offset, ...)`."""
+    """Appends messages to bronze, as one file: `arrive(first_offset, *messages)`."""
 
-    def write(first: int, *values: str) -> None:
-        rows = [(bytearray(value.encode()), name, 0, first + place) for place, value in enumerate(values)]
+    def write(first_offset: int, *values: str) -> None:
+        rows = [(bytearray(value.encode()), name, 0, first_offset + index) for index, value in enumerate(values)]
         append(f"bronze.{name}", rows, RAW)
 
     return write
@@ -110,32 +115,32 @@ def test_rows_are_previewed_as_their_flow_then_writes_them(preview, spark, tmp_p
     batches = BatchWriter(spark, tmp_path, RAW)
     values = (reading(1, 60), reading(1, 61), reading(2, 0), reading(3, 250), reading(4, "many"), "garbage")
     arrive(0, *values)
-    found = preview(bronze, silver)
-    assert (found.read, found.outcome.made) == (6, 6)
-    assert found.outcome.ends == {"quarantine": 1, "drop": 2, "repeated": 1, "kept": 2}
-    assert {rule.name: count for rule, count in found.outcome.broke} == {
+    result = preview(bronze, silver)
+    assert (result.read, result.outcome.made) == (6, 6)
+    assert result.outcome.ends == {"quarantine": 1, "drop": 2, "repeated": 1, "kept": 2}
+    assert {rule.name: count for rule, count in result.outcome.broke} == {
         "known": 1,
         "alive": 3,
         "calm": 3,
         "later than 30 minutes": 0,
     }
     batches.write(silver, stored(bronze.name))
-    by_end = {
-        end: [row.row["offset"] for row in found.outcome.rows if row.becomes == end] for end in found.outcome.ends
+    offsets = {
+        end: [row.row["offset"] for row in result.outcome.rows if row.becomes == end] for end in result.outcome.ends
     }
-    assert sorted(by_end["kept"]) == sorted(row["offset"] for row in rows_of(silver.name)) == [0, 3]
-    assert by_end["quarantine"] == [row["offset"] for row in rows_of(silver.quarantine)] == [5]
-    # What is stored by now is not looked at, but by how much a row is late is.
+    assert sorted(offsets["kept"]) == sorted(row["offset"] for row in rows_of(silver.name)) == [0, 3]
+    assert offsets["quarantine"] == [row["offset"] for row in rows_of(silver.quarantine)] == [5]
+    # A preview ignores stored rows, but it uses their watermark for late rows.
     arrive(6, reading(50, 70), reading(1, 70))
     batches.write(silver, stored(bronze.name))
-    late = preview(bronze, silver)
-    assert late.outcome.ends["kept"] == 1
-    assert {row.row["offset"]: row.becomes for row in late.outcome.rows}[0] == "quarantine"
-    text = "\n".join(preview_report.lines(found))
+    late_result = preview(bronze, silver)
+    assert late_result.outcome.ends["kept"] == 1
+    assert {row.row["offset"]: row.becomes for row in late_result.outcome.rows}[0] == "quarantine"
+    text = "\n".join(preview_report.lines(result))
     assert "bpm: 'many' is no INT" in text
     assert "  1 break 'known' (quarantine)" in text
     assert "  no row is late" in text
-    [document] = json.loads(preview_report.as_json(silver.name, [found]))["previews"]
+    [document] = json.loads(preview_report.as_json(silver.name, [result]))["previews"]
     assert document["rows"][0]["becomes"] == "quarantine"
     assert document["rows"][0]["breaks"] == ["known", "alive", "calm"]
 
@@ -144,19 +149,19 @@ def test_only_the_newest_files_of_a_source_are_opened_and_a_rule_that_fails_show
     preview, arrive, bronze, silver
 ):
     arrive(0, reading(1, 60))
-    [old] = [file.path for file in DeltaLog(settings().table_path(bronze.name)).state.live]
+    [old_file] = [file.path for file in DeltaLog(settings().table_path(bronze.name)).state.live]
     arrive(1, reading(2, 60), reading(3, 300))
-    (settings().table_path(bronze.name) / old).unlink()
-    strict = replace(silver, expect=(Expect("calm", "bpm < 200", "fail"), unique("device")), write=Append())
-    found = preview(bronze, strict, rows=2)
-    assert found.read == 2
-    assert found.outcome.rows[0].row["bpm"] == 300
-    assert [row.becomes for row in found.outcome.rows] == ["fail", "kept"]
+    (settings().table_path(bronze.name) / old_file).unlink()
+    strict_silver = replace(silver, expect=(Expect("calm", "bpm < 200", "fail"), unique("device")), write=Append())
+    result = preview(bronze, strict_silver, rows=2)
+    assert result.read == 2
+    assert result.outcome.rows[0].row["bpm"] == 300
+    assert [row.becomes for row in result.outcome.rows] == ["fail", "kept"]
 
 
 def test_a_step_and_what_is_over_it_are_previewed(preview, arrive, bronze, silver, name):
     step = replace(silver, name=f"silver.{name}_step", temporary=True, expect=(), write=Append())
-    over = Table(
+    reader = Table(
         name=f"silver.{name}_over",
         comment="",
         source=Delta(step.name),
@@ -165,12 +170,12 @@ def test_a_step_and_what_is_over_it_are_previewed(preview, arrive, bronze, silve
     )
     arrive(0, reading(1, 60))
     assert preview(bronze, step).outcome.rows[0].row["bpm"] == 60
-    assert preview(bronze, step, over).outcome.rows[0].row == {"device": "a", "twice": 120}
+    assert preview(bronze, step, reader).outcome.rows[0].row == {"device": "a", "twice": 120}
 
 
 @pytest.fixture
 def counted(name) -> Table:
-    """By minute; its source is made by hand."""
+    """Row counts by minute of a silver table that the test writes."""
     return Table(
         name=f"gold.{name}",
         comment="",
@@ -188,7 +193,7 @@ def minutes(name) -> Table:
 
 @pytest.fixture
 def stored_silver(append, minutes) -> Table:
-    """Two files: the newest touches one minute of two."""
+    """Writes two files. The newest has rows of only one of two minutes."""
     for numbers in ((1, 1, 2), (2,)):
         append(minutes.name, [(datetime(2026, 3, 1, 12, number), number) for number in numbers], MINUTES)
     return minutes
@@ -199,13 +204,13 @@ def counts(preview: Preview) -> list[int]:
 
 
 def test_an_aggregate_is_made_of_all_rows_of_what_the_newest_touch(preview, bronze, stored_silver, counted, tmp_path):
-    found = preview(bronze, stored_silver, counted, rows=1)
-    assert (found.read, counts(found)) == (1, [2])
-    assert "they touch 1 buckets of minute" in found.notes[0]
-    by_second = "SELECT date_trunc('minute', time) AS minute, count(*) AS n FROM source GROUP BY 1"
-    whole = replace(counted, transform=by_second, write=Upsert(("minute",)))
-    found = preview(bronze, stored_silver, whole, rows=1)
-    assert (found.read, found.outcome.made, counts(found)) == (4, 2, [2])
+    result = preview(bronze, stored_silver, counted, rows=1)
+    assert (result.read, counts(result)) == (1, [2])
+    assert "they touch 1 buckets of minute" in result.notes[0]
+    transform = "SELECT date_trunc('minute', time) AS minute, count(*) AS n FROM source GROUP BY 1"
+    table_without_buckets = replace(counted, transform=transform, write=Upsert(("minute",)))
+    result = preview(bronze, stored_silver, table_without_buckets, rows=1)
+    assert (result.read, result.outcome.made, counts(result)) == (4, 2, [2])
     file = tmp_path / "rows.csv"
     file.write_text("time,number\n2026-03-01T12:05:00Z,1\n2026-03-01T12:05:01Z,2\n2026-03-01T12:06:00Z,\n")
     assert counts(preview(bronze, stored_silver, counted, file=file)) == [1, 2]
@@ -225,13 +230,13 @@ def test_a_view_is_made_of_all_rows_and_a_file_stands_for_one_of_its_sources(
         write=Replace(),
         expect=(Expect("short", "length(word) < 4", "drop"), Expect("not one", "word <> 'one'", "warn")),
     )
-    found = preview(bronze, stored_silver, names, view)
-    assert (found.read, counts(found), found.outcome.ends) == (6, [2, 2], {"kept": 2})
-    assert found.outcome.rows[0].breaks == ["not one"]
+    result = preview(bronze, stored_silver, names, view)
+    assert (result.read, counts(result), result.outcome.ends) == (6, [2, 2], {"kept": 2})
+    assert result.outcome.rows[0].breaks == ["not one"]
     file = tmp_path / "names.jsonl"
     file.write_text('{"number": 2, "word": "second"}\n')
-    found = preview(bronze, stored_silver, names, view, file=file, flow=f"{view.name}.names")
-    assert [(row.row, row.becomes) for row in found.outcome.rows] == [({"word": "second", "n": 2}, "drop")]
+    result = preview(bronze, stored_silver, names, view, file=file, flow=f"{view.name}.names")
+    assert [(row.row, row.becomes) for row in result.outcome.rows] == [({"word": "second", "n": 2}, "drop")]
     with pytest.raises(UsageError, match=f"has several sources: say .*--flow {view.name}.times"):
         preview(bronze, stored_silver, names, view, file=file)
     with pytest.raises(UsageError, match=f"no flow of {view.name}: did you mean '{view.name}.names'"):
@@ -249,26 +254,26 @@ def test_the_newest_changes_of_a_source_are_previewed(preview, spark, append, br
         preview(bronze, stored_silver, changes)
     path = settings().table_path(stored_silver.name)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
-    found = preview(bronze, stored_silver, changes)
-    assert [(row.row["number"], row.row["_change_type"]) for row in found.outcome.rows].count((1, "insert")) == 2
+    result = preview(bronze, stored_silver, changes)
+    assert [(row.row["number"], row.row["_change_type"]) for row in result.outcome.rows].count((1, "insert")) == 2
     spark.sql(f"DELETE FROM delta.`{path}` WHERE number = 1")
     append(stored_silver.name, [(datetime(2026, 3, 1, 12, 9), 9)], MINUTES)
-    found = preview(bronze, stored_silver, changes)
-    kinds = Counter((row.row["number"], row.row["_change_type"]) for row in found.outcome.rows)
-    assert kinds == {(1, "delete"): 2, (9, "insert"): 1}
+    result = preview(bronze, stored_silver, changes)
+    change_counts = Counter((row.row["number"], row.row["_change_type"]) for row in result.outcome.rows)
+    assert change_counts == {(1, "delete"): 2, (9, "insert"): 1}
     assert 9 in [row.row["number"] for row in preview(bronze, stored_silver, changes, rows=2).outcome.rows]
 
 
 def test_the_newest_records_of_each_partition_of_a_topic_are_read_and_the_broker_keeps_no_trace(preview, broker, name):
     topic = Topic(broker).create(3).send(*range(9))
     topic.send_in_transactions((False, (100, 101, 102)))
-    groups = [one.group_id for one in topic.admin.list_consumer_groups().result().valid]
+    groups = [group.group_id for group in topic.admin.list_consumer_groups().result().valid]
     table = Table(name=f"bronze.{name}", comment="", source={"": Kafka(topic.name), "late": Delta(f"silver.{name}")})
-    found = preview(replace(table, source=Kafka(topic.name)), rows=12)
-    # Three of each partition were rolled back, or mark that.
-    assert sorted(row.row["value"] for row in found.outcome.rows) == [str(number) for number in range(3, 9)]
-    assert found.outcome.rows[0].row["topic"] == topic.name
-    assert [one.group_id for one in topic.admin.list_consumer_groups().result().valid] == groups
+    result = preview(replace(table, source=Kafka(topic.name)), rows=12)
+    # The newest offsets of each partition are an aborted record and a transaction marker.
+    assert sorted(row.row["value"] for row in result.outcome.rows) == [str(number) for number in range(3, 9)]
+    assert result.outcome.rows[0].row["topic"] == topic.name
+    assert [group.group_id for group in topic.admin.list_consumer_groups().result().valid] == groups
     with pytest.raises(
         Unreachable, match=f"reads silver.{name}, which is not stored yet: start the flow .* --from-file"
     ):
@@ -281,32 +286,32 @@ def test_files_are_previewed_by_the_reader_that_reads_them(preview, append, name
     landing = Landing(name)
     table = landing.table()
     landing.drop("1.csv", "date,amount\n2026-03-01,5\n")
-    found = preview(table)
-    assert found.outcome.rows[0].row["date"] == "2026-03-01"
-    assert found.notes == ("the flow would add the columns date, amount",)
+    result = preview(table)
+    assert result.outcome.rows[0].row["date"] == "2026-03-01"
+    assert result.notes == ("the flow would add the columns date, amount",)
     append(table.name, [], f"date STRING, amount STRING, {FILES_SCHEMA}")
     landing.drop("2.csv", "date,amount,shop\n2026-03-02,6,kiosk\n2026-03-03\n")
     landing.drop("3.csv", b'"never closed' + b"x" * 1_100_000)
-    found = preview(table)
-    assert (found.read, found.notes) == (3, ("the flow would add the columns shop",))
-    assert [Path(file).name for file in found.files] == ["3.csv"]
-    assert "quarantined: " in "\n".join(preview_report.lines(found))
-    short = next(row.row for row in found.outcome.rows if row.row["_rescued_data"])
-    assert (short["_filename"], short["_index"]) == ("2.csv", 1)
+    result = preview(table)
+    assert (result.read, result.notes) == (3, ("the flow would add the columns shop",))
+    assert [Path(file).name for file in result.files] == ["3.csv"]
+    assert "quarantined: " in "\n".join(preview_report.lines(result))
+    short_row = next(row.row for row in result.outcome.rows if row.row["_rescued_data"])
+    assert (short_row["_filename"], short_row["_index"]) == ("2.csv", 1)
     file = tmp_path / "sample.txt"
     file.write_text("date,amount\n2026-03-04,7\n")
     [row] = preview(table, file=file).outcome.rows
     assert (row.row["date"], row.row["_filename"]) == ("2026-03-04", "sample.txt")
-    typed = Table(
+    silver_table = Table(
         name=f"silver.{name}",
         comment="",
         source=Delta(table.name),
         schema="amount INT, shop STRING, _filename STRING",
         parse=Cast(("amount",)),
     )
-    # A column that no file brought yet.
+    # No file has this column yet.
     (tmp_path / "rows.json").write_text('{"amount": "8", "shop": "stall"}\n')
-    [row] = preview(table, typed, file=tmp_path / "rows.json").outcome.rows
+    [row] = preview(table, silver_table, file=tmp_path / "rows.json").outcome.rows
     assert row.row == {"amount": 8, "shop": "stall", "_filename": "rows.json"}
 
 
@@ -314,27 +319,33 @@ def test_a_file_whose_records_cannot_be_read_is_named(preview, name):
     landing = Landing(name)
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.table({"a": [1, 2]}), sink)
-    good = sink.getvalue().to_pybytes()
-    landing.drop("good.parquet", good)
-    # Its footer is whole, what stands before it is not.
-    landing.drop("rotten.parquet", good[:4] + bytes(40) + good[44:])
-    found = preview(landing.table("parquet"))
-    assert (found.read, [Path(file).name for file in found.files]) == (2, ["rotten.parquet"])
+    content = sink.getvalue().to_pybytes()
+    landing.drop("good.parquet", content)
+    # The footer is intact, but the data before it is not.
+    landing.drop("rotten.parquet", content[:4] + bytes(40) + content[44:])
+    result = preview(landing.table("parquet"))
+    assert (result.read, [Path(file).name for file in result.files]) == (2, ["rotten.parquet"])
 
 
 def test_a_file_holds_messages_or_rows_of_the_source(preview, bronze, silver, tmp_path):
-    messages = tmp_path / "messages.log"
-    messages.write_text(f"{reading(1, 60)}\nnot json\n{reading(1, 61)}\n\n")
-    found = preview(bronze, silver, file=messages)
-    assert found.outcome.ends == {"quarantine": 1, "repeated": 1, "kept": 1}
-    assert {row.becomes: row.row["offset"] for row in found.outcome.rows} == {"quarantine": 1, "repeated": 2, "kept": 0}
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps({"value": reading(1, 60), "offset": 7}))
-    assert [row.row["offset"] for row in preview(bronze, silver, file=rows).outcome.rows] == [7]
-    table = tmp_path / "rows.parquet"
-    parquet.write_table(pa.table({"value": [reading(1, 60).encode()], "offset": pa.array([8], pa.int32())}), table)
-    assert [row.row["offset"] for row in preview(bronze, silver, file=table).outcome.rows] == [8]
-    [row] = preview(bronze, file=messages, rows=1).outcome.rows
+    messages_file = tmp_path / "messages.log"
+    messages_file.write_text(f"{reading(1, 60)}\nnot json\n{reading(1, 61)}\n\n")
+    result = preview(bronze, silver, file=messages_file)
+    assert result.outcome.ends == {"quarantine": 1, "repeated": 1, "kept": 1}
+    assert {row.becomes: row.row["offset"] for row in result.outcome.rows} == {
+        "quarantine": 1,
+        "repeated": 2,
+        "kept": 0,
+    }
+    json_file = tmp_path / "rows.json"
+    json_file.write_text(json.dumps({"value": reading(1, 60), "offset": 7}))
+    assert [row.row["offset"] for row in preview(bronze, silver, file=json_file).outcome.rows] == [7]
+    parquet_file = tmp_path / "rows.parquet"
+    parquet.write_table(
+        pa.table({"value": [reading(1, 60).encode()], "offset": pa.array([8], pa.int32())}), parquet_file
+    )
+    assert [row.row["offset"] for row in preview(bronze, silver, file=parquet_file).outcome.rows] == [8]
+    [row] = preview(bronze, file=messages_file, rows=1).outcome.rows
     assert (row.row["partition"], row.row["key"], row.row["topic"]) == (0, None, "messages.log")
 
 

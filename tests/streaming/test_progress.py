@@ -1,4 +1,4 @@
-"""What becomes of query progress: of real flows, which do not care whether anybody can write it down."""
+"""The query progress of real flows is stored. A flow continues if its progress cannot be stored."""
 
 import json
 import shutil
@@ -32,15 +32,15 @@ def flow(name: str, append) -> Table:
 
 @pytest.fixture
 def driver(spark, name: str, flow: Table, monkeypatch: pytest.MonkeyPatch):
-    started = Driver(spark, name, (flow,), is_supervised=True)
+    running_driver = Driver(spark, name, (flow,), is_supervised=True)
     monkeypatch.setattr(catalog, "reload", lambda: catalog.Catalog({flow.name: flow}))
-    started.start()
-    yield started
-    started.end()
+    running_driver.start()
+    yield running_driver
+    running_driver.end()
 
 
-def told_of(flow: Table) -> list[dict]:
-    """What the table holds of it, oldest first, after all that can be gathered was."""
+def progress_of(flow: Table) -> list[dict]:
+    """The progress rows of the flow, oldest first, after all journals are gathered."""
     gather()
     if progress_rows.stored() is None:
         return []
@@ -51,17 +51,24 @@ def test_busy_idle_and_failed_batches_of_a_flow_come_into_the_table(flow: Table,
     wait_until(lambda: {row["event"] for row in progress_rows.newest(flow.flow, 50)} >= {"batch", "idle"}, 120)
     append(f"bronze.{flow.name.partition('.')[2]}", [{"number": 10}], "number INT")
     wait_until(lambda: any(row["event"] == "failed" for row in progress_rows.newest(flow.flow, 50)), 120)
-    told = told_of(flow)
-    batch, idle, failed = (next(row for row in told if row["event"] == event) for event in ("batch", "idle", "failed"))
-    assert (batch["generation"], batch["batch"], batch["input_rows"], batch["driver"]) == (1, 0, 2, driver.name)
-    assert json.loads(batch["end_offset"])["reservoirVersion"] == 1
-    assert batch["trigger_execution_ms"] >= batch["add_batch_ms"] > 0
-    assert json.loads(batch["raw"])["batchId"] == 0
-    assert idle["input_rows"] == 0
-    assert idle["add_batch_ms"] is None
-    assert (failed["generation"], failed["batch"]) == (1, 1)
-    assert "is small" in failed["error"]
-    assert batch["run_id"] == idle["run_id"] == failed["run_id"]
+    progress = progress_of(flow)
+    batch_row, idle_row, failed_row = (
+        next(row for row in progress if row["event"] == event) for event in ("batch", "idle", "failed")
+    )
+    assert (batch_row["generation"], batch_row["batch"], batch_row["input_rows"], batch_row["driver"]) == (
+        1,
+        0,
+        2,
+        driver.name,
+    )
+    assert json.loads(batch_row["end_offset"])["reservoirVersion"] == 1
+    assert batch_row["trigger_execution_ms"] >= batch_row["add_batch_ms"] > 0
+    assert json.loads(batch_row["raw"])["batchId"] == 0
+    assert idle_row["input_rows"] == 0
+    assert idle_row["add_batch_ms"] is None
+    assert (failed_row["generation"], failed_row["batch"]) == (1, 1)
+    assert "is small" in failed_row["error"]
+    assert batch_row["run_id"] == idle_row["run_id"] == failed_row["run_id"]
 
 
 def test_every_batch_of_a_run_comes_once_and_then_its_end(flow: Table, run_once, append):
@@ -69,33 +76,33 @@ def test_every_batch_of_a_run_comes_once_and_then_its_end(flow: Table, run_once,
     for number in range(3, 6):
         append(bronze, [{"number": number}], "number INT")
     run_once(replace(flow, source=Delta(bronze, max_files=1)))
-    told = told_of(flow)
-    assert [(row["event"], row["batch"]) for row in told if row["event"] != "idle"] == [
-        *(("batch", number) for number in range(len(told) - 1)),
+    progress = progress_of(flow)
+    assert [(row["event"], row["batch"]) for row in progress if row["event"] != "idle"] == [
+        *(("batch", number) for number in range(len(progress) - 1)),
         ("ended", None),
     ]
-    assert len(told) > 4
-    assert sum(row["input_rows"] for row in told[:-1]) == 5
+    assert len(progress) > 4
+    assert sum(row["input_rows"] for row in progress[:-1]) == 5
 
 
 def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table, driver: Driver, append, capfd):
     wait_until(lambda: progress_rows.newest(flow.flow, 1), 120)
     shutil.rmtree(settings().journals)
-    # Not even a directory can be made there.
+    # This file prevents the creation of the directory.
     settings().journals.write_text("in the way")
     try:
         for number in range(3, 6):
             append(f"bronze.{flow.name.partition('.')[2]}", [{"number": number}], "number INT")
             wait_until(lambda number=number: {"number": number} in rows_of(flow.name), 120)
-        # Progress is fetched less often than batches come.
-        printed = []
-        wait_until(lambda: printed.append(capfd.readouterr().err) or "not written down for now" in "".join(printed), 60)
+        # The driver fetches progress less often than batches end.
+        outputs = []
+        wait_until(lambda: outputs.append(capfd.readouterr().err) or "not written down for now" in "".join(outputs), 60)
     finally:
         settings().journals.unlink()
     assert driver.query(flow).isActive
-    printed.append(capfd.readouterr().err)
-    assert "".join(printed).count("query progress is not written down for now") == 1
-    # Spark still knew what could not be written.
+    outputs.append(capfd.readouterr().err)
+    assert "".join(outputs).count("query progress is not written down for now") == 1
+    # Spark keeps the progress that could not be written.
     wait_until(lambda: sum(row["input_rows"] or 0 for row in progress_rows.newest(flow.flow, 50)) == 3, 60)
 
 
@@ -103,5 +110,5 @@ def test_a_flow_that_fails_by_hand_is_told_too(flow: Table, run_once, append):
     append(f"bronze.{flow.name.partition('.')[2]}", [{"number": 10}], "number INT")
     with pytest.raises(FlowFailed):
         run_once(flow)
-    (told,) = told_of(flow)
-    assert (told["event"], told["batch"]) == ("failed", 0)
+    (progress_row,) = progress_of(flow)
+    assert (progress_row["event"], progress_row["batch"]) == ("failed", 0)

@@ -1,4 +1,4 @@
-"""A table and all that is made of it go back to a moment together, and make again exactly what was undone."""
+"""A rewind restores a table and its readers to a moment. Their flows then compute the undone rows again."""
 
 import uuid
 from collections import Counter
@@ -24,14 +24,14 @@ from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.rewinds import Rewinds, moment_of
 
-SOURCE = "number INT, place BIGINT"
+SOURCE_SCHEMA = "number INT, place BIGINT"
 
 
 def numbers(rows):
     return rows.selectExpr("number", "timestamp_seconds(number) AS time", "place")
 
 
-def wrong(rows):
+def times_ten(rows):
     return rows.selectExpr("number * 10 AS number", "timestamp_seconds(number) AS time", "place")
 
 
@@ -67,7 +67,7 @@ def gold(name: str) -> Table:
 
 @pytest.fixture
 def copy(name: str) -> Table:
-    """Appends of silver, once more."""
+    """A copy of silver, by appends."""
     return Table(
         name=f"gold.{name}_copy", comment="as it is", source=Delta(f"silver.{name}"), schema="number INT, place BIGINT"
     )
@@ -87,25 +87,25 @@ def view(name: str) -> Table:
 
 @pytest.fixture
 def bring(append, name) -> Callable[..., None]:
-    """One more commit of bronze: `bring(1, 2, 61)`."""
-    brought = Counter()
+    """Appends one commit to bronze: `bring(1, 2, 61)`."""
+    counter = Counter()
 
-    def write(*found: int | None) -> None:
-        rows = [{"number": number, "place": brought.total() + n} for n, number in enumerate(found)]
-        brought.update(rows=len(rows))
-        append(f"bronze.{name}", rows, SOURCE)
+    def write(*values: int | None) -> None:
+        rows = [{"number": number, "place": counter.total() + index} for index, number in enumerate(values)]
+        counter.update(rows=len(rows))
+        append(f"bronze.{name}", rows, SOURCE_SCHEMA)
 
     return write
 
 
-def held(table: Table | str) -> list[tuple[int, int]]:
-    """Place and number of each row."""
+def contents(table: Table | str) -> list[tuple[int, int]]:
+    """The place and number of each row, sorted."""
     name = table if isinstance(table, str) else table.name
     return sorted((row["place"], row["number"]) for row in rows_of(name))
 
 
 def totals(table: Table) -> dict[int, tuple[int, int]]:
-    """By minute, their sum and how many there were."""
+    """The total and the row count of each minute."""
     return {int(row["minute"].timestamp()) // 60: (row["total"], row["rows"]) for row in rows_of(table.name)}
 
 
@@ -117,17 +117,17 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
     moment = moment_of(copy)
     bring(2, 62, 130, 2000)
     bring(3)
-    run_once(replace(silver, transform=wrong), gold, copy)
+    run_once(replace(silver, transform=times_ten), gold, copy)
     assert totals(gold)[1] == (61 + 620, 2)
-    done = Rewinds(spark, silver, gold, copy).run(silver, moment)
-    assert done.phase == "done"
-    # As it was at that moment, with nothing of what came later.
-    assert held(silver) == held(copy) == [(0, 1), (1, 61)]
+    rewind = Rewinds(spark, silver, gold, copy).run(silver, moment)
+    assert rewind.phase == "done"
+    # The tables are as they were at that moment, without later rows.
+    assert contents(silver) == contents(copy) == [(0, 1), (1, 61)]
     assert totals(gold) == {0: (1, 1), 1: (61, 1)}
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2}
     bring(63)
     run_once(silver, gold, copy)
-    assert held(silver) == held(copy) == [(0, 1), (1, 61), (3, 2), (4, 62), (5, 130), (7, 3), (8, 63)]
+    assert contents(silver) == contents(copy) == [(0, 1), (1, 61), (3, 2), (4, 62), (5, 130), (7, 3), (8, 63)]
     assert totals(gold) == {0: (6, 3), 1: (61 + 62 + 63, 3), 2: (130, 1)}
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 6}
     for table in (silver, gold, copy):
@@ -146,65 +146,68 @@ PHASES = {
 
 
 @pytest.mark.parametrize(
-    "phase", [one if one == "the source is put back" else pytest.param(one, marks=only_in_full_runs) for one in PHASES]
+    "phase",
+    [phase if phase == "the source is put back" else pytest.param(phase, marks=only_in_full_runs) for phase in PHASES],
 )
 def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_writes(
     silver, gold, view, bring, run_once, spark, monkeypatch, phase
 ):
-    house = Rewinds(spark, silver, gold, view)
+    runner = Rewinds(spark, silver, gold, view)
     bring(1, 61, None)
     run_once(silver, gold)
     moment = moment_of(gold)
     bring(7, 2000)
-    run_once(replace(silver, transform=wrong), gold)
-    refresh(house, view)
+    run_once(replace(silver, transform=times_ten), gold)
+    refresh(runner, view)
     assert [row["most"] for row in rows_of(view.name)] == [70]
-    where, times = PHASES[phase]
+    function_path, call_count = PHASES[phase]
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
-        house.run(silver, moment)
-    [left] = rewinds.unfinished(house.engine, [gold.name])
-    # The next try dies there, too.
+        patched.setattr(f"include.engine.jobs.rewind.{function_path}", die_in(function_path, call_count))
+        runner.run(silver, moment)
+    [unfinished_rewind] = rewinds.unfinished(runner.engine, [gold.name])
+    # The next try dies at the same point.
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, 0))
-        house.end(left.number)
-    wanted, decision = supervision.preview(house.engine, "nobody's", [silver.flow])[silver.flow]
-    assert (wanted, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
-    with pytest.raises(FlowBroken, match=f"rewind {left.number} of {silver.name} has begun and is not done"):
+        patched.setattr(f"include.engine.jobs.rewind.{function_path}", die_in(function_path, 0))
+        runner.complete(unfinished_rewind.number)
+    desired_state, decision = supervision.preview(runner.engine, "nobody's", [silver.flow])[silver.flow]
+    assert (desired_state, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
+    with pytest.raises(
+        FlowBroken, match=f"rewind {unfinished_rewind.number} of {silver.name} has begun and is not done"
+    ):
         run_once(gold)
     with pytest.raises(UsageError, match="has begun and is not done"):
-        engine_rewind.run(gold, house.tables, moment, "a test", "", dry_run=False)
-    assert house.end(left.number).phase == "done"
-    assert house.end(left.number).phase == "done"
-    assert orders.read(house.engine, "", [silver.flow]).of[silver.flow].state == "running"
-    assert (held(silver), totals(gold)) == ([(0, 1), (1, 61)], {0: (1, 1), 1: (61, 1)})
+        engine_rewind.run(gold, runner.tables, moment, "a test", "", dry_run=False)
+    assert runner.complete(unfinished_rewind.number).phase == "done"
+    assert runner.complete(unfinished_rewind.number).phase == "done"
+    assert orders.read(runner.engine, "", [silver.flow]).of[silver.flow].state == "running"
+    assert (contents(silver), totals(gold)) == ([(0, 1), (1, 61)], {0: (1, 1), 1: (61, 1)})
     assert [row["most"] for row in rows_of(view.name)] == [61]
     bring(62)
     run_once(silver, gold)
-    assert held(silver) == [(0, 1), (1, 61), (3, 7), (5, 62)]
+    assert contents(silver) == [(0, 1), (1, 61), (3, 7), (5, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
     for table in (silver, gold):
         verify.verify(table)
 
 
-def dies_at(where: str, times: int) -> Callable:
-    """The function of that name, which kills at the call after so many."""
-    module, _, name = where.rpartition(".")
+def die_in(function_path: str, call_count: int) -> Callable:
+    """Return a replacement of the function, which raises Killed after `call_count` calls."""
+    module, _, name = function_path.rpartition(".")
     owner = getattr(engine_rewind, module) if module else engine_rewind
-    real, calls = getattr(owner, name), Counter()
+    original, counter = getattr(owner, name), Counter()
 
     def die(*arguments):
-        calls.update("x")
-        if calls.total() > times:
+        counter.update("x")
+        if counter.total() > call_count:
             raise Killed
-        return real(*arguments)
+        return original(*arguments)
 
     return die
 
 
-def refresh(house: Rewinds, view: Table) -> None:
-    with house.worker() as own:
-        engine_refresh.refresh_remaining(own, engine_refresh.RefreshRun.begin(f"run {uuid.uuid4()}", [view]))
+def refresh(runner: Rewinds, view: Table) -> None:
+    with runner.worker() as worker:
+        engine_refresh.refresh_remaining(worker, engine_refresh.RefreshRun.begin(f"run {uuid.uuid4()}", [view]))
 
 
 @only_in_full_runs
@@ -212,62 +215,64 @@ def refresh(house: Rewinds, view: Table) -> None:
 def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_ends_it(
     silver, gold, copy, bring, run_once, spark, monkeypatch, phase
 ):
-    house = Rewinds(spark, silver, gold, copy)
+    runner = Rewinds(spark, silver, gold, copy)
     bring(1, 61)
     run_once(silver, gold, copy)
     moment = moment_of(copy)
     bring(7)
     run_once(silver, gold, copy)
-    where, times = PHASES[phase]
+    function_path, call_count = PHASES[phase]
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(f"include.engine.jobs.rewind.{where}", dies_at(where, times))
-        house.run(silver, moment)
-    [left] = rewinds.unfinished(house.engine, [gold.name])
-    found = giving_up.plan(house.engine, house.tables, f"rewind {left.number}")
-    giving_up.carry_out(house.engine, house.tables, f"rewind {left.number}", found.lines, "a test", "no way")
+        patched.setattr(f"include.engine.jobs.rewind.{function_path}", die_in(function_path, call_count))
+        runner.run(silver, moment)
+    [unfinished_rewind] = rewinds.unfinished(runner.engine, [gold.name])
+    leftovers = giving_up.plan(runner.engine, runner.tables, f"rewind {unfinished_rewind.number}")
+    giving_up.carry_out(
+        runner.engine, runner.tables, f"rewind {unfinished_rewind.number}", leftovers.lines, "a test", "no way"
+    )
     bring(62)
     run_once(silver)
-    assert held(silver) == [(0, 1), (1, 61), (2, 7), (3, 62)]
+    assert contents(silver) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     verify.verify(silver)
     if phase == "the source is put back":
-        # They hold what was undone above them, and must not read it twice.
+        # The readers hold rows that are undone upstream, and must not read them twice.
         for reader in (gold, copy):
             with pytest.raises(FlowBroken):
                 run_once(reader)
-        assert held(copy) == [(0, 1), (1, 61), (2, 7)]
-        assert {one.table for one in stale_tables.list_all(house.engine)} == {gold.name, copy.name}
-        house.run(silver, moment)
+        assert contents(copy) == [(0, 1), (1, 61), (2, 7)]
+        assert {entry.table for entry in stale_tables.list_all(runner.engine)} == {gold.name, copy.name}
+        runner.run(silver, moment)
         run_once(silver)
     run_once(gold, copy)
-    assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
+    assert contents(silver) == contents(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
-    assert stale_tables.list_all(house.engine) == []
+    assert stale_tables.list_all(runner.engine) == []
     for table in (silver, gold, copy):
         verify.verify(table)
 
 
 def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, gold, bring, run_once, spark):
-    house = Rewinds(spark, silver, gold)
+    runner = Rewinds(spark, silver, gold)
     bring(1)
     run_once(silver, gold)
-    first = moment_of(gold)
+    first_moment = moment_of(gold)
     bring(2)
     run_once(silver, gold)
-    second = moment_of(gold)
+    second_moment = moment_of(gold)
     bring(3)
     run_once(silver, gold)
-    house.run(silver, second)
-    assert held(silver) == [(0, 1), (1, 2)]
+    runner.run(silver, second_moment)
+    assert contents(silver) == [(0, 1), (1, 2)]
     spark.sql(f"OPTIMIZE delta.`{settings().table_path(silver.name)}`")
     run_once(silver, gold)
     bring(4)
     run_once(silver, gold)
     assert totals(gold) == {0: (10, 4)}
-    house.run(silver, first)
-    assert (held(silver), totals(gold)) == ([(0, 1)], {0: (1, 1)})
+    runner.run(silver, first_moment)
+    assert (contents(silver), totals(gold)) == ([(0, 1)], {0: (1, 1)})
     run_once(silver, gold)
     assert totals(gold) == {0: (10, 4)}
-    assert [number for _, number in held(silver)] == [1, 2, 3, 4]
+    assert [number for _, number in contents(silver)] == [1, 2, 3, 4]
     for table in (silver, gold):
         verify.verify(table)
 
@@ -277,39 +282,39 @@ def test_rows_that_a_replay_put_back_are_in_the_quarantine_again(silver, bring, 
     bring(1, 2000)
     run_once(silver)
     moment = moment_of(silver)
-    mended = replace(silver, expect=(Expect("is_small", "number < 5000"),))
+    new_silver = replace(silver, expect=(Expect("is_small", "number < 5000"),))
     bring(3000)
     run_once(silver)
-    replay(mended)
-    assert held(silver) == [(0, 1), (1, 2000), (2, 3000)]
-    house = Rewinds(spark, silver)
-    [step] = house.plan(silver, moment).steps.values()
+    replay(new_silver)
+    assert contents(silver) == [(0, 1), (1, 2000), (2, 3000)]
+    runner = Rewinds(spark, silver)
+    [step] = runner.plan(silver, moment).steps.values()
     assert any("are in the quarantine again" in line for line in step.undone)
-    house.run(silver, moment)
-    assert (held(silver), held(silver.quarantine)) == ([(0, 1)], [(1, 2000)])
+    runner.run(silver, moment)
+    assert (contents(silver), contents(silver.quarantine)) == ([(0, 1)], [(1, 2000)])
     run_once(silver)
-    assert (held(silver), held(silver.quarantine)) == ([(0, 1)], [(1, 2000), (2, 3000)])
-    replay(mended)
-    assert (held(silver), rows_of(silver.quarantine)) == ([(0, 1), (1, 2000), (2, 3000)], [])
-    verify.verify(mended)
+    assert (contents(silver), contents(silver.quarantine)) == ([(0, 1)], [(1, 2000), (2, 3000)])
+    replay(new_silver)
+    assert (contents(silver), rows_of(silver.quarantine)) == ([(0, 1), (1, 2000), (2, 3000)], [])
+    verify.verify(new_silver)
 
 
 @only_in_full_runs
 def test_a_flow_that_a_person_had_stopped_stays_stopped(silver, gold, bring, run_once, spark):
-    house = Rewinds(spark, silver, gold)
+    runner = Rewinds(spark, silver, gold)
     bring(1)
     run_once(silver, gold)
     moment = moment_of(gold)
     bring(2)
     run_once(silver, gold)
-    commands.execute(house.engine, Command(Action.STOP, (gold.flow,), "a person", "a reason"))
-    house.run(silver, moment)
-    of = orders.read(house.engine, "", [silver.flow, gold.flow]).of
-    assert (of[silver.flow].state, of[gold.flow].state) == ("running", "stopped")
+    commands.execute(runner.engine, Command(Action.STOP, (gold.flow,), "a person", "a reason"))
+    runner.run(silver, moment)
+    flow_orders = orders.read(runner.engine, "", [silver.flow, gold.flow]).of
+    assert (flow_orders[silver.flow].state, flow_orders[gold.flow].state) == ("running", "stopped")
 
 
 def test_a_rewind_that_is_refused_touches_nothing(silver, bring, run_once, spark, name):
-    house = Rewinds(spark, silver)
+    runner = Rewinds(spark, silver)
     bring(1)
     run_once(silver)
     moment = moment_of(silver)
@@ -317,60 +322,60 @@ def test_a_rewind_that_is_refused_touches_nothing(silver, bring, run_once, spark
     run_once(silver)
     path = settings().table_path(f"bronze.{name}")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE number = 1")
-    before = DeltaLog(settings().table_path(silver.name)).newest
+    version_before = DeltaLog(settings().table_path(silver.name)).newest
     with pytest.raises(UsageError, match="has replaced what would be read again"):
-        house.run(silver, moment)
-    assert DeltaLog(settings().table_path(silver.name)).newest == before
-    assert rewinds.unfinished(house.engine, [silver.name]) == []
+        runner.run(silver, moment)
+    assert DeltaLog(settings().table_path(silver.name)).newest == version_before
+    assert rewinds.unfinished(runner.engine, [silver.name]) == []
 
 
 @only_in_full_runs
 def test_what_vacuum_has_deleted_is_named_and_refused(silver, gold, bring, run_once, spark):
-    house = Rewinds(spark, silver, gold)
+    runner = Rewinds(spark, silver, gold)
     bring(1)
     run_once(silver, gold)
     moment = moment_of(gold)
     bring(2)
     run_once(silver, gold)
-    delete_what_was_removed(gold.name)
-    [refusal] = house.plan(silver, moment).refusals
+    delete_removed_files(gold.name)
+    [refusal] = runner.plan(silver, moment).refusals
     assert refusal.startswith(f"{gold.name}: VACUUM has deleted 1 files of version")
-    # Of bronze, which silver would read again.
+    # Silver would read these files of bronze again.
     spark.sql(f"OPTIMIZE delta.`{settings().table_path(silver.source.table)}`")
-    delete_what_was_removed(silver.source.table)
-    assert any("files of bronze" in one and "are deleted" in one for one in house.plan(silver, moment).refusals)
+    delete_removed_files(silver.source.table)
+    assert any("files of bronze" in line and "are deleted" in line for line in runner.plan(silver, moment).refusals)
 
 
-def delete_what_was_removed(table: str) -> None:
-    """As VACUUM does once its retention is over."""
+def delete_removed_files(table: str) -> None:
+    """Delete the removed files of a table, as VACUUM does after the retention."""
     log = DeltaLog(settings().table_path(table))
-    for one in log.state.tombstones:
-        (log.table / one.path).unlink()
+    for tombstone in log.state.tombstones:
+        (log.table / tombstone.path).unlink()
 
 
 @only_in_full_runs
 def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spark):
-    house = Rewinds(spark, silver, gold)
+    runner = Rewinds(spark, silver, gold)
     bring(1)
     run_once(silver, gold)
     moment = moment_of(gold)
     bring(2)
     run_once(silver, gold)
-    found = house.plan(silver, moment)
-    elsewhere = {name: replace(part, version=part.version - 1) for name, part in found.cut.items()}
-    asked = rewinds.plan(house.engine, silver.name, moment, elsewhere, [], "a test", "a bug")
+    plan = runner.plan(silver, moment)
+    changed_cut = {name: replace(part, version=part.version - 1) for name, part in plan.cut.items()}
+    new_rewind = rewinds.plan(runner.engine, silver.name, moment, changed_cut, [], "a test", "a bug")
     with pytest.raises(UsageError, match="plan it again"):
-        house.end(asked.number)
-    assert rewinds.get(house.engine, asked.number).phase == "given up"
+        runner.complete(new_rewind.number)
+    assert rewinds.get(runner.engine, new_rewind.number).phase == "given up"
     with pytest.raises(UsageError, match="was given up"):
-        engine_rewind.resume(asked.number, house.tables)
+        engine_rewind.resume(new_rewind.number, runner.tables)
     assert totals(gold) == {0: (3, 2)}
     bring(3)
     run_once(silver, gold)
     assert totals(gold) == {0: (6, 3)}
-    # More has come since it was planned: that is undone as well.
-    asked = rewinds.plan(house.engine, silver.name, moment, found.cut, [], "a test", "a bug")
-    assert house.end(asked.number).phase == "done"
+    # The rewind also undoes the commits that came after its plan.
+    new_rewind = rewinds.plan(runner.engine, silver.name, moment, plan.cut, [], "a test", "a bug")
+    assert runner.complete(new_rewind.number).phase == "done"
     assert totals(gold) == {0: (1, 1)}
 
 
@@ -382,17 +387,17 @@ def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, brin
     run_once(*tables)
     moment = moment_of(copy)
     bring(2)
-    today = replace(silver, transform=wrong)
-    Backfills(spark, (today, gold, copy)).run(today, 0, 60)
+    new_silver = replace(silver, transform=times_ten)
+    Backfills(spark, (new_silver, gold, copy)).run(new_silver, 0, 60)
     run_once(*tables)
-    house = Rewinds(spark, *tables)
-    house.run(silver, moment)
-    assert held(silver) == held(copy) == [(0, 1), (1, 61)]
+    runner = Rewinds(spark, *tables)
+    runner.run(silver, moment)
+    assert contents(silver) == contents(copy) == [(0, 1), (1, 61)]
     run_once(*tables)
-    assert held(silver) == held(copy) == [(0, 1), (1, 61), (2, 2)]
+    assert contents(silver) == contents(copy) == [(0, 1), (1, 61), (2, 2)]
     assert totals(gold) == {0: (3, 2), 1: (61, 1)}
     assert [
-        one for one in stale_tables.list_all(house.engine) if one.table in (silver.name, gold.name, copy.name)
+        entry for entry in stale_tables.list_all(runner.engine) if entry.table in (silver.name, gold.name, copy.name)
     ] == []
     for table in tables:
         verify.verify(table)
@@ -408,11 +413,11 @@ def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once
     run_once(silver)
     bring(110)
     run_once(silver)
-    assert held(silver) == [(0, 100), (1, 900)]
+    assert contents(silver) == [(0, 100), (1, 900)]
     Rewinds(spark, silver).run(silver, moment)
-    # Both in one batch now, so nothing is late.
+    # The flow now reads both commits in one batch, so no row is late.
     run_once(silver)
-    assert held(silver) == [(0, 100), (1, 900), (2, 110)]
+    assert contents(silver) == [(0, 100), (1, 900), (2, 110)]
     verify.verify(silver)
 
 
@@ -420,6 +425,6 @@ def test_what_is_late_is_judged_by_what_had_come_by_then(silver, bring, run_once
 def test_without_anything_to_undo_nothing_is_done(silver, bring, run_once, spark):
     bring(1)
     run_once(silver)
-    house = Rewinds(spark, silver)
-    assert house.plan(silver, "2999-01-01").steps == {}
-    assert "nothing is to be undone" in house.plan(silver, "2999-01-01").lines()[0]
+    runner = Rewinds(spark, silver)
+    assert runner.plan(silver, "2999-01-01").steps == {}
+    assert "nothing is to be undone" in runner.plan(silver, "2999-01-01").lines()[0]

@@ -1,4 +1,4 @@
-"""Files that land in a bucket: what a local folder promises holds there."""
+"""Flows read files in an S3 bucket with the same guarantees as files in a local folder."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ BUCKET = "landing-of-tests"
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ThreadedMotoServer]:
-    """An S3 store of the test's own, where AWS_ENDPOINT_URL says."""
+    """An S3 server of the test at AWS_ENDPOINT_URL."""
     server = ThreadedMotoServer("127.0.0.1", S3_PORT, verbose=False)
     server.start()
     boto3.client("s3").create_bucket(Bucket=BUCKET)
@@ -31,7 +31,7 @@ def store() -> Iterator[ThreadedMotoServer]:
 
 
 @dataclass(frozen=True)
-class InBucket(Landing):
+class S3Landing(Landing):
     client: Any = None
 
     @property
@@ -43,8 +43,8 @@ class InBucket(Landing):
 
 
 @pytest.fixture
-def landing(name, store) -> InBucket:
-    return InBucket(name, boto3.client("s3"))
+def landing(name, store) -> S3Landing:
+    return S3Landing(name, boto3.client("s3"))
 
 
 def as_parquet(**columns) -> bytes:
@@ -54,9 +54,9 @@ def as_parquet(**columns) -> bytes:
 
 
 def test_each_object_is_read_once_also_late_ones_and_oddly_named_ones(landing, run_once):
-    odd = "2019/a b+%20&\u00e9=1.csv"
+    odd_key = "2019/a b+%20&\u00e9=1.csv"
     landing.put("2019-08-05_transactions.csv", "date,amount\n2019-08-05,-55.29\n2019-08-05,-10.00\n")
-    landing.put(odd, 'date,amount\n2019-08-06,"1\n2"\n')
+    landing.put(odd_key, 'date,amount\n2019-08-06,"1\n2"\n')
     landing.put("empty.csv", "")
     landing.put("_hidden.csv", "date,amount\nx,y\n")
     table = landing.table()
@@ -70,7 +70,7 @@ def test_each_object_is_read_once_also_late_ones_and_oddly_named_ones(landing, r
             {"date": "2019-08-05", "amount": "-55.29"},
             {"date": "2019-08-05", "amount": "-10.00"},
         ],
-        odd: [{"date": "2019-08-06", "amount": "1\n2"}],
+        odd_key: [{"date": "2019-08-06", "amount": "1\n2"}],
     }
     assert status.lag(table) == "0 files"
 
@@ -85,13 +85,13 @@ def test_hundreds_of_objects_at_once_are_read_once_each(landing, run_once):
 
 @only_in_full_runs
 def test_an_object_that_is_cut_off_is_named_and_stops_no_other(landing, run_once):
-    good = as_parquet(a=[1, 2])
-    landing.put("good.parquet", good)
-    landing.put("cut.parquet", good[:-10])
-    landing.put("rotten.parquet", good[:4] + bytes(40) + good[44:])
+    content = as_parquet(a=[1, 2])
+    landing.put("good.parquet", content)
+    landing.put("cut.parquet", content[:-10])
+    landing.put("rotten.parquet", content[:4] + bytes(40) + content[44:])
     run_once(landing.table("parquet"))
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}]}
-    assert landing.troubles() == [("cut.parquet", "unreadable"), ("rotten.parquet", "unreadable")]
+    assert landing.quarantined() == [("cut.parquet", "unreadable"), ("rotten.parquet", "unreadable")]
 
 
 def test_a_store_that_does_not_answer_is_no_empty_folder(landing, store, run_once):

@@ -1,4 +1,4 @@
-"""What Spark writes for itself alone lies in a folder of its process, so that what a killed one leaves can be told."""
+"""A Spark session names its process in its scratch folder, so the folders of killed processes are recognizable."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from include.settings import settings
 
 
 def test_a_session_keeps_its_scratch_in_a_folder_that_names_its_process(spark):
-    blocks = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
-    folders = {Path(str(block)).parent for block in blocks}
+    local_directories = (
+        spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
+    )
+    folders = {Path(str(directory)).parent for directory in local_directories}
     assert len(folders) == 1
     (folder,) = folders
     assert folder.parent == settings().temporary

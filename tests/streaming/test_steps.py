@@ -1,4 +1,4 @@
-"""Temporary steps and SQL: what a table file says in other forms than one function."""
+"""A table file can declare its transform as SQL, or spread it over temporary steps."""
 
 import threading
 from collections import Counter
@@ -26,26 +26,26 @@ def arrive(spark, name: str, *rows: tuple) -> None:
 
 
 def catalog_of(*tables: Table) -> Catalog:
-    return Catalog(*inline_steps({one.name: one for one in tables}))
+    return Catalog(*inline_steps({table.name: table for table in tables}))
 
 
-def doubled(rows):
+def double_bpm(rows):
     return rows.selectExpr("device", "time", "bpm * 2 AS twice")
 
 
 def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_once, name):
-    python = Table(
+    python_table = Table(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
         schema="device STRING, time TIMESTAMP, twice INT",
-        transform=doubled,
+        transform=double_bpm,
         expect=(Expect("plausible", "twice < 500"),),
     )
-    sql = Table(
+    sql_table = Table(
         name=f"silver.{name}_sql",
         comment="",
-        source=Delta(python.name),
+        source=Delta(python_table.name),
         schema="device STRING, label STRING, twice INT",
         transform="""
             -- A query like any other: {braces}, 'quotes' and a comment at its end.
@@ -53,20 +53,20 @@ def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_onc
             SELECT * FROM named WHERE twice IS NOT NULL  -- the end
         """,
     )
-    again = Table(
+    second_python_table = Table(
         name=f"gold.{name}",
         comment="",
-        source=Delta(sql.name),
+        source=Delta(sql_table.name),
         schema="device STRING, half INT",
         transform=lambda rows: rows.selectExpr("device", "CAST(twice / 2 AS INT) AS half"),
     )
     arrive(spark, name, *ROWS)
-    run_once(python, sql, again)
+    run_once(python_table, sql_table, second_python_table)
     arrive(spark, name, ("c", "2026-03-01 12:00:00", 1))
-    run_once(python, sql, again)
-    labels = sorted(row["label"] for row in rows_of(sql.name))
+    run_once(python_table, sql_table, second_python_table)
+    labels = sorted(row["label"] for row in rows_of(sql_table.name))
     assert labels == ["a; {120}", "b; {160}", "b; {180}", "c; {2}"]
-    assert sorted((row["device"], row["half"]) for row in rows_of(again.name)) == [
+    assert sorted((row["device"], row["half"]) for row in rows_of(second_python_table.name)) == [
         ("a", 60),
         ("b", 80),
         ("b", 90),
@@ -87,64 +87,64 @@ def test_sql_aggregates_what_is_recomputed(spark, run_once, name):
     run_once(table)
     arrive(spark, name, ("a", "2026-03-01 12:59:59", 70))
     run_once(table)
-    found = {(row["device"], row["hour"] and row["hour"].hour): row["n"] for row in rows_of(table.name)}
-    assert found == {("a", 12): 3, ("b", 12): 1, ("b", None): 1}
+    counts = {(row["device"], row["hour"] and row["hour"].hour): row["n"] for row in rows_of(table.name)}
+    assert counts == {("a", 12): 3, ("b", 12): 1, ("b", None): 1}
 
 
 def test_queries_that_run_at_once_in_one_process_see_their_own_source(spark):
-    found: dict[int, set] = {}
+    results: dict[int, set] = {}
 
     def run(number: int) -> None:
         session = spark.newSession()
         rows = session.range(number, number + 1)
-        made = [apply(rows, "SELECT id * 10 AS id FROM source").collect()[0].id for _ in range(10)]
-        found[number] = {*made, len(session.catalog.listTables())}
+        values = [apply(rows, "SELECT id * 10 AS id FROM source").collect()[0].id for _ in range(10)]
+        results[number] = {*values, len(session.catalog.listTables())}
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    # No view is left behind either.
-    assert found == {number: {10 * number, 0} for number in range(1, 5)}
+    # The query must not leave a temporary view either.
+    assert results == {number: {10 * number, 0} for number in range(1, 5)}
 
 
 def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run_once, name):
-    step = Table(
+    first_step = Table(
         name=f"silver.{name}_step",
         comment="",
         source=Delta(f"bronze.{name}"),
         schema="device STRING, time TIMESTAMP, twice INT",
-        transform=doubled,
+        transform=double_bpm,
         temporary=True,
     )
-    further = Table(
+    second_step = Table(
         name=f"silver.{name}_further",
         comment="",
-        source=Delta(step.name),
+        source=Delta(first_step.name),
         schema="device STRING, time TIMESTAMP, four INT",
         transform="SELECT device, time, twice * 2 AS four FROM source WHERE twice < 500",
         temporary=True,
     )
-    appended = Table(name=f"silver.{name}", comment="", source=Delta(further.name), schema="device STRING, four INT")
-    summed = Table(
+    copy = Table(name=f"silver.{name}", comment="", source=Delta(second_step.name), schema="device STRING, four INT")
+    aggregate = Table(
         name=f"gold.{name}",
         comment="",
-        source=Delta(further.name),
+        source=Delta(second_step.name),
         schema="hour TIMESTAMP, four BIGINT",
         transform="SELECT hour, sum(four) AS four FROM source GROUP BY hour",
         write=Upsert(("hour",), recompute=Bucket("hour", of="time", unit="hour")),
     )
-    tables = catalog_of(step, further, appended, summed)
+    catalog = catalog_of(first_step, second_step, copy, aggregate)
     arrive(spark, name, *ROWS)
-    run_once(*tables.tables.values())
+    run_once(*catalog.tables.values())
     arrive(spark, name, ("a", "2026-03-01 12:30:00", 1))
-    run_once(*tables.tables.values())
-    assert Counter((row["device"], row["four"]) for row in rows_of(appended.name)) == Counter(
+    run_once(*catalog.tables.values())
+    assert Counter((row["device"], row["four"]) for row in rows_of(copy.name)) == Counter(
         [("a", 240), ("b", 320), ("b", 360), ("a", 4)]
     )
-    sums = {row["hour"] and row["hour"].hour: row["four"] for row in rows_of(summed.name)}
+    sums = {row["hour"] and row["hour"].hour: row["four"] for row in rows_of(aggregate.name)}
     assert sums == {12: 240 + 320 + 4, None: 360}
-    for one in (step, further):
-        assert not settings().table_path(one.name).exists()
-        assert not settings().checkpoints(one.name).exists()
+    for temporary_table in (first_step, second_step):
+        assert not settings().table_path(temporary_table.name).exists()
+        assert not settings().checkpoints(temporary_table.name).exists()

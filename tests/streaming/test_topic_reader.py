@@ -1,4 +1,4 @@
-"""Records that are read without Spark, against those that Spark reads."""
+"""The topic reader reads the same records as Spark."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,26 +39,28 @@ def bronze(name: str, topic: Topic) -> Table:
     return Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name))
 
 
-def whole(topic: Topic) -> list[OffsetRange]:
+def all_ranges(topic: Topic) -> list[OffsetRange]:
     offsets = kafka_broker.offsets(topic.servers, topic.name)
     return [OffsetRange(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
 
 
 def values(reader: TopicReader, ranges: list[OffsetRange]) -> list[bytes | None]:
-    return [value for part in reader.read(ranges) for value in part["value"].to_pylist()]
+    return [value for batch in reader.read(ranges) for value in batch["value"].to_pylist()]
 
 
 @pytest.fixture
 def send_awkward(topic: Topic) -> Callable[[], None]:
-    """Records with everything that one may have or lack, to two partitions."""
+    """Sends records with and without keys, values and headers to two partitions."""
 
     def send() -> None:
         producer = Producer({"bootstrap.servers": topic.servers, "log_level": 0})
         headers = [("trace", b"1"), ("trace", b"2"), ("nothing", None), ("empty", b""), ("ü", b"\xff")]
         for number in range(5):
             for key, value, with_headers in ((None, b"x", None), (b"k", None, headers), (b"", b"", [("a", b"b")])):
-                named = {} if with_headers is None else {"headers": with_headers}
-                producer.produce(topic.name, value, key=key, partition=number % 2, timestamp=1_700_000_000_123, **named)
+                header_options = {} if with_headers is None else {"headers": with_headers}
+                producer.produce(
+                    topic.name, value, key=key, partition=number % 2, timestamp=1_700_000_000_123, **header_options
+                )
         assert producer.flush(60) == 0
 
     return send
@@ -67,19 +69,19 @@ def send_awkward(topic: Topic) -> Callable[[], None]:
 def test_records_are_read_as_spark_reads_them(spark, topic, reader, send_awkward):
     topic.create(2)
     send_awkward()
-    by_spark = read.kafka_from(spark, Kafka(topic.name), {topic.name: {0: 0, 1: 0}}).select(*COLUMNS).toArrow()
-    ours = pa.concat_tables(reader.read(whole(topic))).cast(by_spark.schema)
-    place = [("partition", "ascending"), ("offset", "ascending")]
-    assert len(ours) == 15
-    assert ours.sort_by(place).to_pylist() == by_spark.sort_by(place).to_pylist()
+    spark_records = read.kafka_from(spark, Kafka(topic.name), {topic.name: {0: 0, 1: 0}}).select(*COLUMNS).toArrow()
+    reader_records = pa.concat_tables(reader.read(all_ranges(topic))).cast(spark_records.schema)
+    sort_order = [("partition", "ascending"), ("offset", "ascending")]
+    assert len(reader_records) == 15
+    assert reader_records.sort_by(sort_order).to_pylist() == spark_records.sort_by(sort_order).to_pylist()
 
 
 def test_offsets_that_hold_no_record_are_stepped_over_also_the_last_ones(topic, reader):
     topic.create().send_in_transactions((False, (1, 2)), (True, (3, 4)), (False, (5, 6, 7)))
-    (everything,) = whole(topic)
-    assert everything.after == 10
-    assert values(reader, [everything]) == [b"3", b"4"]
-    # All of it was rolled back.
+    (full_range,) = all_ranges(topic)
+    assert full_range.after == 10
+    assert values(reader, [full_range]) == [b"3", b"4"]
+    # The transaction of these records was aborted.
     assert values(reader, [OffsetRange(topic.name, 0, 0, 2)]) == []
 
 
@@ -90,7 +92,7 @@ def test_only_the_records_of_the_batch_are_read_though_the_topic_goes_on(topic, 
         b"4",
         b"6",
     ]
-    # The same connection reads the next batch, of another partition, and one from before.
+    # The same connection then reads another partition, and earlier offsets.
     assert values(reader, [OffsetRange(topic.name, 1, 0, 1)]) == [b"1"]
     assert values(reader, [OffsetRange(topic.name, 0, 0, 1)]) == [b"0"]
     assert values(reader, []) == []
@@ -104,16 +106,16 @@ def test_what_the_broker_no_longer_holds_is_refused(topic, reader):
 
 
 def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topic, reader, monkeypatch):
-    # As that of a broker that has only just become the leader, and does not know yet how far its followers are.
+    # A new leader reports an early end until it knows the offsets of its followers.
     topic.create().send(1, 2)
-    read = []
+    record_values = []
     with ThreadPoolExecutor() as pool:
-        reading = pool.submit(lambda: read.extend(values(reader, [OffsetRange(topic.name, 0, 0, 3)])))
-        wait_until(lambda: read or reader._most_records > topic_reader.FIRST_RECORDS, 30)
-        assert not reading.done()
+        future = pool.submit(lambda: record_values.extend(values(reader, [OffsetRange(topic.name, 0, 0, 3)])))
+        wait_until(lambda: record_values or reader._most_records > topic_reader.FIRST_RECORDS, 30)
+        assert not future.done()
         topic.send(3)
-        reading.result(30)
-    assert read == [b"1", b"2", b"3"]
+        future.result(30)
+    assert record_values == [b"1", b"2", b"3"]
 
 
 def test_a_broker_that_is_away_is_refused(monkeypatch):

@@ -1,4 +1,4 @@
-"""A home that the first release has written goes on under this build."""
+"""Today's code continues a home that the first release has written."""
 
 import tarfile
 from collections.abc import Callable
@@ -20,8 +20,8 @@ FLOW = Table(
 
 def test_a_flow_of_the_first_release_goes_on_where_its_checkpoint_stands(run_once: Callable, stored: Callable):
     with tarfile.open(ROOT / "tests" / "upgrades" / "home-1.tar.gz") as home:
-        parts = [member for member in home.getmembers() if member.name.startswith(("lake/", "checkpoints/"))]
-        home.extractall(settings().home, parts, filter="data")
+        members = [member for member in home.getmembers() if member.name.startswith(("lake/", "checkpoints/"))]
+        home.extractall(settings().home, members, filter="data")
     run_once(FLOW)
     assert sorted(row.number for row in stored(FLOW.name).collect()) == [1, 2, 3, 4]
     assert sorted(row.number for row in stored(FLOW.quarantine).collect()) == [100, 101, 102]

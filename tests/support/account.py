@@ -13,13 +13,16 @@ from include.settings import settings
 from include.spec import Delta, Table
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
-# Time at which batch 0 was planned, in milliseconds since 1970.
-BEGAN_MS = 1_795_000_000_000
+# Plan time of batch 0, in milliseconds since 1970.
+FIRST_BATCH_MS = 1_795_000_000_000
 
 
 @dataclass
 class StoredTable:
-    """A table with a flow. source: identity of the source in the commit metadata. generation: of the checkpoint."""
+    """A table with a flow.
+
+    source: identity of the source in the commit metadata. generation: of the checkpoint.
+    """
 
     table: Table
     source: dict[str, Any] = field(default_factory=lambda: {"cluster_id": "c", "topics": {"t": "id"}})
@@ -42,7 +45,7 @@ class StoredTable:
         self.write("metadata", json.dumps({"id": "7fd1aba9"}))
         owner = {"flow": self.table.flow, "source": self.source, "write": {"mode": "Append"}, "definitions": []}
         self.write("owner.json", json.dumps({**owner, "first": int(self.generation > 1), "after": None}))
-        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": BEGAN_MS + batch * 1_000, "conf": SETTINGS}
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": FIRST_BATCH_MS + batch * 1_000, "conf": SETTINGS}
         self.write(f"offsets/{batch}", f"v1\n{json.dumps(metadata)}\n{json.dumps(end)}")
 
     def commit(self, batch: int, begin: Any, end: Any, data: pyarrow.Table, row_counts: dict | None = None) -> None:
@@ -68,13 +71,13 @@ class StoredTable:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def forget(self) -> None:
+    def delete_checkpoints(self) -> None:
         """Delete all checkpoints of the flow."""
         shutil.rmtree(settings().checkpoints(self.table.flow))
 
 
 def kafka_rows(first: int, after: int, partition: int = 0, topic: str = "t") -> pyarrow.Table:
-    """A row (topic, partition, offset) for each offset from `first` to before `after`."""
+    """A row (topic, partition, offset) for each offset from `first` up to, but without, `after`."""
     offsets = list(range(first, after))
     columns = {"topic": [topic] * len(offsets), "partition": [partition] * len(offsets), "offset": offsets}
     schema = pyarrow.schema([("topic", pyarrow.string()), ("partition", pyarrow.int32()), ("offset", pyarrow.int64())])

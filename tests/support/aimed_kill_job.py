@@ -1,8 +1,8 @@
 """A driver that kills itself at a commit: python -m tests.support.aimed_kill_job CHAIN TOPIC TABLE before|after
 
-It runs the flows of the chain to the end of their sources. At the first commit of a batch to that table it sends
-SIGKILL to its JVM and to itself: `before` the commit, with the data file written, or `after` the commit, before Spark
-writes its commit log.
+The driver runs the flows of the chain to the end of their sources. At the first commit of a batch to TABLE, the driver
+sends SIGKILL to its JVM and to itself. `before`: the data file is written, but not committed. `after`: the batch is
+committed, but Spark has not written its commit log.
 """
 
 import os

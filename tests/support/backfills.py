@@ -47,7 +47,7 @@ class Backfills:
         times = [
             None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat() for seconds in (begin, end)
         ]
-        requested = backfills.begin(
+        new_backfill = backfills.begin(
             self.engine, table.name, slices.parse_slice(table, *times, as_a_whole=as_a_whole), "a test"
         )
         lease_renewer = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
@@ -57,8 +57,8 @@ class Backfills:
             tables = Catalog({member.name: member for member in self.tables})
             backfill.work(
                 Worker(self.engine, lease_renewer, host, self.spark, tables, lambda reason: os.abort()),
-                replace(requested, alone=alone),
+                replace(new_backfill, alone=alone),
             )
         finally:
             lease_renewer.stop()
-        return [entry for entry in backfills.newest(self.engine) if entry.root == requested.root]
+        return [entry for entry in backfills.newest(self.engine) if entry.root == new_backfill.root]

@@ -20,14 +20,14 @@ from include.spec import Table
 
 @dataclass
 class BatchWriter:
-    """schema: DDL of the source rows. life: the context of a running driver; None: each batch starts a new driver."""
+    """schema: DDL of the source rows. context: of a running driver; None: each batch starts a new driver."""
 
     spark: SparkSession
     home: Path
     schema: str
     number: int = -1
     generation: int = 1
-    life: FlowContext | None = None
+    context: FlowContext | None = None
     last_commit: tuple[int, int] | None = field(default=None, init=False)
 
     def write(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
@@ -36,16 +36,16 @@ class BatchWriter:
         return self.write_again(table, rows)
 
     def write_again(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
-        """Write the current batch number again, in a new driver unless `life` is set."""
-        if not self.life:
+        """Write the current batch number again, in a new driver unless `context` is set."""
+        if not self.context:
             create_table.create(self.spark, table)
         self._plan()
         frame = rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(rows, self.schema)
-        batch.write(frame, self.number, self.life or self.begin_life(table))
+        batch.write(frame, self.number, self.context or self.new_context(table))
         self.last_commit = (self.generation, self.number)
         return row_outcomes.batches(table, 1)[0]
 
-    def begin_life(self, table: Table) -> FlowContext:
+    def new_context(self, table: Table) -> FlowContext:
         version = DeltaTable(str(settings().table_path(table.name))).transaction_version(
             txn_app_id(table.name, self.generation)
         )
@@ -55,7 +55,7 @@ class BatchWriter:
         return FlowContext(table, checkpoint, epoch=1)
 
     def begin_generation(self) -> None:
-        """Begin a generation as `reset checkpoint` does: batch 0 stands for everything written before."""
+        """Begin a generation as `reset checkpoint` does: batch 0 stands for all batches of earlier generations."""
         self.generation, self.number = self.generation + 1, 0
 
     def _plan(self) -> None:

@@ -19,8 +19,8 @@ def switch_fast_path(monkeypatch: pytest.MonkeyPatch, is_on: bool) -> None:
     monkeypatch.setattr(path, "settings", lambda: changed)
 
 
-def around_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, Callable[[], None]], None]) -> None:
-    """Replace each commit of a batch, after its quarantine, by a call of `action(table, commit)`."""
+def intercept_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, Callable[[], None]], None]) -> None:
+    """Replace each commit of a batch by a call of `action(table, commit)`. The quarantine is written before."""
     spark_commit, append_commit, replace_commit = commit.commit, Appender._commit, Aggregator._replace
 
     def write(rows, table, *arguments, **options):
@@ -38,13 +38,13 @@ def around_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, Cal
 
 
 def fail_commits(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
-    """Let all commits fail except the first `after`. Batches are planned and quarantined before."""
-    committed = []
+    """Fail all commits except the first `after`. Batches are planned, and their quarantines written, before."""
+    committed_tables = []
 
     def fail(table: Table, commit: Callable[[], None]) -> None:
-        if len(committed) >= after:
+        if len(committed_tables) >= after:
             raise OSError("the disk is gone")
         commit()
-        committed.append(table)
+        committed_tables.append(table)
 
-    around_commits(monkeypatch, fail)
+    intercept_commits(monkeypatch, fail)

@@ -52,7 +52,7 @@ def silver_and_quarantine(topic: list[Message]) -> tuple[dict, set]:
 
 
 def gold(silver: dict) -> dict:
-    """By (model, minute): count, average, minimum and maximum heart rate, kcal."""
+    """By (model, minute): the count, the average, minimum and maximum heart rate, and the sum of kcal."""
     groups = defaultdict(list)
     for row in silver.values():
         groups[row["model"], row["time"].replace(second=0, microsecond=0)].append(row)

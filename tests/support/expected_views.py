@@ -7,14 +7,14 @@ from typing import Any
 from tests.support.expected import Message
 
 FIELDS = ("view_id", "time", "document_id", "user_id", "referrer")
-NOTHING = dict.fromkeys(FIELDS)
+EMPTY_ROW = dict.fromkeys(FIELDS)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECONDS_OF_YEARS = (-62_135_596_800_000, 253_402_300_799_999)
-MOST_MILLISECONDS = 2**63 // 1000
-MOST_BYTES = 32_000_000
+MAX_MILLISECONDS = 2**63 // 1000
+MAX_BYTES = 32_000_000
 
 
-class NoAvro(Exception):
+class InvalidAvro(Exception):
     """The bytes do not match the schema whose id they name."""
 
 
@@ -22,13 +22,13 @@ class Reader:
     """A decoder of Avro's binary encoding."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
+        self.data, self.position = data, 0
 
     def take(self, count: int) -> bytes:
-        if count < 0 or count > MOST_BYTES or self.place + count > len(self.data):
-            raise NoAvro
-        self.place += count
-        return self.data[self.place - count : self.place]
+        if count < 0 or count > MAX_BYTES or self.position + count > len(self.data):
+            raise InvalidAvro
+        self.position += count
+        return self.data[self.position - count : self.position]
 
     def long(self, max_bytes: int = 10) -> int:
         number = 0
@@ -39,7 +39,7 @@ class Reader:
                 # Overflowing bits are dropped.
                 number &= 2**64 - 1 if max_bytes == 10 else 2**32 - 1
                 return (number >> 1) ^ -(number & 1)
-        raise NoAvro
+        raise InvalidAvro
 
     def text(self) -> bytes:
         return self.take(self.long())
@@ -50,26 +50,26 @@ class Reader:
                 return None
             case 1:
                 return self.text()
-        raise NoAvro
+        raise InvalidAvro
 
 
-def decoded(value: bytes | None) -> tuple[dict[str, Any], list[str]]:
-    """The typed fields of a message, and the names of the fields (or "value") that cannot be typed."""
+def decode(value: bytes | None) -> tuple[dict[str, Any], list[str]]:
+    """The typed fields of a message, and the names of the fields (or "value") that cannot be decoded."""
     schema_id = int.from_bytes(value[1:5], "big") if value and len(value) >= 5 and value[0] == 0 else None
     if value is None or schema_id not in (1, 2):
-        return NOTHING, ["value"]
+        return EMPTY_ROW, ["value"]
     reader = Reader(value[5:])
     try:
-        row: dict[str, Any] = {**NOTHING, "view_id": reader.text(), "time": reader.long()}
-        if not -MOST_MILLISECONDS <= row["time"] <= MOST_MILLISECONDS:
-            raise NoAvro
+        row: dict[str, Any] = {**EMPTY_ROW, "view_id": reader.text(), "time": reader.long()}
+        if not -MAX_MILLISECONDS <= row["time"] <= MAX_MILLISECONDS:
+            raise InvalidAvro
         row |= {"document_id": reader.text(), "user_id": reader.optional()}
         if schema_id == 2:
             row["referrer"] = reader.optional()
-    except NoAvro:
-        return NOTHING, ["value"]
-    if reader.place < len(reader.data):
-        return NOTHING, ["value"]
+    except InvalidAvro:
+        return EMPTY_ROW, ["value"]
+    if reader.position < len(reader.data):
+        return EMPTY_ROW, ["value"]
     typed = {name: _moment(raw) if name == "time" else _text(raw) for name, raw in row.items()}
     return typed, [name for name in FIELDS if row[name] is not None and typed[name] is None]
 
@@ -91,17 +91,17 @@ def silver_and_quarantine(topic: list[Message]) -> tuple[dict, set]:
     silver: dict = {}
     quarantine = set()
     for message in topic:
-        row, _ = decoded(message.value)
+        row, _ = decode(message.value)
         if None in (row["view_id"], row["time"], row["document_id"]):
             quarantine.add((message.partition, message.offset))
         else:
-            place = {"partition": message.partition, "offset": message.offset}
-            silver.setdefault((row["view_id"], row["time"]), {**row, **place})
+            position = {"partition": message.partition, "offset": message.offset}
+            silver.setdefault((row["view_id"], row["time"]), {**row, **position})
     return silver, quarantine
 
 
 def gold(silver: dict) -> dict:
-    """By (document, hour): how many views, and how many different users."""
+    """By (document, hour): the number of views, and the number of distinct users."""
     groups = defaultdict(list)
     for row in silver.values():
         hour = row["time"].replace(minute=0, second=0, microsecond=0)

@@ -29,13 +29,13 @@ from tests.support.waiting import wait_until
 
 FULL = os.environ.get("SLUICE_FAULTS") == "full"
 # In short runs, slow flows leave CPU time to the killed jobs, which have a lower priority.
-PACE_SECONDS = 0.1 if FULL else 8.0
+INTERVAL_SECONDS = 0.1 if FULL else 8.0
 only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
 
 
-def numbers(rows, *others: str):
-    """Columns: number (the value as INT), time (number as seconds since 1970), partition, offset, and `others`."""
-    rows = rows.selectExpr("try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset", *others)
+def numbers(rows, *extra_columns: str):
+    """Columns: number (the value as INT), time (number as seconds since 1970), partition, offset, `extra_columns`."""
+    rows = rows.selectExpr("try_cast(CAST(value AS STRING) AS INT) AS number", "partition", "offset", *extra_columns)
     return rows.selectExpr("*", "timestamp_seconds(number) AS time")
 
 
@@ -47,9 +47,9 @@ def sums(rows):
 
 @dataclass(frozen=True)
 class Chain:
-    """Bronze with raw records, silver with numbers (other values are quarantined), gold with their sum by minute.
+    """Three tables: bronze with raw records, silver with numbers, gold with the sums of the numbers by minute.
 
-    No table removes duplicates, so a row that is written twice is visible.
+    Silver quarantines all other values. No table removes duplicates, so a row that is written twice is visible.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Chain:
     @property
     def in_windows(self) -> tuple[Table, Table, Table]:
         """The same tables with a maintenance policy that finds work in small tables. Gold is merged only in windows."""
-        keep = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
-        bronze, silver, gold = (replace(table, maintain=keep, interval_seconds=0.1) for table in self.all)
+        policy = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
+        bronze, silver, gold = (replace(table, maintain=policy, interval_seconds=0.1) for table in self.all)
         return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
     @property
     def in_slices(self) -> tuple[Table, Table, Table]:
         """The same tables with a silver table that can be backfilled."""
-        bronze, silver, gold = (replace(table, interval_seconds=PACE_SECONDS) for table in self.all)
+        bronze, silver, gold = (replace(table, interval_seconds=INTERVAL_SECONDS) for table in self.all)
         return bronze, replace(silver, time_column="time"), gold
 
     def assert_bronze_holds(self, messages: list[Message]) -> None:
@@ -103,9 +103,9 @@ class Chain:
         assert stored == Counter((message.partition, message.offset, message.value) for message in messages)
 
     def assert_silver_holds(self, messages: list[Message]) -> None:
-        good = Counter((row["partition"], row["offset"], row["number"]) for row in rows_of(f"silver.{self.name}"))
+        stored = Counter((row["partition"], row["offset"], row["number"]) for row in rows_of(f"silver.{self.name}"))
         quarantined = Counter((row["partition"], row["offset"]) for row in rows_of(f"quarantine.silver_{self.name}"))
-        assert good == Counter(
+        assert stored == Counter(
             (message.partition, message.offset, int(message.value)) for message in messages if message.value.isdigit()
         )
         assert quarantined == Counter(
@@ -113,7 +113,7 @@ class Chain:
         )
 
     def assert_holds(self, messages: list[Message]) -> None:
-        """Assert that every table holds exactly the rows that plain Python computes from these messages."""
+        """Assert that each table holds exactly the rows that plain Python computes from these messages."""
         self.assert_bronze_holds(messages)
         self.assert_silver_holds(messages)
         groups = defaultdict(list)
@@ -123,11 +123,11 @@ class Chain:
         assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
 
     def assert_all_arrives(self, tables: tuple[Table, ...]) -> None:
-        """Wait until all tables hold all messages, and the ledger verifies them. No producer may be running."""
+        """Wait until all tables hold all messages, and verify them with the ledger. No producer may run."""
         messages = self.topic.messages()
-        good = sum(message.value.isdigit() for message in messages)
-        wait_for_rows(tables[1], good)
-        wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == good, 180)
+        number_count = sum(message.value.isdigit() for message in messages)
+        wait_for_rows(tables[1], number_count)
+        wait_until(lambda: sum(row["rows"] for row in rows_of(tables[2].name)) == number_count, 180)
         self.assert_holds(messages)
         for table in tables:
             verify.verify(table)
@@ -139,13 +139,13 @@ def rows_of(table: str) -> list[dict]:
 
 
 def wait_for_rows(table: Table, count: int) -> None:
-    def is_there() -> bool:
+    def has_count() -> bool:
         # The table may not exist yet.
         with suppress(TableNotFoundError):
             return DeltaTable(str(settings().table_path(table.name))).count() == count
         return False
 
-    wait_until(is_there, 180)
+    wait_until(has_count, 180)
 
 
 def has_rows(table: Table) -> bool:
@@ -161,22 +161,22 @@ class Driver:
     def __init__(self, spark: SparkSession, name: str, tables: tuple[Table, ...], is_supervised: bool) -> None:
         self.name, self.tables = name, {table.flow: table for table in tables}
         self.engine = database.connect(settings().control_url)
-        self.keeper = LeaseRenewer(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
-        self.host = Host(spark, self.engine, self.keeper, name)
-        self.beside = JobRunner(spark, self.engine, name)
+        self.lease_renewer = LeaseRenewer(self.engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
+        self.host = Host(spark, self.engine, self.lease_renewer, name)
+        self.job_runner = JobRunner(spark, self.engine, name)
         self.is_supervised = is_supervised
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
-        self.keeper.take([lease.driver_lease(self.name)])
-        self.keeper.start()
+        self.lease_renewer.take([lease.driver_lease(self.name)])
+        self.lease_renewer.start()
         orders.begin(self.engine, list(self.tables), by_hand=not self.is_supervised)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            self.host.run(list(self.tables.values()), self.is_supervised, self.beside)
+            self.host.run(list(self.tables.values()), self.is_supervised, self.job_runner)
         except Exception as error:
             self.error = error
 
@@ -186,11 +186,11 @@ class Driver:
 
     def query(self, table: Table):
         """The streaming query of a flow; None while it does not run."""
-        running = self.host._flows.get(table.flow)
-        return running and running.query
+        flow = self.host._flows.get(table.flow)
+        return flow and flow.query
 
     def end(self) -> None:
         commands.execute(self.engine, Command(Action.STOP, tuple(self.tables), "test", "the test is over"))
         self.thread.join(300)
-        self.keeper.stop()
+        self.lease_renewer.stop()
         assert not self.thread.is_alive()

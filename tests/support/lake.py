@@ -12,7 +12,7 @@ SCHEMA = {
     "type": "struct",
     "fields": [{"name": "number", "type": "long", "nullable": True, "metadata": {"comment": "how many"}}],
 }
-BEGINNING = (
+INITIAL_ACTIONS = (
     {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
     {
         "metaData": {
@@ -32,13 +32,16 @@ def data(name: str, rows: int, at: float, size: int = 100, **fields: Any) -> dic
 
 
 def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **user_metadata: Any) -> int:
-    """Commit the next version of the table at `at` seconds since 1970. Returns the version. written: numOutputRows."""
+    """Commit the next version of the table, and return the version.
+
+    at: the commit time in seconds since 1970. written: the metric numOutputRows.
+    """
     path = settings().table_path(table)
     version = len(list((path / "_delta_log").glob("*.json")))
     info: dict[str, Any] = {"userMetadata": json.dumps(user_metadata)} if user_metadata else {}
     if written is not None:
         info["operationMetrics"] = {"numOutputRows": str(written)}
-    commit(path, version, commit_info(at, **info), *(() if version else BEGINNING), *actions)
+    commit(path, version, commit_info(at, **info), *(() if version else INITIAL_ACTIONS), *actions)
     return version
 
 

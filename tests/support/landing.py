@@ -48,7 +48,7 @@ class Landing:
         return temporary_file.rename(path)
 
     def rows(self) -> dict[str, list[dict]]:
-        """By file, its rows in order, without NULL values. `rescued` holds the parsed `_rescued_data`."""
+        """The rows by file, in order, without NULL values. `rescued` holds the parsed `_rescued_data`."""
         rows_by_file = defaultdict(list)
         for row in sorted(rows_of(f"bronze.{self.name}"), key=lambda row: (row["_filename"], row["_index"])):
             assert row["_index"] == len(rows_by_file[row["_filename"]])
@@ -58,7 +58,7 @@ class Landing:
             rows_by_file[row["_filename"]].append(values)
         return dict(rows_by_file)
 
-    def troubles(self) -> list[tuple[str, str]]:
-        """The file and the rules of each row in the quarantine."""
+    def quarantined(self) -> list[tuple[str, str]]:
+        """The file and the broken rules of each row in the quarantine."""
         quarantined = rows_of(f"quarantine.bronze_{self.name}")
         return sorted((row["_filename"], *row["_rules"]) for row in quarantined)

@@ -28,7 +28,7 @@ from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
 from tests.support.jobs import SHORT_LIVED
 from tests.support.oncall import OnCall
-from tests.support.pipeline import Pipeline, only_trackers
+from tests.support.pipeline import Pipeline, stop_other_flows
 from tests.support.waiting import wait_until
 
 DRIVER = "main"
@@ -56,7 +56,7 @@ class Live(Pipeline):
         return cls(home, {**variables, **SHORT_LIVED, "SLUICE_EVENTS_PER_SECOND": "50"}, config.kafka)
 
     @property
-    def where(self) -> Settings:
+    def config(self) -> Settings:
         return from_environment(self.environment)
 
     @property
@@ -64,12 +64,12 @@ class Live(Pipeline):
         return Platform(self.home)
 
     @property
-    def kit(self) -> Airflow:
-        return Airflow(self.where, self.platform, self.environment)
+    def airflow(self) -> Airflow:
+        return Airflow(self.config, self.platform, self.environment)
 
     @property
     def on_call(self) -> OnCall:
-        return OnCall(self.kit)
+        return OnCall(self.airflow)
 
     @property
     def log(self) -> Path:
@@ -97,7 +97,7 @@ class Live(Pipeline):
         )
 
     def driver(self) -> Holder | None:
-        """The holder of the supervised driver's lease, unless it is dead."""
+        """The holder of the supervised driver's lease; None if the holder is dead."""
         holder = self.holders().get(lease.driver_lease(DRIVER))
         return holder if holder and not holder.is_known_dead else None
 
@@ -106,7 +106,7 @@ class Live(Pipeline):
             return lease.epoch(connection, flow)
 
     def wait_for_driver(self, other_than: Holder | None = None) -> Holder:
-        wait_until(lambda: self.driver() not in (None, other_than), 300, self.story)
+        wait_until(lambda: self.driver() not in (None, other_than), 300, self.diagnostics)
         holder = self.driver()
         assert holder
         return holder
@@ -114,9 +114,9 @@ class Live(Pipeline):
     def wait_for_commit(self, *tables: str) -> None:
         """Wait for a new commit of these tables, or of any table."""
         initial_commits = self.commits(*tables)
-        wait_until(lambda: self.commits(*tables) > initial_commits, 300, self.story)
+        wait_until(lambda: self.commits(*tables) > initial_commits, 300, self.diagnostics)
 
-    def story(self) -> str:
+    def diagnostics(self) -> str:
         """Diagnostics for the message of a failed test."""
         with database.transaction(self.control) as connection:
             rows = [*connection.execute(select(runs)), *connection.execute(select(drivers))]
@@ -132,20 +132,20 @@ class Live(Pipeline):
                     workers += [process, *process.children()]
         return workers
 
-    def supervise(self) -> None:
+    def trigger_supervisor(self) -> None:
         """Trigger a run of the supervisor."""
-        self.kit.trigger(SUPERVISOR, 60, lambda: None)
+        self.airflow.trigger(SUPERVISOR, 60, lambda: None)
 
-    def wait_for_pulse(self, timeout_seconds: float = 240) -> None:
-        """Wait until the supervisor has completed another run."""
+    def wait_for_supervisor(self, timeout_seconds: float = 240) -> None:
+        """Wait until the supervisor completes another run."""
         age_seconds = supervision.heartbeat_seconds_ago(self.control)
         assert age_seconds is not None
         wait_until(lambda: (supervision.heartbeat_seconds_ago(self.control) or 0) < age_seconds, timeout_seconds)
 
-    def order(self, action: str, **target: str) -> None:
-        """Trigger `control.stream` as the on-call engineer does, and wait until the command was executed."""
+    def run_command(self, action: str, **target: str) -> None:
+        """Trigger `control.stream` as the on-call engineer does, and wait until its task succeeds."""
         run = f"{action.replace(' ', '-')}-{next(_run_numbers)}"
-        self.on_call.ask(run, action, **target)
+        self.on_call.trigger_control(run, action, **target)
         self.on_call.wait(run, "obey", "success")
 
     def jvms(self) -> set[int]:
@@ -160,7 +160,7 @@ class Live(Pipeline):
 
     @contextmanager
     def never_two_drivers(self) -> Iterator[None]:
-        """Assert, by sampling until the end of the block, that two drivers never live at the same time."""
+        """Sample the driver JVMs during the block, and assert that two never live at the same time."""
         finished, violations = threading.Event(), set()
 
         def sample() -> None:
@@ -178,7 +178,7 @@ class Live(Pipeline):
 
     @contextmanager
     def no_more_events(self) -> Iterator[None]:
-        """Stop the producer until the end of the block, so that the tables can catch up."""
+        """Stop the producer during the block, so that the tables can catch up."""
         producer = self.platform.find(PRODUCER)
         assert producer
         command, variables = psutil.Process(producer.pid).cmdline(), psutil.Process(producer.pid).environ()
@@ -202,10 +202,10 @@ def _is_driver(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def running(home: Path, **settings: str) -> Iterator[Live]:
+def running_platform(home: Path, **settings: str) -> Iterator[Live]:
     """Start a platform, and stop it at the end of the block."""
     live = Live.at(home, **settings)
-    only_trackers(live.control)
+    stop_other_flows(live.control)
     try:
         live.up()
         yield live

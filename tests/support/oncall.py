@@ -24,17 +24,17 @@ CONTROL = "control.stream"
 
 @dataclass(frozen=True)
 class OnCall:
-    """kit: the processes of the running Airflow."""
+    """airflow: the processes of the running Airflow."""
 
-    kit: Airflow
+    airflow: Airflow
 
     def cli(self, *arguments: str) -> str:
         command = [str(Path(sys.executable).parent / "airflow"), *arguments]
-        result = subprocess.run(command, env=self.kit.variables, capture_output=True, text=True)
+        result = subprocess.run(command, env=self.airflow.variables, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    def ask(self, run: str, action: str, **target: str) -> None:
+    def trigger_control(self, run: str, action: str, **target: str) -> None:
         """Trigger `control.stream` for `flow=...` or `driver=...`."""
         conf = {"action": action, "reason": "a test", **target}
         self.cli("dags", "trigger", CONTROL, "-r", run, "-c", json.dumps(conf))
@@ -47,7 +47,7 @@ class OnCall:
 
     def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
         """Call the REST API at a path below `/api/v2/dags/`. Returns its JSON answer."""
-        login = {"username": environment.USER, "password": environment.password(self.kit.where)}
+        login = {"username": environment.USER, "password": environment.password(self.airflow.where)}
         token = self._send("/auth/token", "POST", login, "")["access_token"]
         return self._send(f"/api/v2/dags/{path}", method, body, token)
 
@@ -59,11 +59,11 @@ class OnCall:
         wait_until(lambda: self.tasks(run, dag)[task] in states, timeout_seconds, lambda: str(self.tasks(run, dag)))
 
     def wait_for_question(self, run: str, dag: str = CONTROL) -> None:
-        """Wait until the scheduler knows that the task waits. An earlier answer would fail the task."""
+        """Wait until the scheduler knows that the task waits. An answer before that fails the task."""
         self.wait(run, "approve", "awaiting_input", dag=dag)
         task = f"TaskInstanceKey(dag_id='{dag}', task_id='approve', run_id='{run}'"
         message = f"Received executor event with state success for task instance {task}"
-        wait_until(lambda: message in self.kit.platform.log(airflow.SCHEDULER).read_text(), 60)
+        wait_until(lambda: message in self.airflow.platform.log(airflow.SCHEDULER).read_text(), 60)
 
     def question(self, run: str, dag: str = CONTROL) -> dict:
         """The details that the approver sees."""
@@ -76,7 +76,7 @@ class OnCall:
     def _send(self, path: str, method: str, body: dict | None, token: str) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.kit.url + path, data, headers, method=method)
+        request = urllib.request.Request(self.airflow.url + path, data, headers, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=30) as answer:
             return json.load(answer)
@@ -93,7 +93,7 @@ def copy_database(database: Path, copy: Path) -> Path:
 def on_call(config: Settings, database: Path) -> Iterator[OnCall]:
     """Start an API server and a scheduler for this home directory. `supervise` is paused, so it starts no driver.
 
-    database: an Airflow database with parsed DAGs. It is copied, because a new one takes two starts of Airflow.
+    database: an Airflow database with parsed DAGs. The test uses a copy: a new database takes two starts of Airflow.
     """
     platform, java_home = Platform(config.home), java.home()
     variables = environment.process_environment(environment.write(config, java_home), java_home)
@@ -103,9 +103,9 @@ def on_call(config: Settings, database: Path) -> Iterator[OnCall]:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("UPDATE dag SET is_paused = TRUE WHERE dag_id = ?", (SUPERVISOR,))
     try:
-        engineer.kit.start(airflow.API)
-        engineer.kit.start(airflow.SCHEDULER)
-        engineer.kit.wait(120, lambda: None)
+        engineer.airflow.start(airflow.API)
+        engineer.airflow.start(airflow.SCHEDULER)
+        engineer.airflow.wait(120, lambda: None)
         yield engineer
     finally:
         platform.stop(5)

@@ -38,8 +38,8 @@ TOPIC = "tracker-events"
 TABLES = ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model")
 
 
-def part(number: int, count: int = 3_000) -> list[Event]:
-    """Random events of one of many parts. Each part continues at about the time when the previous one ends."""
+def random_events(number: int, count: int = 3_000) -> list[Event]:
+    """Random events from minute `number` on, which is also the seed. 3,000 events take a minute."""
     start = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(minutes=number)
     return list(events(seed=number, count=count, start=start, per_second=50))
 
@@ -52,7 +52,7 @@ class Pipeline:
     environment: dict[str, str]
     servers: str
     submitted: list[subprocess.Popen] = field(default_factory=list)
-    parts: Iterator[int] = field(default_factory=count)
+    part_numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def log(self) -> Path:
@@ -110,8 +110,8 @@ class Pipeline:
         assert producer.flush(30) == 0
 
     def produce_next(self, event_count: int = 500) -> None:
-        """Send events of a part that no test has sent yet."""
-        self.produce(part(next(self.parts), event_count))
+        """Send events of the next minute, which no test has sent yet."""
+        self.produce(random_events(next(self.part_numbers), event_count))
 
     def rows(self, table: str) -> list[dict]:
         """All rows of a table, read without Spark; empty if it does not exist."""
@@ -147,7 +147,7 @@ class Pipeline:
         with database.transaction(self.control) as connection:
             return lease.holders(connection)
 
-    def want(self, flow: str, state: str) -> None:
+    def set_desired_state(self, flow: str, state: str) -> None:
         """Set the desired state of a flow: `running` or `stopped`."""
         with database.transaction(self.control) as connection:
             connection.execute(desired.delete().where(desired.c.flow == flow))
@@ -185,7 +185,7 @@ class Pipeline:
         assert "every row accounted for, " in result.stdout
 
     def assert_nothing_lost_or_doubled(self) -> None:
-        """Assert that every table holds exactly the rows that plain Python computes from the topic."""
+        """Assert that each table holds exactly the rows that plain Python computes from the topic."""
         topic = expected.messages(self.servers, TOPIC)
         silver, quarantine = expected.silver_and_quarantine(topic)
         bronze = [
@@ -202,7 +202,10 @@ class Pipeline:
         assert self.gold() == expected.gold(silver)
 
     def kill(self, submitted: subprocess.Popen, target: str) -> None:
-        """Send SIGKILL to the driver's Python (or to its JVM if there is no Python yet), its JVM or both, and wait."""
+        """Send SIGKILL to the driver's Python process, its JVM or both, and wait until both end.
+
+        If there is no Python process yet, the target `python` means the JVM.
+        """
         jvm = psutil.Process(submitted.pid)
         python = [child for child in jvm.children() if "stream.py" in _command_line(child)]
         for process in {"python": python or [jvm], "jvm": [jvm], "both": [jvm, *python]}[target]:
@@ -219,10 +222,10 @@ def _command_line(process: psutil.Process) -> str:
         return ""
 
 
-def only_trackers(control: Engine) -> None:
+def stop_other_flows(control: Engine) -> None:
     """Stop the flows of the other examples before they start, to save CPU time."""
-    others = tuple(flow.flow for flow in catalog.load().flows.values() if flow.name not in TABLES)
-    commands.execute(control, Command(Action.STOP, others, "a test", "the trackers are enough"))
+    other_flows = tuple(flow.flow for flow in catalog.load().flows.values() if flow.name not in TABLES)
+    commands.execute(control, Command(Action.STOP, other_flows, "a test", "the trackers are enough"))
 
 
 def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
@@ -241,7 +244,7 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
     java_home = java.home()
     variables = environment.process_environment(environment.write(config, java_home), java_home)
     instance = Pipeline(home, {**variables, **SHORT_LIVED}, address)
-    only_trackers(instance.control)
+    stop_other_flows(instance.control)
     return instance
 
 

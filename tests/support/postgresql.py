@@ -60,19 +60,19 @@ class Server:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """Suspend all processes of the server during the block. The kernel still accepts connections and data."""
+        """Suspend all server processes during the block. The kernel still accepts connections and data."""
         postmaster = psutil.Process(int((self._directory / "data" / "postmaster.pid").read_text().split()[0]))
         # The postmaster is suspended first, so that it starts no other process.
         postmaster.suspend()
-        stopped = [postmaster, *postmaster.children(recursive=True)]
+        processes = [postmaster, *postmaster.children(recursive=True)]
         try:
-            for process in stopped:
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
-            wait_until(lambda: not any(map(_runs, stopped)), 10)
+            wait_until(lambda: not any(map(_runs, processes)), 10)
             yield
         finally:
-            for process in stopped:
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGCONT)
 

@@ -11,44 +11,49 @@ from tests.support.topic import Topic
 
 
 @dataclass
-class Sent:
-    """moments: monotonic times (s) at which the broker had accepted another `at_once` events."""
+class ProducerStats:
+    """times: the monotonic time (s) of each turn, when the broker has accepted its `events_per_turn` events."""
 
-    at_once: int
-    moments: list[float] = field(default_factory=list)
+    events_per_turn: int
+    times: list[float] = field(default_factory=list)
 
     def per_second(self, since: float | None = None, until: float | None = None) -> float:
         """Events per second between two monotonic times, by default over the whole time."""
-        since, until = since or self.moments[0], until or self.moments[-1]
-        return self.at_once * sum(since < moment <= until for moment in self.moments) / (until - since)
+        since, until = since or self.times[0], until or self.times[-1]
+        return self.events_per_turn * sum(since < produced_at <= until for produced_at in self.times) / (until - since)
 
 
 @contextmanager
-def producing(send: Callable[[int], object], at_once: int, every_seconds: float) -> Iterator[Sent]:
-    """Call `send(turn)`, which sends `at_once` events, until the block ends. A late turn does not delay later ones."""
-    sent, stopped = Sent(at_once), threading.Event()
+def produce_repeatedly(
+    send: Callable[[int], object], events_per_turn: int, every_seconds: float
+) -> Iterator[ProducerStats]:
+    """Call `send(turn)`, which sends `events_per_turn` events, until the block ends.
+
+    A late turn does not delay later turns.
+    """
+    stats, stopped = ProducerStats(events_per_turn), threading.Event()
     begin = time.monotonic()
 
     def produce() -> None:
         turn = 0
         while not stopped.wait(max(0.0, begin + turn * every_seconds - time.monotonic())):
             send(turn)
-            sent.moments.append(time.monotonic())
+            stats.times.append(time.monotonic())
             turn += 1
 
     with ThreadPoolExecutor() as pool:
         producer = pool.submit(produce)
         try:
-            yield sent
+            yield stats
         finally:
             stopped.set()
         producer.result()
 
 
-def flowing(topic: Topic, at_once: int, every_seconds: float) -> AbstractContextManager[Sent]:
+def produce_numbers(topic: Topic, events_per_turn: int, every_seconds: float) -> AbstractContextManager[ProducerStats]:
     """Send numbers from 0 to 599, and in each turn a value that is not a number."""
 
     def send(turn: int) -> None:
-        topic.send(*[(turn * 37 + n * 7) % 600 for n in range(at_once - 1)], "broken")
+        topic.send(*[(turn * 37 + n * 7) % 600 for n in range(events_per_turn - 1)], "broken")
 
-    return producing(send, at_once, every_seconds)
+    return produce_repeatedly(send, events_per_turn, every_seconds)

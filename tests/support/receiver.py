@@ -7,14 +7,16 @@ from typing import Any
 
 
 class Receiver:
-    """messages: all accepted messages. headers: of the newest message. status: the HTTP status of answers. refuses: the
-    server answers 400 to messages with this text. port: stays the same after a restart."""
+    """messages: all accepted messages. headers: of the newest message. status: the HTTP status of answers.
+
+    refused_text: the server answers 400 to messages with this text. port: stays the same after a restart.
+    """
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
         self.status = 200
-        self.refuses: str | None = None
+        self.refused_text: str | None = None
         self.port = 0
         self.start()
 
@@ -25,7 +27,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 message = json.loads(body)
-                status = 400 if receiver.refuses and receiver.refuses in message["text"] else receiver.status
+                status = 400 if receiver.refused_text and receiver.refused_text in message["text"] else receiver.status
                 if status == 200:
                     receiver.messages.append(message)
                     receiver.headers = dict(self.headers)

@@ -40,11 +40,11 @@ class Rewinds:
         rewind.require_possible(plan)
         if not plan.steps:
             return None
-        requested = rewinds.plan(self.engine, table.name, moment, plan.cut, plan.views, "a test", "a bug")
-        return self.end(requested.number)
+        new_rewind = rewinds.plan(self.engine, table.name, moment, plan.cut, plan.views, "a test", "a bug")
+        return self.complete(new_rewind.number)
 
-    def end(self, number: int) -> Rewind:
-        """Complete a rewind that has begun."""
+    def complete(self, number: int) -> Rewind:
+        """Complete an unfinished rewind."""
         with self.worker() as worker:
             rewind.work(worker, number)
         return rewinds.get(self.engine, number)

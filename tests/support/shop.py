@@ -8,12 +8,12 @@ import pytest
 from include import catalog
 from include.catalog import Catalog
 
-BRONZE = """
+BRONZE_TEMPLATE = """
 from include.spec import Kafka, Table
 
 TABLE = Table(name="bronze.{name}", comment="as it came", source=Kafka("{name}"))
 """
-ABOVE = """
+READER_TEMPLATE = """
 from include.spec import Delta, Table
 
 
@@ -32,7 +32,7 @@ TABLE = Table(
 
 
 class TableProject:
-    """The table files of the project. `include.catalog` reads only these."""
+    """The table files of the project. `include.catalog` reads no other files."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         self.package = package
@@ -56,14 +56,14 @@ class TableProject:
         temporary_file.write_text(text)
         temporary_file.rename(self.path(name))
 
-    def bronze(self, name: str) -> str:
+    def write_bronze(self, name: str) -> str:
         """Write a valid file of the table `bronze.<name>`. Returns its text."""
-        return self._write_text(f"bronze.{name}", BRONZE.format(name=name))
+        return self._write_text(f"bronze.{name}", BRONZE_TEMPLATE.format(name=name))
 
-    def above(self, table: str, source: str, columns: str = '"value"', schema: str = "value BINARY") -> str:
+    def write_reader(self, table: str, source: str, columns: str = '"value"', schema: str = "value BINARY") -> str:
         """Write a valid file of a table that reads `source`. Returns its text."""
         layer, name = table.split(".")
-        text = ABOVE.format(layer=layer, name=name, source=source, columns=columns, schema=schema)
+        text = READER_TEMPLATE.format(layer=layer, name=name, source=source, columns=columns, schema=schema)
         return self._write_text(table, text)
 
     def load(self) -> Catalog:
@@ -75,7 +75,7 @@ class TableProject:
         return text
 
 
-def forget(package: str) -> None:
+def unload_package(package: str) -> None:
     """Remove the package from sys.modules, so that the next test imports its own files."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]

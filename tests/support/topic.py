@@ -62,7 +62,7 @@ class Topic:
         return self
 
     def send_keyed(self, key: str, *values: object) -> None:
-        """Send values with the same key to partition 0. Compaction keeps only the last one."""
+        """Send values with the same key to partition 0. Compaction keeps only the last value."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
         for value in values:
             producer.produce(self.name, str(value).encode(), key=key.encode(), partition=0)
@@ -84,7 +84,7 @@ class Topic:
         for is_committed, values in commits:
             producer.begin_transaction()
             self._produce(producer, values, [])
-            # Without a flush, an aborted transaction would not reach the topic.
+            # Without a flush, an aborted transaction does not reach the topic.
             producer.flush(60)
             (producer.commit_transaction if is_committed else producer.abort_transaction)()
         return self

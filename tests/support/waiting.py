@@ -17,6 +17,6 @@ def wait_until(
 def sleep_through(seconds: float) -> None:
     """Sleep for the duration of a fault, or until its random start.
 
-    For anything that a test can observe, use `wait_until`.
+    To wait for a condition that a test can observe, use `wait_until`.
     """
     time.sleep(max(0.0, seconds))

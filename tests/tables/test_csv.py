@@ -1,4 +1,4 @@
-"""Whatever Python's csv module writes, bronze holds: as many rows, and every value."""
+"""Bronze holds every row and every value of files that Python's csv module writes."""
 
 import csv
 import io
@@ -13,16 +13,16 @@ from tests.support.landing import Landing
 
 COLUMNS = ("a", "b", "c")
 CELL = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\",\r\n \\\t#'\0\ufeff"), max_size=8)
-# A cell that is empty and not quoted is none.
+# An empty cell without quotes becomes NULL.
 QUOTING = [csv.QUOTE_ALL, csv.QUOTE_MINIMAL]
 ROWS = st.lists(st.tuples(CELL, CELL, CELL), max_size=30)
 
 
 @pytest.fixture(scope="module")
 def landing(spark) -> Landing:
-    made = Landing("written_by_csv")
-    create_table.create(spark, made.table(schema="a STRING, b STRING, c STRING", new_columns="fail"))
-    return made
+    csv_landing = Landing("written_by_csv")
+    create_table.create(spark, csv_landing.table(schema="a STRING, b STRING, c STRING", new_columns="fail"))
+    return csv_landing
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -35,13 +35,13 @@ def test_every_cell_of_every_file_arrives(spark, landing, sheets, quoting, is_ma
         content = text.getvalue().encode("utf-8-sig" if is_marked else "utf-8")
         paths.append(str(landing.drop(f"{number}.csv", content)))
     table = landing.table(schema="a STRING, b STRING, c STRING", new_columns="fail")
-    read = batch_of_files.read(spark, table, file_headers.read_headers(table, paths)).collect()
-    found = {(row["_filename"], row["_index"]): (row["a"], row["b"], row["c"]) for row in read}
-    assert len(read) == sum(map(len, sheets))
-    kept = (lambda cell: cell) if quoting == csv.QUOTE_ALL else (lambda cell: cell or None)
-    assert found == {
-        (f"{number}.csv", index): tuple(map(kept, row))
+    records = batch_of_files.read(spark, table, file_headers.read_headers(table, paths)).collect()
+    cells = {(row["_filename"], row["_index"]): (row["a"], row["b"], row["c"]) for row in records}
+    assert len(records) == sum(map(len, sheets))
+    expected_cell = (lambda cell: cell) if quoting == csv.QUOTE_ALL else (lambda cell: cell or None)
+    assert cells == {
+        (f"{number}.csv", index): tuple(map(expected_cell, row))
         for number, rows in enumerate(sheets)
         for index, row in enumerate(rows)
     }
-    assert all(row["_rescued_data"] is None for row in read)
+    assert all(row["_rescued_data"] is None for row in records)

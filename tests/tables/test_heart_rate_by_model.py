@@ -1,4 +1,4 @@
-"""gold.heart_rate_by_model: what one minute of one model comes to."""
+"""gold.heart_rate_by_model aggregates the readings of each model and minute."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -11,7 +11,7 @@ from include.engine.batch import data_skipping
 from include.engine.batch.table_rows import apply_transform
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
-SILVER = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"
+SILVER_SCHEMA = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"
 
 
 def at(second: int, minute: int = 0) -> datetime:
@@ -20,13 +20,15 @@ def at(second: int, minute: int = 0) -> datetime:
 
 @pytest.fixture
 def gold(spark: SparkSession):
-    """Gold rows of silver rows, by model and minute."""
+    """Computes gold rows, by model and minute, from silver rows."""
 
     def aggregate(*rows: tuple) -> dict[tuple, tuple]:
-        by = TABLE.write.recompute
-        readings = spark.createDataFrame(list(rows), SILVER).withColumn(by.name, data_skipping.bucket(by.of, by.unit))
-        made = apply_transform(readings, TABLE)
-        assert made.columns == [
+        bucket = TABLE.write.recompute
+        readings = spark.createDataFrame(list(rows), SILVER_SCHEMA).withColumn(
+            bucket.name, data_skipping.bucket(bucket.of, bucket.unit)
+        )
+        frame = apply_transform(readings, TABLE)
+        assert frame.columns == [
             "model",
             "minute",
             "readings",
@@ -35,9 +37,9 @@ def gold(spark: SparkSession):
             "max_heart_bpm",
             "kcal",
         ]
-        found = [tuple(row) for row in made.collect()]
-        assert len({row[:2] for row in found}) == len(found)
-        return {row[:2]: row[2:] for row in found}
+        gold_rows = [tuple(row) for row in frame.collect()]
+        assert len({row[:2] for row in gold_rows}) == len(gold_rows)
+        return {row[:2]: row[2:] for row in gold_rows}
 
     return aggregate
 
@@ -70,8 +72,8 @@ def test_readings_without_a_model_or_a_time_are_counted_too(gold):
 
 
 def test_a_sum_does_not_overflow_where_its_parts_did_not(gold):
-    most = Decimal("999999.999")
-    assert gold(*[("Orbit", at(1), 60, most)] * 3)[("Orbit", at(0))][-1] == 3 * most
+    largest = Decimal("999999.999")
+    assert gold(*[("Orbit", at(1), 60, largest)] * 3)[("Orbit", at(0))][-1] == 3 * largest
 
 
 def test_nothing_comes_to_nothing(gold):

@@ -1,4 +1,4 @@
-"""silver.page_views: whatever a browser sends becomes one typed row that says what could not be read."""
+"""silver.page_views turns each message into one typed row, which names the fields that cannot be read."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
 from tests.support import expected_views
-from tests.support.expected_views import FIELDS, NOTHING
+from tests.support.expected_views import EMPTY_ROW, FIELDS
 from tests.support.flows import only_in_full_runs
 
 TABLE = catalog.load().tables["silver.page_views"]
@@ -27,12 +27,12 @@ ROW = {"view_id": "v", "time": MOMENT, "document_id": "d", "user_id": "u", "refe
 HUGE = _long(2**30)
 
 
-def hexed(value: bytes) -> str:
+def hex_literal(value: bytes) -> str:
     return f"X'{value[:20].hex().upper()}'"
 
 
-def no_avro(value: bytes, schema_id: int) -> tuple:
-    return value, NOTHING, [("value", f"{hexed(value)} is no Avro of schema id {schema_id}")]
+def invalid_avro(value: bytes, schema_id: int) -> tuple:
+    return value, EMPTY_ROW, [("value", f"{hex_literal(value)} is no Avro of schema id {schema_id}")]
 
 
 # case -> payload, typed fields, _errors
@@ -40,21 +40,21 @@ CASES: dict[str, tuple] = {
     "schema 1": (V1 + BODY, ROW, []),
     "schema 2": (V2 + BODY + _optional("r"), {**ROW, "referrer": "r"}, []),
     "nobody was logged in": (V1 + BODY[:-3] + _long(0), {**ROW, "user_id": None}, []),
-    "an unknown schema": (b"\0\0\0\0\x07" + BODY, NOTHING, [("value", "schema id 7 is not declared")]),
-    "a tombstone": (None, NOTHING, [("value", "no value: a tombstone")]),
-    "an empty value": (b"", NOTHING, [("value", "empty")]),
-    "no header": (BODY, NOTHING, [("value", f"{hexed(BODY)} has no schema registry header")]),
-    "a header alone": no_avro(V1, 1),
-    "half a header": (V1[:4], NOTHING, [("value", f"{hexed(V1[:4])} has no schema registry header")]),
-    "a record that is cut off": no_avro(V1 + BODY[:-1], 1),
-    "a record that goes on": no_avro(V1 + BODY + b"\0", 1),
-    "the one of schema 2 called one of schema 1": no_avro(V1 + BODY + _optional("r"), 1),
-    "the one of schema 1 called one of schema 2": no_avro(V2 + BODY, 2),
-    "a text of a gigabyte, it says": no_avro(V1 + HUGE + BODY, 1),
-    "a text of less than nothing": no_avro(V1 + _long(-1) + BODY, 1),
-    "a union of three": no_avro(V1 + BODY[:-3] + _long(2) + _text("u"), 1),
-    "a number without an end": no_avro(V1 + b"\xff" * 12, 1),
-    "a time that no clock has": no_avro(V1 + _text("v") + _long(2**62) + _text("d") + _optional("u"), 1),
+    "an unknown schema": (b"\0\0\0\0\x07" + BODY, EMPTY_ROW, [("value", "schema id 7 is not declared")]),
+    "a tombstone": (None, EMPTY_ROW, [("value", "no value: a tombstone")]),
+    "an empty value": (b"", EMPTY_ROW, [("value", "empty")]),
+    "no header": (BODY, EMPTY_ROW, [("value", f"{hex_literal(BODY)} has no schema registry header")]),
+    "a header alone": invalid_avro(V1, 1),
+    "half a header": (V1[:4], EMPTY_ROW, [("value", f"{hex_literal(V1[:4])} has no schema registry header")]),
+    "a record that is cut off": invalid_avro(V1 + BODY[:-1], 1),
+    "a record that goes on": invalid_avro(V1 + BODY + b"\0", 1),
+    "the one of schema 2 called one of schema 1": invalid_avro(V1 + BODY + _optional("r"), 1),
+    "the one of schema 1 called one of schema 2": invalid_avro(V2 + BODY, 2),
+    "a text of a gigabyte, it says": invalid_avro(V1 + HUGE + BODY, 1),
+    "a text of less than nothing": invalid_avro(V1 + _long(-1) + BODY, 1),
+    "a union of three": invalid_avro(V1 + BODY[:-3] + _long(2) + _text("u"), 1),
+    "a number without an end": invalid_avro(V1 + b"\xff" * 12, 1),
+    "a time that no clock has": invalid_avro(V1 + _text("v") + _long(2**62) + _text("d") + _optional("u"), 1),
     "a time after the year 9999": (
         V1 + _text("v") + _long(10**15) + _text("d") + _optional("u"),
         {**ROW, "time": None},
@@ -68,7 +68,7 @@ CASES: dict[str, tuple] = {
 }
 
 
-def typed(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
+def typed_rows(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
     rows = [
         {"value": None if value is None else bytearray(value), "topic": "t", "partition": 0, "offset": offset}
         for offset, value in enumerate(payloads)
@@ -78,11 +78,11 @@ def typed(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
     return with_violations(apply_transform(frame, TABLE), TABLE.expect)
 
 
-def collected(rows: DataFrame) -> list:
-    """In the order of their offsets; times as text, because those before the year 1 are none for Python."""
+def collect_sorted(rows: DataFrame) -> list:
+    """The rows sorted by offset, with times as text, because Python has no years before 1."""
     moment = "date_format(time, \"yyyy-MM-dd'T'HH:mm:ss.SSS\") AS moment"
-    found = rows.selectExpr(*[name for name in FIELDS if name != "time"], moment, "offset", "_errors", "_rules")
-    return sorted(found.collect(), key=lambda row: row.offset)
+    selection = rows.selectExpr(*[name for name in FIELDS if name != "time"], moment, "offset", "_errors", "_rules")
+    return sorted(selection.collect(), key=lambda row: row.offset)
 
 
 def assert_as_expected(row, fields: dict) -> None:
@@ -93,20 +93,20 @@ def assert_as_expected(row, fields: dict) -> None:
 
 
 def test_each_payload_becomes_what_it_should(spark: SparkSession):
-    found = collected(typed(spark, [case[0] for case in CASES.values()]))
-    for (name, (value, fields, errors)), row in zip(CASES.items(), found, strict=True):
+    rows = collect_sorted(typed_rows(spark, [case[0] for case in CASES.values()]))
+    for (name, (value, fields, errors)), row in zip(CASES.items(), rows, strict=True):
         assert [(error.field, error.message) for error in row["_errors"]] == errors, name
         assert_as_expected(row, fields)
-        assert expected_views.decoded(value) == (fields, [field for field, _ in errors]), name
+        assert expected_views.decode(value) == (fields, [field for field, _ in errors]), name
 
 
 def test_one_from_avro_reads_a_row(spark: SparkSession):
-    plan = typed(spark, [V1 + BODY])._jdf.queryExecution().optimizedPlan().toString()
+    plan = typed_rows(spark, [V1 + BODY])._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_avro(") == 2
 
 
 BYTES = st.binary(max_size=40)
-TEXTS = st.text(max_size=8).map(_text) | BYTES.map(lambda some: _long(len(some)) + some)
+TEXTS = st.text(max_size=8).map(_text) | BYTES.map(lambda data: _long(len(data)) + data)
 OPTIONALS = st.just(_long(0)) | TEXTS.map(lambda text: _long(1) + text)
 TIMES = st.integers(-(2**63), 2**63 - 1) | st.integers(TIME, TIME + 10**10)
 BODIES = st.tuples(TEXTS, TIMES.map(_long), TEXTS, OPTIONALS, st.just(b"") | OPTIONALS).map(b"".join)
@@ -117,19 +117,19 @@ PAYLOADS = st.one_of(
     BYTES,
     RECORDS,
     st.tuples(IDS, BYTES).map(b"".join),
-    st.tuples(RECORDS, st.integers(0, 60)).map(lambda cut: cut[0][: cut[1]]),
+    st.tuples(RECORDS, st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]]),
     st.tuples(RECORDS, BYTES).map(b"".join),
-    st.tuples(RECORDS, st.integers(5, 60), BYTES).map(lambda mixed: mixed[0][: mixed[1]] + mixed[2]),
+    st.tuples(RECORDS, st.integers(5, 60), BYTES).map(lambda parts: parts[0][: parts[1]] + parts[2]),
     st.tuples(IDS, st.integers(-(2**40), 2**40).map(_long), BYTES).map(b"".join),
 )
 RELAXED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 
 
 def assert_nothing_is_lost(spark: SparkSession, payloads: list[bytes | None]) -> None:
-    found = collected(typed(spark, payloads))
-    assert [row.offset for row in found] == list(range(len(payloads)))
-    for payload, row in zip(payloads, found, strict=True):
-        fields, errors = expected_views.decoded(payload)
+    rows = collect_sorted(typed_rows(spark, payloads))
+    assert [row.offset for row in rows] == list(range(len(payloads)))
+    for payload, row in zip(payloads, rows, strict=True):
+        fields, errors = expected_views.decode(payload)
         assert [error.field for error in row["_errors"]] == errors, payload
         assert_as_expected(row, fields)
 
@@ -148,8 +148,8 @@ def test_so_it_is_with_very_many(spark: SparkSession, payloads):
 
 
 def test_generated_views_become_what_plain_python_makes_of_them(spark: SparkSession):
-    made = views.views(5, 2_000, datetime(2026, 3, 1, tzinfo=UTC), 5)
-    assert_nothing_is_lost(spark, [view.value for view in made])
+    generated_views = views.views(5, 2_000, datetime(2026, 3, 1, tzinfo=UTC), 5)
+    assert_nothing_is_lost(spark, [view.value for view in generated_views])
 
 
 @pytest.mark.parametrize("schema", ['"type": "strnig"', '"type": {"type": "array"}'])

@@ -1,4 +1,4 @@
-"""Real processes and a real control database for the tests of who may write."""
+"""Real processes and a real control database for the unit tests."""
 
 import socket
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.postgresql import Server
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
-    """One server for all tests."""
+    """A PostgreSQL server for all tests."""
     server = Server(free_port())
     server.start()
     yield server
@@ -27,30 +27,30 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture
 def on_postgresql(postgresql: Server) -> Iterator[Engine]:
-    """A control database on PostgreSQL, empty."""
-    made = database.connect(postgresql.url)
-    with database.transaction(made) as connection:
-        # TRUNCATE makes new files, and takes five times as long.
+    """An empty control database on PostgreSQL."""
+    control_engine = database.connect(postgresql.url)
+    with database.transaction(control_engine) as connection:
+        # TRUNCATE creates new files and takes five times as long.
         for table in set(metadata.tables.values()) - {schema.versions}:
             connection.execute(table.delete())
-    yield made
-    made.dispose()
+    yield control_engine
+    control_engine.dispose()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """A control database of the test's own, on each of the two."""
+    """An empty control database, on SQLite and on PostgreSQL."""
     if request.param == "postgresql":
         yield request.getfixturevalue("on_postgresql")
         return
-    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    yield made
-    made.dispose()
+    control_engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield control_engine
+    control_engine.dispose()
 
 
 @pytest.fixture
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """`own_settings(SLUICE_KAFKA="...")` changes them for the test; everywhere else they are read once."""
+    """`own_settings(SLUICE_KAFKA="...")` changes settings for one test. A process reads them only once."""
 
     def change(**variables: object) -> None:
         for name, value in variables.items():
@@ -64,38 +64,38 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None
 
 @pytest.fixture
 def home(tmp_path: Path, own_settings: Callable[..., None]) -> Path:
-    """A home of the test's own, empty."""
-    made = tmp_path / "home"
-    made.mkdir()
-    own_settings(SLUICE_HOME=made)
-    return made
+    """An empty home directory for one test."""
+    directory = tmp_path / "home"
+    directory.mkdir()
+    own_settings(SLUICE_HOME=directory)
+    return directory
 
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Where somebody listens and never answers."""
+    """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def sleeper() -> Iterator[Callable[[], subprocess.Popen]]:
-    """Starts a process that lives until somebody ends it."""
-    started: list[subprocess.Popen] = []
+    """Start a process that runs until the test kills it or ends."""
+    processes: list[subprocess.Popen] = []
 
     def start() -> subprocess.Popen:
-        started.append(subprocess.Popen(["sleep", "600"]))
-        return started[-1]
+        processes.append(subprocess.Popen(["sleep", "600"]))
+        return processes[-1]
 
     yield start
-    for process in started:
+    for process in processes:
         process.kill()
         process.wait()
 
 
 @pytest.fixture
 def holder(sleeper: Callable[[], subprocess.Popen]) -> Callable[[str], Holder]:
-    """A driver whose two halves are real processes that live until somebody ends them."""
+    """Create a lease holder with two real processes, which run until the test kills them or ends."""
 
     def make(driver: str = "other") -> Holder:
         return Holder("here", driver, Process.of(sleeper().pid), Process.of(sleeper().pid))

@@ -22,13 +22,15 @@ def table(name: str, source: str | None = None, driver: str = "main", schema: st
 
 
 def test_every_table_of_the_repository_is_right_and_comes_after_what_it_reads():
-    tables = list(catalog.load().flows.values())
-    assert {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"} <= {t.name for t in tables}
-    seen: set[str] = set()
-    for one in tables:
-        if isinstance(one.source, Delta):
-            assert one.source.table in seen
-        seen.add(one.name)
+    flows = list(catalog.load().flows.values())
+    assert {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"} <= {
+        flow.name for flow in flows
+    }
+    earlier_tables: set[str] = set()
+    for flow in flows:
+        if isinstance(flow.source, Delta):
+            assert flow.source.table in earlier_tables
+        earlier_tables.add(flow.name)
 
 
 def test_the_graph_order_does_not_depend_on_the_order_of_the_files():
@@ -39,13 +41,13 @@ def test_the_graph_order_does_not_depend_on_the_order_of_the_files():
         table("bronze.q"),
     ]
     for files in itertools.permutations(chain):
-        order = examination.in_graph_order({one.name: one for one in files})
+        order = examination.in_graph_order({declaration.name: declaration for declaration in files})
         assert order == ["bronze.q", "silver.m", "silver.z", "gold.a"]
 
 
 def test_flows_that_name_one_driver_share_it_in_graph_order():
     tables = [table("bronze.a"), table("bronze.b", driver="other"), table("silver.a", "bronze.a")]
-    drivers = Catalog({one.name: one for one in tables}).drivers()
+    drivers = Catalog({declaration.name: declaration for declaration in tables}).drivers()
     assert {name: [flow.name for flow in flows] for name, flows in drivers.items()} == {
         "main": ["bronze.a", "silver.a"],
         "other": ["bronze.b"],
@@ -55,17 +57,17 @@ def test_flows_that_name_one_driver_share_it_in_graph_order():
 def test_each_branch_of_a_table_is_a_flow_of_its_own_in_the_driver_of_the_table():
     source = {"": Kafka("a"), "eu": Kafka("b"), "copies": Delta("bronze.z")}
     tables = [table("bronze.z"), replace(table("bronze.a"), source=source), table("silver.a", "bronze.a")]
-    found = Catalog({one.name: one for one in tables})
+    graph = Catalog({declaration.name: declaration for declaration in tables})
     names = ["bronze.z", "bronze.a", "bronze.a.eu", "bronze.a.copies", "silver.a"]
-    assert list(found.flows) == [flow.flow for flow in found.drivers()["main"]] == names
-    assert found.flow("bronze.a.eu") == replace(table("bronze.a"), source=Kafka("b"), branch="eu")
-    assert examination.in_graph_order({one.name: one for one in reversed(tables)}) == [
+    assert list(graph.flows) == [flow.flow for flow in graph.drivers()["main"]] == names
+    assert graph.flow("bronze.a.eu") == replace(table("bronze.a"), source=Kafka("b"), branch="eu")
+    assert examination.in_graph_order({declaration.name: declaration for declaration in reversed(tables)}) == [
         "bronze.z",
         "bronze.a",
         "silver.a",
     ]
     assert {table_of(name) for name in names} == {"bronze.z", "bronze.a", "silver.a"}
-    assert list(vacuum_guard.readers(found, "bronze.z")) == ["bronze.a.copies"]
+    assert list(vacuum_guard.readers(graph, "bronze.z")) == ["bronze.a.copies"]
 
 
 def test_a_table_that_nobody_declared_is_answered_with_the_likeliest_name():
@@ -144,17 +146,17 @@ def test_two_files_that_sql_takes_for_one_table_are_refused(other: TableFile, se
 
 
 def test_right_tables_are_told_from_wrong_ones_and_from_those_that_read_wrong_ones():
-    right, found = catalog.examine("tests.mistakes.several_files_are_wrong")
-    assert list(right.tables) == ["bronze.events", "silver.right"]
-    assert set(found.broken) == {"silver.others", "silver.readings"}
-    assert found.unchecked == {"gold.waiting": "silver.readings", "gold.below": "gold.waiting"}
+    valid_catalog, result = catalog.examine("tests.mistakes.several_files_are_wrong")
+    assert list(valid_catalog.tables) == ["bronze.events", "silver.right"]
+    assert set(result.broken) == {"silver.others", "silver.readings"}
+    assert result.unchecked == {"gold.waiting": "silver.readings", "gold.below": "gold.waiting"}
 
 
 def test_a_check_that_fails_itself_is_a_sentence_about_the_file():
-    found = Examination()
-    with found.collect_mistakes("silver.a", "include/tables/silver/a.py"):
+    result = Examination()
+    with result.collect_mistakes("silver.a", "include/tables/silver/a.py"):
         raise AttributeError("no such thing")
-    assert found.sentences == [
+    assert result.sentences == [
         "include/tables/silver/a.py: no check understands its values (AttributeError: no such thing): see "
         "docs/add-a-table.md"
     ]

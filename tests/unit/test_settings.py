@@ -1,4 +1,4 @@
-"""Settings out of the environment."""
+"""Settings from environment variables."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, R
 
 
 def test_without_any_variable_everything_lies_below_var():
-    where = from_environment({})
-    assert where.home == ROOT / "var"
-    assert where.jars == ROOT / "var" / "jars"
-    assert where.kafka == "127.0.0.1:9092"
-    assert where.control_url == f"sqlite:///{ROOT / 'var' / 'control.db'}"
-    assert (where.airflow_port, where.lease_seconds) == (8080, 30)
+    config = from_environment({})
+    assert config.home == ROOT / "var"
+    assert config.jars == ROOT / "var" / "jars"
+    assert config.kafka == "127.0.0.1:9092"
+    assert config.control_url == f"sqlite:///{ROOT / 'var' / 'control.db'}"
+    assert (config.airflow_port, config.lease_seconds) == (8080, 30)
 
 
 def test_an_empty_variable_is_as_good_as_none():
@@ -23,12 +23,12 @@ def test_an_empty_variable_is_as_good_as_none():
 
 
 def test_moving_home_moves_what_lies_below_it(tmp_path: Path):
-    where = from_environment({"SLUICE_HOME": str(tmp_path)})
-    assert where.table_path("gold.sums") == tmp_path / "lake" / "gold" / "sums"
-    assert where.checkpoints("gold.sums") == tmp_path / "checkpoints" / "gold.sums"
-    assert where.logs == tmp_path / "log"
-    assert where.control_url == f"sqlite:///{tmp_path / 'control.db'}"
-    assert where.jars == tmp_path / "jars"
+    config = from_environment({"SLUICE_HOME": str(tmp_path)})
+    assert config.table_path("gold.sums") == tmp_path / "lake" / "gold" / "sums"
+    assert config.checkpoints("gold.sums") == tmp_path / "checkpoints" / "gold.sums"
+    assert config.logs == tmp_path / "log"
+    assert config.control_url == f"sqlite:///{tmp_path / 'control.db'}"
+    assert config.jars == tmp_path / "jars"
 
 
 def test_a_relative_home_does_not_move_with_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -37,7 +37,7 @@ def test_a_relative_home_does_not_move_with_the_working_directory(tmp_path: Path
 
 
 def test_each_variable_sets_its_setting():
-    where = from_environment(
+    config = from_environment(
         {
             "SLUICE_JARS": "/elsewhere/jars",
             "SLUICE_KAFKA": "one:1,two:2",
@@ -46,10 +46,10 @@ def test_each_variable_sets_its_setting():
             "SLUICE_LEASE_SECONDS": "7.5",
         }
     )
-    assert where.jars == Path("/elsewhere/jars")
-    assert where.kafka == "one:1,two:2"
-    assert where.control_url == "postgresql://db/sluice"
-    assert (where.airflow_port, where.lease_seconds) == (8181, 7.5)
+    assert config.jars == Path("/elsewhere/jars")
+    assert config.kafka == "one:1,two:2"
+    assert config.control_url == "postgresql://db/sluice"
+    assert (config.airflow_port, config.lease_seconds) == (8181, 7.5)
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-3", "1,5", "nan", "inf"])

@@ -1,4 +1,4 @@
-"""No test is forgotten: the targets of the Makefile run each, and `make test` a short form of each fault."""
+"""The targets of the Makefile run every test, and `make test` runs a short form of each fault test."""
 
 import importlib
 import re
@@ -13,15 +13,17 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
-def may_be_skipped(marked: object, name: str = "pytestmark") -> bool:
-    found = getattr(marked, name, ())
-    return any(mark.name in ("skip", "skipif") for mark in (found if isinstance(found, list | tuple) else [found]))
+def may_be_skipped(item: object, name: str = "pytestmark") -> bool:
+    marks = getattr(item, name, ())
+    return any(mark.name in ("skip", "skipif") for mark in (marks if isinstance(marks, list | tuple) else [marks]))
 
 
 def runs_in_make_test(test: object) -> bool:
-    """Whether at least one of its parameters does."""
-    given = [mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
-    return not may_be_skipped(test) and all(any(not may_be_skipped(one, "marks") for one in each) for each in given)
+    """Whether `make test` runs the test with at least one of its parameters."""
+    parameter_sets = [mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    return not may_be_skipped(test) and all(
+        any(not may_be_skipped(parameters, "marks") for parameters in alternatives) for alternatives in parameter_sets
+    )
 
 
 @pytest.mark.parametrize("file", [file for file in TESTS if file.parent.name == "faults"], ids=lambda file: file.stem)
@@ -47,24 +49,33 @@ def test_a_test_whose_only_parameters_are_long_does_not_run_in_make_test():
 
 def test_make_faults_runs_every_test_that_make_test_leaves_out():
     [paths] = re.findall(r"SLUICE_FAULTS=full \S+ -m pytest (.*)", MAKEFILE)
-    left_out = [
+    long_files = [
         file for file in TESTS if re.search(r"\b(is_long|only_in_full_runs|FULL|SLUICE_FAULTS)\b", file.read_text())
     ]
-    mine = Path(__file__).resolve()
-    lost = [file for file in left_out if file != mine and not any(file.is_relative_to(ROOT / p) for p in paths.split())]
-    assert left_out
-    assert lost == []
+    this_file = Path(__file__).resolve()
+    missing = [
+        file
+        for file in long_files
+        if file != this_file and not any(file.is_relative_to(ROOT / path) for path in paths.split())
+    ]
+    assert long_files
+    assert missing == []
 
 
 def test_the_two_halves_of_make_test_are_all_of_it():
-    platforms, others = re.findall(r"^\t@\$\(IN_VENV\) -m pytest (.*PLATFORMS.*)$", MAKEFILE, re.MULTILINE)
-    assert (platforms, others) == ("$(PLATFORMS)", "$(PLATFORMS:%=--ignore=%)")
+    platform_run, other_run = re.findall(r"^\t@\$\(IN_VENV\) -m pytest (.*PLATFORMS.*)$", MAKEFILE, re.MULTILINE)
+    assert (platform_run, other_run) == ("$(PLATFORMS)", "$(PLATFORMS:%=--ignore=%)")
 
 
 def test_what_checks_sluice_holds_all_that_runs_it_in_the_same_versions():
-    runs, checks = (
+    runtime_pins, development_pins = (
         set(re.findall(r"^\S+==\S+", (ROOT / name).read_text(), re.MULTILINE))
         for name in ("requirements.lock", "requirements-dev.lock")
     )
-    assert runs < checks
-    assert {package.partition("==")[0] for package in checks - runs} >= {"pytest", "hypothesis", "mypy", "ruff"}
+    assert runtime_pins < development_pins
+    assert {package.partition("==")[0] for package in development_pins - runtime_pins} >= {
+        "pytest",
+        "hypothesis",
+        "mypy",
+        "ruff",
+    }

@@ -1,4 +1,4 @@
-"""The import walls and the shape of the house, as docs/architecture.md draws them."""
+"""Import rules and size limits of the code, as docs/architecture.md describes them."""
 
 import ast
 import os
@@ -25,13 +25,13 @@ DECLARATIONS = (
     "include.tables",
     "include.examples.tables",
 )
-# psutil is no part of the design's table, but telling processes apart needs it.
+# include.control needs psutil to tell processes apart.
 CONTROL = (*DECLARATIONS, "include.control", "sqlalchemy", "psutil")
 READERS = (*CONTROL, "include.readers", "deltalake", "pyarrow", "confluent_kafka")
 LEDGER = (*READERS, "include.ledger")
 MAINTENANCE = (*READERS, "include.maintenance")
 RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery")
-# What tells others: each is imported by one module.
+# One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta")
 ORCHESTRATION = (*MONITORING, "include.orchestration", "airflow")
@@ -41,14 +41,17 @@ WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.orchestration"
 
 @dataclass(frozen=True)
 class Zone:
-    """files: globs from the repository's root. may: what a module names in an import. never: not even transitively."""
+    """files: globs below the repository root.
+
+    allowed: what a module may import. forbidden: what must not be imported, even transitively.
+    """
 
     files: tuple[str, ...]
-    may: tuple[str, ...]
-    never: tuple[str, ...]
+    allowed: tuple[str, ...]
+    forbidden: tuple[str, ...]
 
 
-# `*`: everything that is installed.
+# `*`: all installed packages.
 ZONES = {
     "declarations": Zone(
         ("include/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"), DECLARATIONS, ("*",)
@@ -69,8 +72,8 @@ ZONES = {
     "plugins": Zone(("plugins/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
 }
 
-# Imports the modules named in argv[2:] where whatever argv[1] names cannot be imported.
-GUARDED = """
+# Imports the modules in argv[2:], while the import of those in argv[1] fails.
+GUARDED_IMPORT = """
 import importlib, sys
 
 never = sys.argv[1].split(",")
@@ -98,15 +101,15 @@ def files_of(*globs: str) -> list[Path]:
     return sorted(file for pattern in globs for file in ROOT.glob(pattern))
 
 
-def rooms_files(zone: str) -> list[Path]:
-    """Without `__main__`, where a room has one: it is a door to `include.cli`."""
+def zone_files(zone: str) -> list[Path]:
+    """The files of a zone without `__main__`, which imports `include.cli`."""
     return [file for file in files_of(*ZONES[zone].files) if file.stem != "__main__"]
 
 
-def guarded_import(never: tuple[str, ...], modules: list[str], extra_path: Path | None = None):
+def guarded_import(forbidden: tuple[str, ...], modules: list[str], extra_path: Path | None = None):
     path = os.pathsep.join(str(part) for part in (ROOT, extra_path) if part)
     return subprocess.run(
-        [sys.executable, "-c", GUARDED, ",".join(never), *modules],
+        [sys.executable, "-c", GUARDED_IMPORT, ",".join(forbidden), *modules],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -116,10 +119,10 @@ def guarded_import(never: tuple[str, ...], modules: list[str], extra_path: Path 
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_zone_can_be_imported_where_what_it_must_not_know_is_missing(zone: str):
-    modules = [module_name(file) for file in rooms_files(zone)]
+    modules = [module_name(file) for file in zone_files(zone)]
     assert modules
-    done = guarded_import(ZONES[zone].never, modules)
-    assert done.returncode == 0, done.stderr[-2000:]
+    result = guarded_import(ZONES[zone].forbidden, modules)
+    assert result.returncode == 0, result.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
@@ -135,19 +138,19 @@ def test_a_zone_can_be_imported_where_what_it_must_not_know_is_missing(zone: str
 )
 def test_the_wall_stops_what_it_is_there_to_stop(tmp_path: Path, never: tuple[str, ...], line: str):
     (tmp_path / "trespasser.py").write_text(line)
-    done = guarded_import(never, ["trespasser"], tmp_path)
-    assert done.returncode == 1
-    assert "ImportError: WALL: " in done.stderr
+    result = guarded_import(never, ["trespasser"], tmp_path)
+    assert result.returncode == 1
+    assert "ImportError: WALL: " in result.stderr
 
 
 def imports(tree: ast.AST) -> list[tuple[ast.AST, str]]:
-    found = []
+    pairs = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(node, name.name) for name in node.names]
+            pairs += [(node, name.name) for name in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found += [(node, f"{node.module}.{name.name}") for name in node.names]
-    return found
+            pairs += [(node, f"{node.module}.{name.name}") for name in node.names]
+    return pairs
 
 
 def is_within(name: str, packages: tuple[str, ...]) -> bool:
@@ -156,38 +159,38 @@ def is_within(name: str, packages: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_zone_names_only_what_it_may_import(zone: str):
-    strangers = []
-    for file in rooms_files(zone):
+    violations = []
+    for file in zone_files(zone):
         for _, name in imports(ast.parse(file.read_text())):
-            sanctioned = "tables" in file.parts and name == "pyspark.sql.functions"
-            plain = name.partition(".")[0] in sys.stdlib_module_names
-            if not (plain or sanctioned or is_within(name, ZONES[zone].may)):
-                strangers.append(f"{file.relative_to(ROOT)} imports {name}")
-    assert strangers == []
+            is_spark_function = "tables" in file.parts and name == "pyspark.sql.functions"
+            is_standard = name.partition(".")[0] in sys.stdlib_module_names
+            if not (is_standard or is_spark_function or is_within(name, ZONES[zone].allowed)):
+                violations.append(f"{file.relative_to(ROOT)} imports {name}")
+    assert violations == []
 
 
-def code() -> list[Path]:
+def code_files() -> list[Path]:
     return files_of("include/**/*.py", "jobs/*.py", "dags/*.py", "plugins/**/*.py")
 
 
 def test_an_import_stands_at_the_top_of_its_file_and_only_a_transform_has_one_inside():
-    wrong = []
-    for file in code():
+    violations = []
+    for file in code_files():
         tree = ast.parse(file.read_text())
-        top = {id(node) for node in tree.body}
+        top_level = {id(node) for node in tree.body}
         for node, name in imports(tree):
-            if id(node) not in top and not ("tables" in file.parts and name == "pyspark.sql.functions"):
-                wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} imports {name} late")
-    assert wrong == []
+            if id(node) not in top_level and not ("tables" in file.parts and name == "pyspark.sql.functions"):
+                violations.append(f"{file.relative_to(ROOT)}:{node.lineno} imports {name} late")
+    assert violations == []
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Each module of the house, and which others it imports."""
-    modules = {module_name(file): file for file in code()}
+    """The modules of the code, each with the modules that it imports."""
+    modules = {module_name(file): file for file in code_files()}
     graph = {}
     for module, file in modules.items():
-        named = [name for _, name in imports(ast.parse(file.read_text()))]
-        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in named} & modules.keys()
+        names = [name for _, name in imports(ast.parse(file.read_text()))]
+        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
     return graph
 
 
@@ -202,26 +205,26 @@ MOST_FILES, LARGEST_SHARE = 20, 0.25
 
 
 def test_no_room_holds_more_than_20_files_or_a_quarter_of_all_lines():
-    rooms: dict[str, list[int]] = {}
+    packages: dict[str, list[int]] = {}
     for file in files_of("include/**/*.py"):
-        rooms.setdefault(str(file.parent.relative_to(ROOT)), []).append(len(file.read_text().splitlines()))
-    everything = sum(sum(lengths) for lengths in rooms.values())
-    crowded = {
-        room: (len(lengths), sum(lengths))
-        for room, lengths in rooms.items()
-        if len([length for length in lengths if length]) > MOST_FILES or sum(lengths) > LARGEST_SHARE * everything
+        packages.setdefault(str(file.parent.relative_to(ROOT)), []).append(len(file.read_text().splitlines()))
+    total_lines = sum(sum(lengths) for lengths in packages.values())
+    violations = {
+        package: (len(lengths), sum(lengths))
+        for package, lengths in packages.items()
+        if len([length for length in lengths if length]) > MOST_FILES or sum(lengths) > LARGEST_SHARE * total_lines
     }
-    assert crowded == {}
+    assert violations == {}
 
 
 def test_no_import_is_relative():
-    wrong = [
+    violations = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
-        for file in [*code(), *files_of("tests/**/*.py")]
+        for file in [*code_files(), *files_of("tests/**/*.py")]
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
-    assert wrong == []
+    assert violations == []
 
 
 @pytest.mark.parametrize(
@@ -235,35 +238,35 @@ def test_no_module_is_longer_than_its_kind_may_be(pattern: str, most: int):
 
 
 def test_no_function_is_longer_than_40_lines():
-    long = [
+    violations = [
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
-        for file in code()
+        for file in code_files()
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION
     ]
-    assert long == []
+    assert violations == []
 
 
 def test_no_module_is_called_utils_common_or_helpers():
-    names = {file.stem for file in [*code(), *files_of("tests/**/*.py", "benchmarks/**/*.py")]}
+    names = {file.stem for file in [*code_files(), *files_of("tests/**/*.py", "benchmarks/**/*.py")]}
     assert names.isdisjoint({"utils", "util", "common", "helpers", "helper", "misc"})
 
 
 def test_no_file_edits_the_import_path():
-    # In pieces, so that this line does not find itself.
+    # The name is split, so that the test does not find this line.
     needle = "sys" + ".path"
-    assert [str(file.relative_to(ROOT)) for file in code() if needle in file.read_text()] == []
+    assert [str(file.relative_to(ROOT)) for file in code_files() if needle in file.read_text()] == []
 
 
-# Nobody else can set an event that nobody else knows, so waiting for it is sleeping.
+# No other code can set an unnamed event, so a wait for it is a sleep.
 SLEEPS = ("time.sleep", "sleep", "threading.Event().wait", "Event().wait")
 
 
 def test_no_test_sleeps():
-    sleeping = [
+    places = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in files_of("tests/**/*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SLEEPS
     ]
-    assert [place for place in sleeping if not place.startswith("tests/support/waiting.py:")] == []
+    assert [place for place in places if not place.startswith("tests/support/waiting.py:")] == []

@@ -1,4 +1,4 @@
-"""What the benchmarks compare with: ratios by round, blocks that are repeated, and the table they end in."""
+"""Measurements of the benchmarks: ratios by round, repeated blocks, and the table of the results."""
 
 import os
 
@@ -26,8 +26,8 @@ def test_a_block_beside_quiet_neighbours_runs_once():
     ("blocks", "kept"), [([BUSY, QUIET], QUIET), ([BUSY, BUSIER], BUSY), ([BUSIER, BUSY, QUIET], BUSY)]
 )
 def test_a_block_beside_busy_neighbours_runs_once_more_and_the_quieter_counts(blocks: list[Spent], kept: Spent):
-    given = iter(blocks)
-    assert measure.run_undisturbed(lambda: next(given)) is kept
+    remaining_blocks = iter(blocks)
+    assert measure.run_undisturbed(lambda: next(remaining_blocks)) is kept
 
 
 def test_who_goes_first_changes_with_each_round():
@@ -71,6 +71,6 @@ def test_work_of_this_process_is_no_work_of_others():
 def test_what_the_benchmark_started_itself_is_not_burnt_by_others():
     before = Sample(cpu=10, wall=100, machine=1_000, ours=20)
     cores = psutil.cpu_count() or 1
-    # Of ten seconds of each core, all but one was burnt by the engine and the broker beside it.
+    # The engine and the broker used all but one of ten seconds of each core.
     after = Sample(cpu=17, wall=110, machine=1_000 + 10 * cores, ours=20 + 9 * cores)
     assert after.since(before) == Spent(cpu_seconds=7, wall_seconds=10, others=0.1)

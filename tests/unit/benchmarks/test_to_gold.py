@@ -1,4 +1,4 @@
-"""When a record is in gold, as the benchmark reads it from any engine's checkpoints and logs."""
+"""The time at which a record is in gold. The benchmark reads it from any engine's checkpoints and logs."""
 
 import os
 from pathlib import Path
@@ -14,17 +14,17 @@ from include.settings import settings
 from tests.support import lake
 
 
-def commit(layer: str, at: float) -> None:
+def commit(layer: str, seconds: float) -> None:
     table = TABLES[layer].name
-    version = lake.rows(table, at, 10)
-    os.utime(settings().table_path(table) / "_delta_log" / f"{version:020}.json", (at, at))
+    version = lake.rows(table, seconds, 10)
+    os.utime(settings().table_path(table) / "_delta_log" / f"{version:020}.json", (seconds, seconds))
 
 
-def batches(layer: str, *done: tuple[float, Any]) -> Journal:
-    """Each done at a moment, having read up to an offset."""
-    path = lake.checkpoint(TABLES[layer].flow, *(end for _, end in done))
-    for number, (at, _) in enumerate(done):
-        os.utime(path / "commits" / str(number), (at, at))
+def batches(layer: str, *commits: tuple[float, Any]) -> Journal:
+    """A journal of batches: for each, the time of its commit and its end offset."""
+    path = lake.checkpoint(TABLES[layer].flow, *(end for _, end in commits))
+    for number, (seconds, _) in enumerate(commits):
+        os.utime(path / "commits" / str(number), (seconds, seconds))
     journal = Journal(path)
     journal.look()
     return journal
@@ -32,9 +32,9 @@ def batches(layer: str, *done: tuple[float, Any]) -> Journal:
 
 @pytest.fixture
 def engine(home: Path, tmp_path: Path) -> Engine:
-    made = Engine("stock", tmp_path / "engine", "stock_job.py")
-    made.home = home
-    return made
+    stock_engine = Engine("stock", tmp_path / "engine", "stock_job.py")
+    stock_engine.home = home
+    return stock_engine
 
 
 def topic(count: int) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def topic(count: int) -> dict[str, Any]:
 
 
 def test_records_are_in_gold_when_the_batch_that_read_their_silver_rows_is_done(engine: Engine):
-    for layer, moments in {"bronze": (10, 20), "silver": (13, 23), "gold": (16, 26)}.items():
-        for at in moments:
-            commit(layer, at)
+    for layer, commit_times in {"bronze": (10, 20), "silver": (13, 23), "gold": (16, 26)}.items():
+        for seconds in commit_times:
+            commit(layer, seconds)
     journals = {
         "bronze": batches("bronze", (11, topic(5)), (21, topic(9))),
         "silver": batches("silver", (14, lake.delta_offset(0, index=0)), (24, lake.delta_offset(1, index=0))),
@@ -57,11 +57,11 @@ def test_records_that_silver_has_not_read_are_not_in_gold(engine: Engine):
     for layer in TABLES:
         commit(layer, 10)
     commit("bronze", 20)
-    read_first = (14, lake.delta_offset(0, index=0))
+    first_batch = (14, lake.delta_offset(0, index=0))
     journals = {
         "bronze": batches("bronze", (11, topic(5)), (21, topic(9))),
-        "silver": batches("silver", read_first),
-        "gold": batches("gold", read_first),
+        "silver": batches("silver", first_batch),
+        "gold": batches("gold", first_batch),
     }
     assert to_gold.gold_positions(engine, journals) == [(5, 14)]
 

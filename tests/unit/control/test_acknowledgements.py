@@ -1,4 +1,4 @@
-"""A person takes an alarm on: it makes no noise until its time is over, or until it is another one."""
+"""An acknowledged alarm is silent until the acknowledgement expires or another alarm begins."""
 
 import pytest
 from sqlalchemy import Engine, update
@@ -7,7 +7,7 @@ from include.control import acknowledgements, commands, incidents
 from include.control.commands import Action, Command
 from include.control.decide import Decision, State
 from include.control.store import database
-from include.control.store.schema import acknowledgements as stored
+from include.control.store.schema import acknowledgements as acknowledgement_rows
 
 FLOW = "silver.orders"
 
@@ -22,22 +22,22 @@ def acknowledge(engine: Engine, hours: float = 2) -> str:
     return result
 
 
-def covered(engine: Engine, state: State, error: str = "") -> bool:
+def is_acknowledged(engine: Engine, state: State, error: str = "") -> bool:
     with database.transaction(engine) as connection:
-        known = acknowledgements.valid(connection).get(FLOW)
-    return known is not None and known.covers(Decision(state, "why", error=error))
+        acknowledgement = acknowledgements.valid(connection).get(FLOW)
+    return acknowledgement is not None and acknowledgement.covers(Decision(state, "why", error=error))
 
 
 def test_an_alarm_that_is_acknowledged_says_by_whom_and_until_when_and_is_told_to_nobody(engine: Engine):
     begin(engine, State.BROKEN, "SCHEMA_CHANGED")
     assert acknowledge(engine).startswith(f"{FLOW}: its alarm BROKEN is acknowledged by ada until 20")
-    assert covered(engine, State.BROKEN, "SCHEMA_CHANGED")
+    assert is_acknowledged(engine, State.BROKEN, "SCHEMA_CHANGED")
     assert incidents.untold(engine) == []
 
 
 def test_what_has_no_alarm_cannot_be_acknowledged(engine: Engine):
     assert acknowledge(engine) == f"{FLOW}: nothing done, it has no alarm"
-    assert not covered(engine, State.BROKEN)
+    assert not is_acknowledged(engine, State.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_has_no_alarm_cannot_be_acknowledged(engine: Engine):
 def test_it_covers_no_other_trouble_that_a_person_has_to_know_of(engine: Engine, first, then, is_covered):
     begin(engine, *first)
     acknowledge(engine)
-    assert covered(engine, *then) is is_covered
+    assert is_acknowledged(engine, *then) is is_covered
 
 
 def test_it_ends_when_the_flow_is_well_again(engine: Engine):
@@ -61,16 +61,16 @@ def test_it_ends_when_the_flow_is_well_again(engine: Engine):
     acknowledge(engine)
     with database.transaction(engine) as connection:
         incidents.end(connection, FLOW)
-    assert not covered(engine, State.BACKING_OFF)
+    assert not is_acknowledged(engine, State.BACKING_OFF)
     begin(engine, State.BACKING_OFF)
-    assert not covered(engine, State.BACKING_OFF)
+    assert not is_acknowledged(engine, State.BACKING_OFF)
 
 
 def test_it_ends_at_its_time_and_a_second_one_lasts_longer(engine: Engine):
     begin(engine, State.BACKING_OFF)
     acknowledge(engine)
     with database.transaction(engine) as connection:
-        connection.execute(update(stored).values(ends_at=database.now(connection) - 1))
-    assert not covered(engine, State.BACKING_OFF)
+        connection.execute(update(acknowledgement_rows).values(ends_at=database.now(connection) - 1))
+    assert not is_acknowledged(engine, State.BACKING_OFF)
     acknowledge(engine, hours=3)
-    assert covered(engine, State.BACKING_OFF)
+    assert is_acknowledged(engine, State.BACKING_OFF)

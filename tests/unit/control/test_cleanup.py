@@ -1,4 +1,4 @@
-"""Nothing in the control database grows for ever, and what an auditor or a job still needs stays."""
+"""Cleanup bounds the size of the control database. It deletes no row that an audit or an unfinished job needs."""
 
 import itertools
 
@@ -45,8 +45,8 @@ def audit(at: float, who: str = "ada") -> dict:
 
 
 def incident(number: int, began_at: float, ended_at: float | None) -> dict:
-    said = {"target": f"{TABLE}{number}", "state": "STUCK", "reason": "why", "error": ""}
-    return {"number": number, "began_at": began_at, "ended_at": ended_at, **said}
+    details = {"target": f"{TABLE}{number}", "state": "STUCK", "reason": "why", "error": ""}
+    return {"number": number, "began_at": began_at, "ended_at": ended_at, **details}
 
 
 def window(at: float, state: str) -> dict:
@@ -54,14 +54,14 @@ def window(at: float, state: str) -> dict:
 
 
 def backfill(number: int, root: int, ended_at: float | None) -> dict:
-    said = {"target": TABLE, "key": "k", "who": "ada", "phase": "done", "said": "it is done"}
-    return {"number": number, "root": root, "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at, **said}
+    details = {"target": TABLE, "key": "k", "who": "ada", "phase": "done", "said": "it is done"}
+    return {"number": number, "root": root, "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at, **details}
 
 
 def rewind(number: int, ended_at: float | None) -> dict:
-    said = {"target": TABLE, "moment": "m", "cut": "{}", "views": "[]", "key": "k", "who": "ada", "reason": "r"}
+    details = {"target": TABLE, "moment": "m", "cut": "{}", "views": "[]", "key": "k", "who": "ada", "reason": "r"}
     times = {"phase": "done", "said": "s", "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at}
-    return {"number": number, **said, **times}
+    return {"number": number, **details, **times}
 
 
 def lease(name: str, expires_at: float = 0.0) -> dict:
@@ -72,34 +72,34 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     numbers, sizes, step_days = itertools.count(1), [], 20
     for day in range(0, 3 * 400, step_days):
-        at, then = BEGIN + day * DAY_SECONDS, BEGIN + (day + step_days) * DAY_SECONDS
-        add(engine, audits, *[audit(at)] * 20, *[audit(at, schedule.REQUESTER)] * 200)
-        add(engine, incidents, *[incident(next(numbers), at, at + 60) for _ in range(20)])
-        add(engine, windows, *[window(at, "skipped")] * 200, *[window(at, "done")] * 20)
-        pause = {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": at, "ended_at": at + 1}
+        began_at, cleanup_at = BEGIN + day * DAY_SECONDS, BEGIN + (day + step_days) * DAY_SECONDS
+        add(engine, audits, *[audit(began_at)] * 20, *[audit(began_at, schedule.REQUESTER)] * 200)
+        add(engine, incidents, *[incident(next(numbers), began_at, began_at + 60) for _ in range(20)])
+        add(engine, windows, *[window(began_at, "skipped")] * 200, *[window(began_at, "done")] * 20)
+        pause = {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": began_at, "ended_at": began_at + 1}
         add(engine, pauses, *[pause] * 50)
-        add(engine, shutdowns, {"began_at": at, "drivers": "[]", "ended_at": at + 60})
-        cleanup.forget(engine, then)
+        add(engine, shutdowns, {"began_at": began_at, "drivers": "[]", "ended_at": began_at + 60})
+        cleanup.forget(engine, cleanup_at)
         with database.transaction(engine) as connection:
             sizes.append(connection.execute(text("PRAGMA page_count")).scalar_one())
     assert sizes[-1] < 1.1 * sizes[410 // step_days]
-    kept, routine = retention.AUDIT_DAYS // step_days, retention.ROUTINE_DAYS // step_days
+    audit_steps, routine_steps = retention.AUDIT_DAYS // step_days, retention.ROUTINE_DAYS // step_days
     by_schedule = column(engine, audits, "who").count(schedule.REQUESTER)
-    assert by_schedule == 200 * routine
-    assert count(engine, audits) - by_schedule == 20 * kept == count(engine, incidents)
-    assert count(engine, windows) == 200 * routine + 20 * kept
-    assert count(engine, pauses) == 50 * routine
+    assert by_schedule == 200 * routine_steps
+    assert count(engine, audits) - by_schedule == 20 * audit_steps == count(engine, incidents)
+    assert count(engine, windows) == 200 * routine_steps + 20 * audit_steps
+    assert count(engine, pauses) == 50 * routine_steps
 
 
 def test_what_is_not_over_stays_however_old_it_is(engine):
     add(engine, incidents, incident(1, BEGIN, None), incident(2, BEGIN, BEGIN), incident(3, BEGIN, BEGIN))
-    taken = {"who": "ada", "reason": "mine", "ends_at": BEGIN}
-    add(engine, acknowledgements, {"incident": 1, **taken}, {"incident": 2, **taken})
+    acknowledgement = {"who": "ada", "reason": "mine", "ends_at": BEGIN}
+    add(engine, acknowledgements, {"incident": 1, **acknowledgement}, {"incident": 2, **acknowledgement})
     add(engine, windows, window(BEGIN, "open"), window(BEGIN, "asked"), window(BEGIN, "done"), window(BEGIN, "done"))
-    # 1 was asked for, and its follower 2 is not done.
+    # Backfill 1 is a request, and its follower 2 is unfinished.
     add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 1, None), backfill(3, 3, BEGIN), backfill(4, 4, BEGIN))
-    never_begun = {**rewind(3, None), "phase": "planned"}
-    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), never_begun, rewind(4, BEGIN))
+    planned_rewind = {**rewind(3, None), "phase": "planned"}
+    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), planned_rewind, rewind(4, BEGIN))
     add(engine, shutdowns, {"began_at": BEGIN, "drivers": "[]", "ended_at": None})
     cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
     assert column(engine, incidents, "number") == [1, 3]
@@ -111,13 +111,13 @@ def test_what_is_not_over_stays_however_old_it_is(engine):
 
 
 def test_no_epoch_of_a_flow_a_driver_or_a_window_goes_back(engine):
-    kept = [TABLE, "driver main", f"window {TABLE}", "backfill 2", "rewind 1"]
-    add(engine, leases, *map(lease, [*kept, "backfill 1", "backfill 9", "rewind 2"]))
+    kept_leases = [TABLE, "driver main", f"window {TABLE}", "backfill 2", "rewind 1"]
+    add(engine, leases, *map(lease, [*kept_leases, "backfill 1", "backfill 9", "rewind 2"]))
     add(engine, leases, lease("backfill 3", BEGIN + 2_000 * DAY_SECONDS))
     add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 2, None))
     add(engine, rewinds, rewind(1, None))
     cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
-    assert column(engine, leases, "flow") == sorted([*kept, "backfill 3"])
+    assert column(engine, leases, "flow") == sorted([*kept_leases, "backfill 3"])
 
 
 @pytest.mark.parametrize("table", [audits, incidents, windows, pauses, backfills, rewinds], ids=str)

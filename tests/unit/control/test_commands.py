@@ -1,4 +1,4 @@
-"""What the on-call engineer asks for: from each state, once or twice, and who is on record for it."""
+"""Commands of the on-call engineer, from each wanted state, once and twice, and their audit."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,7 +24,7 @@ ENDS_ALREADY = "nothing done, it reads to the end already"
 RUNS = "nothing done, it runs: action stop first"
 RESETS = sorted(DESTRUCTIVE - {Action.RELEASE, Action.GIVE_UP})
 
-# action, what was wanted: what is wanted after it, whether the flow starts anew, and what is answered.
+# (action, wanted state): wanted state after it, number of new turns, and answer.
 CASES = {
     (Action.RESTART, "running"): ("running", 1, "restarts after the batch in hand"),
     (Action.RESTART, "draining"): ("draining", 1, "restarts after the batch in hand"),
@@ -71,17 +71,19 @@ def rows(engine: Engine, table: Table) -> list:
         return connection.execute(select(table).order_by(*table.primary_key)).all()
 
 
-def asked_for(engine: Engine) -> list:
-    """All that drivers, supervisor and VACUUM act upon."""
-    acted_on = [desired.c, runs.c, drivers.c, resets.c, releases.c]
+def requested_rows(engine: Engine) -> list:
+    """All rows that drivers, the supervisor and VACUUM act upon."""
+    column_groups = [desired.c, runs.c, drivers.c, resets.c, releases.c]
     with database.transaction(engine) as connection:
         return [
-            connection.execute(select(*(one for one in columns if one.name not in ("intended_at", "ends_at")))).all()
-            for columns in acted_on
+            connection.execute(
+                select(*(column for column in columns if column.name not in ("intended_at", "ends_at")))
+            ).all()
+            for columns in column_groups
         ]
 
 
-def break_down(engine: Engine, *flows: str) -> None:
+def fail_flows(engine: Engine, *flows: str) -> None:
     for flow in flows or (FLOW,):
         with database.transaction(engine) as connection:
             orders.lock(connection, [flow])
@@ -89,17 +91,17 @@ def break_down(engine: Engine, *flows: str) -> None:
         orders.fail(engine, [flow], INCURABLE)
 
 
-def come_up(engine: Engine, driver: Holder) -> None:
-    """A driver that has its own lease; the one before gives it back."""
+def start_driver(engine: Engine, driver: Holder) -> None:
+    """Gives a new driver its lease. The former driver returns that lease first."""
     name = lease.driver_lease("main")
     with database.transaction(engine) as connection:
-        before = Lease(name, lease.epoch(connection, name))
-    lease.release(engine, [before])
+        former_lease = Lease(name, lease.epoch(connection, name))
+    lease.release(engine, [former_lease])
     lease.acquire(engine, [name], driver, 3600)
 
 
 def is_forgiven(engine: Engine, flow: str = FLOW) -> bool:
-    """Whether the supervisor starts it at once."""
+    """Whether the supervisor starts the flow at once."""
     [row] = [row for row in rows(engine, runs) if row.flow == flow]
     return (row.failure, row.needs_person, row.attempts) == (None, False, 0)
 
@@ -113,9 +115,9 @@ def test_each_action_from_each_state_does_what_it_says_and_no_harm_when_it_is_pa
     assert (order.state, order.turn) == (after, turns)
     assert len(rows(engine, resets)) == (action in RESETS)
     assert len(rows(engine, releases)) == ((action, state) == (Action.RELEASE, "stopped"))
-    once = asked_for(engine)
+    rows_after_first = requested_rows(engine)
     ask(engine, action)
-    assert asked_for(engine) == once
+    assert requested_rows(engine) == rows_after_first
 
 
 def test_every_action_has_its_cases():
@@ -125,7 +127,7 @@ def test_every_action_has_its_cases():
 @pytest.mark.parametrize(("action", "state"), CASES)
 def test_whatever_is_to_run_because_somebody_asked_for_it_runs_at_once_however_it_failed(engine, action, state):
     want(engine, state)
-    break_down(engine)
+    fail_flows(engine)
     [answer] = ask(engine, action)
     does_nothing = "nothing done" in answer or action in (Action.STOP, Action.RELEASE)
     assert is_forgiven(engine) is not does_nothing
@@ -138,17 +140,17 @@ def test_everything_asked_for_is_on_record_also_what_came_to_nothing(engine):
     ask(engine, Action.STOP, "silver.a", "silver.b", reason="moving")
     ask(engine, Action.STOP, "silver.b", reason="moving, really")
     ask(engine, Action.RESTART, "silver.a", driver="main", reason="new jar")
-    found = [(row.who, row.action, row.target, row.reason, row.result) for row in rows(engine, audits)]
-    assert found == [
+    audit_rows = [(row.who, row.action, row.target, row.reason, row.result) for row in rows(engine, audits)]
+    assert audit_rows == [
         ("ann", "stop", "silver.a", "moving", "stops after the batch in hand"),
         ("ann", "stop", "silver.b", "moving", "stops after the batch in hand"),
         ("ann", "stop", "silver.b", "moving, really", "nothing done, it is stopped"),
         ("ann", "restart", "driver main", "new jar", "ends after the batches in hand, and is started again"),
     ]
-    moments = [row.at for row in rows(engine, audits)]
+    times = [row.at for row in rows(engine, audits)]
     with database.transaction(engine) as connection:
         now = database.now(connection)
-    assert now - 10 < min(moments) <= max(moments) <= now
+    assert now - 10 < min(times) <= max(times) <= now
 
 
 def test_a_stopped_flow_says_in_whose_words(engine):
@@ -161,16 +163,16 @@ def test_a_stopped_flow_says_in_whose_words(engine):
 @pytest.mark.parametrize("driver", [None, "main"])
 def test_a_restart_pasted_twice_is_one_and_a_later_one_is_another(engine, holder, driver: str | None):
     def restarts() -> int:
-        read = orders.read(engine, "main", [FLOW])
-        return read.ends_epoch if driver else read.of[FLOW].turn
+        driver_orders = orders.read(engine, "main", [FLOW])
+        return driver_orders.ends_epoch if driver else driver_orders.of[FLOW].turn
 
-    come_up(engine, holder())
+    start_driver(engine, holder())
     ask(engine, Action.RESTART, driver=driver)
     for _ in range(2):
         [answer] = ask(engine, Action.RESTART, driver=driver)
         assert "nothing done, that was asked for " in answer
     assert restarts() == 1
-    come_up(engine, holder())
+    start_driver(engine, holder())
     with database.transaction(engine) as connection:
         connection.execute(update(audits).values(at=audits.c.at - REPEAT_SECONDS))
     ask(engine, Action.RESTART, driver=driver)
@@ -178,8 +180,8 @@ def test_a_restart_pasted_twice_is_one_and_a_later_one_is_another(engine, holder
 
 
 def test_the_restart_of_a_driver_forgives_its_flows_and_lets_none_of_them_start_before(engine, holder):
-    come_up(engine, holder())
-    break_down(engine, "silver.a", "silver.b", "gold.c")
+    start_driver(engine, holder())
+    fail_flows(engine, "silver.a", "silver.b", "gold.c")
     assert ask(engine, Action.RESTART, "silver.a", "silver.b", driver="main") == [
         "driver main: ends after the batches in hand, and is started again"
     ]
@@ -217,7 +219,7 @@ def test_a_reset_says_who_asked_and_whether_the_loss_is_accepted(engine, action:
 
 def test_a_loss_can_be_accepted_though_a_plain_reset_was_asked_for_and_failed(engine):
     ask(engine, Action.RESET_CHECKPOINT)
-    break_down(engine)
+    fail_flows(engine)
     ask(engine, Action.ACCEPT_DATA_LOSS)
     [row] = rows(engine, resets)
     assert row.accepts_loss
@@ -226,7 +228,7 @@ def test_a_loss_can_be_accepted_though_a_plain_reset_was_asked_for_and_failed(en
 
 def test_whoever_accepts_a_loss_is_not_overruled_by_a_plain_reset(engine):
     ask(engine, Action.ACCEPT_DATA_LOSS)
-    break_down(engine)
+    fail_flows(engine)
     ask(engine, Action.RESET_CHECKPOINT)
     [row] = rows(engine, resets)
     assert row.accepts_loss
@@ -236,7 +238,7 @@ def test_whoever_accepts_a_loss_is_not_overruled_by_a_plain_reset(engine):
 @pytest.mark.parametrize("driver", [None, "main"])
 def test_a_restart_after_the_flow_failed_again_is_no_repetition(engine, driver: str | None):
     ask(engine, Action.RESTART, driver=driver)
-    break_down(engine)
+    fail_flows(engine)
     ask(engine, Action.RESTART, driver=driver)
     assert is_forgiven(engine)
 
@@ -251,8 +253,8 @@ def test_a_double_click_is_one_request(on_postgresql, action: Action, driver: st
     with ThreadPoolExecutor(2) as pool:
         with database.transaction(engine) as connection:
             connection.execute(select(table).where(table == key).with_for_update())
-            both = [pool.submit(ask, engine, action, driver=driver) for _ in range(2)]
-            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            wait_until(lambda: connection.execute(waiting).scalar_one() == 2, 2)
-        answers = [answer for one in both for answer in one.result()]
+            requests = [pool.submit(ask, engine, action, driver=driver) for _ in range(2)]
+            blocked_query = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: connection.execute(blocked_query).scalar_one() == 2, 2)
+        answers = [answer for request in requests for answer in request.result()]
     assert sum("nothing done" in answer for answer in answers) == 1

@@ -1,4 +1,4 @@
-"""Incidents: each is told once, from the moment something is sick until it is well."""
+"""Each incident is notified once. It lasts from the moment something is sick until it is healthy."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,12 +23,12 @@ def end(engine: Engine, target: str = FLOW) -> None:
         incidents.end(connection, target)
 
 
-def news(engine: Engine) -> list[tuple[str, str, bool]]:
-    """What somebody is notified of now, for the first time."""
-    found = incidents.untold(engine)
-    for incident in found:
+def notify(engine: Engine) -> list[tuple[str, str, bool]]:
+    """Marks all new incidents as notified, and returns them."""
+    untold = incidents.untold(engine)
+    for incident in untold:
         incidents.mark_told(engine, incident.number)
-    return [(incident.target, incident.state, incident.is_over) for incident in found]
+    return [(incident.target, incident.state, incident.is_over) for incident in untold]
 
 
 def test_an_incident_is_told_once_however_long_it_lasts(engine):
@@ -36,9 +36,9 @@ def test_an_incident_is_told_once_however_long_it_lasts(engine):
     begin(engine, "STUCK", "without a sign of progress for 181 s")
     [incident] = incidents.untold(engine)
     assert incident == Incident(incident.number, FLOW, "STUCK", "without a sign of progress for 121 s")
-    assert news(engine) == [(FLOW, "STUCK", False)]
+    assert notify(engine) == [(FLOW, "STUCK", False)]
     begin(engine, "STUCK")
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_whoever_died_before_it_told_somebody_tells_it_later(engine):
@@ -60,20 +60,20 @@ def test_whoever_died_before_it_told_somebody_tells_it_later(engine):
 def test_while_something_is_sick_only_that_it_needs_a_person_or_loses_data_is_new_news(
     engine, states: list[str], told: list[str]
 ):
-    heard = []
+    notified_states = []
     for state in states:
         begin(engine, state)
-        heard += [state for _, state, _ in news(engine)]
-    assert heard == told
+        notified_states += [state for _, state, _ in notify(engine)]
+    assert notified_states == told
 
 
 def test_what_was_well_in_between_is_new_news(engine):
     begin(engine, "STUCK")
-    assert len(news(engine)) == 1
+    assert len(notify(engine)) == 1
     end(engine)
     end(engine)
     begin(engine, "STUCK")
-    assert news(engine) == [(FLOW, "STUCK", False)]
+    assert notify(engine) == [(FLOW, "STUCK", False)]
 
 
 def test_what_is_over_before_anybody_heard_of_it_is_told_as_over_oldest_first(engine):
@@ -81,7 +81,7 @@ def test_what_is_over_before_anybody_heard_of_it_is_told_as_over_oldest_first(en
     begin(engine, "BROKEN")
     begin(engine, "STUCK", target="gold.b")
     end(engine, "gold.b")
-    assert news(engine) == [(FLOW, "BACKING OFF", True), (FLOW, "BROKEN", False), ("gold.b", "STUCK", True)]
+    assert notify(engine) == [(FLOW, "BACKING OFF", True), (FLOW, "BROKEN", False), ("gold.b", "STUCK", True)]
 
 
 def test_what_is_well_and_never_was_sick_is_no_news(engine):
@@ -93,9 +93,9 @@ def test_two_watchdogs_at_one_moment_open_one_incident(on_postgresql):
     with ThreadPoolExecutor(1) as pool:
         with database.transaction(on_postgresql) as connection:
             incidents.begin(connection, "supervise", "STUCK", "why")
-            second = pool.submit(begin, on_postgresql, "STUCK", target="supervise")
-            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            wait_until(lambda: second.done() or connection.execute(waiting).scalar_one(), 2)
-        second.result()
+            second_begin = pool.submit(begin, on_postgresql, "STUCK", target="supervise")
+            blocked_query = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: second_begin.done() or connection.execute(blocked_query).scalar_one(), 2)
+        second_begin.result()
     begin(on_postgresql, "STUCK", target="supervise")
-    assert len(news(on_postgresql)) == 1
+    assert len(notify(on_postgresql)) == 1

@@ -1,4 +1,4 @@
-"""The right to write: one holder at a time, whoever asks, and however the one before ended."""
+"""Leases: one holder at a time, whoever asks, and however the former holder ended."""
 
 import multiprocessing
 import os
@@ -30,27 +30,27 @@ def rows(engine: Engine) -> dict:
 
 
 def expire(engine: Engine, seconds_ago: float) -> None:
-    """Let all leases end so many seconds ago by the database's clock; below 0: in the future."""
+    """Lets all leases expire this many seconds ago by the clock of the database. Below 0, they expire later."""
     with database.transaction(engine) as connection:
         connection.execute(update(leases).values(expires_at=database.now(connection) - seconds_ago))
 
 
-def renew(engine: Engine, held: list[Lease], ttl_seconds: float = 30) -> None:
+def renew(engine: Engine, held_leases: list[Lease], ttl_seconds: float = 30) -> None:
     with database.transaction(engine) as connection:
-        lease.renew(connection, held, ttl_seconds)
+        lease.renew(connection, held_leases, ttl_seconds)
 
 
 def test_a_free_lease_is_had_at_once_for_as_long_as_asked(engine, holder):
     assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 1)]
     with database.transaction(engine) as connection:
-        left = connection.execute(select(leases.c.expires_at)).scalar_one() - database.now(connection)
-    assert 25 < left <= 30
+        remaining_seconds = connection.execute(select(leases.c.expires_at)).scalar_one() - database.now(connection)
+    assert 25 < remaining_seconds <= 30
 
 
 def test_a_lease_that_a_live_process_holds_is_refused_with_its_holder_and_nothing_changes(engine, holder):
     other = holder("nightly")
     lease.acquire(engine, [FLOW], other, 30)
-    before = rows(engine)
+    rows_before = rows(engine)
     with pytest.raises(LeaseHeld) as refusal:
         lease.acquire(engine, [FLOW], holder(), 30)
     assert str(refusal.value).startswith(
@@ -58,7 +58,7 @@ def test_a_lease_that_a_live_process_holds_is_refused_with_its_holder_and_nothin
         f"lease runs for another "
     )
     assert str(refusal.value).endswith(" s: stop that driver first, or leave it to its work")
-    assert rows(engine) == before
+    assert rows(engine) == rows_before
     assert other.python.is_alive
     assert other.jvm.is_alive
 
@@ -75,30 +75,30 @@ def test_a_dead_holder_is_followed_at_once_and_what_is_left_of_it_is_ended_first
 def test_a_stopped_process_whose_lease_ran_out_is_killed_by_whoever_takes_over(engine, sleeper, holder):
     python, jvm = sleeper(), sleeper()
     former = Holder("here", "asleep", Process.of(python.pid), Process.of(jvm.pid))
-    [held] = lease.acquire(engine, [FLOW], former, 1)
+    [held_lease] = lease.acquire(engine, [FLOW], former, 1)
     for child in (python, jvm):
         os.kill(child.pid, signal.SIGSTOP)
         wait_until(lambda child=child: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, 10)
     with database.transaction(engine) as connection:
-        ends = connection.execute(select(leases.c.expires_at)).scalar_one()
+        expiry = connection.execute(select(leases.c.expires_at)).scalar_one()
 
     def is_over() -> bool:
         with database.transaction(engine) as connection:
-            return database.now(connection) > ends
+            return database.now(connection) > expiry
 
     wait_until(is_over, 10)
     assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
     assert python.wait(10) == -signal.SIGKILL
     assert jvm.wait(10) == -signal.SIGKILL
     with pytest.raises(LeaseLost):
-        renew(engine, [held])
+        renew(engine, [held_lease])
 
 
 def test_a_holder_elsewhere_is_waited_for_until_its_lease_is_over(engine, holder):
     former = holder()
     former.fence()
-    document = former.to_json().replace(former.python.boot, "another machine")
-    lease.acquire(engine, [FLOW], Holder.from_json(document), 3600)
+    holder_json = former.to_json().replace(former.python.boot, "another machine")
+    lease.acquire(engine, [FLOW], Holder.from_json(holder_json), 3600)
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
     expire(engine, 0.1)
@@ -132,64 +132,64 @@ def test_a_released_lease_is_free_at_once_and_its_former_holder_lives_on(engine,
 
 
 def test_a_released_lease_cannot_be_renewed(engine, holder):
-    held = lease.acquire(engine, [FLOW], holder(), 30)
-    lease.release(engine, held)
+    held_leases = lease.acquire(engine, [FLOW], holder(), 30)
+    lease.release(engine, held_leases)
     with pytest.raises(LeaseLost):
-        renew(engine, held)
+        renew(engine, held_leases)
 
 
 def test_giving_back_a_lease_that_was_lost_does_not_free_it(engine, holder):
     former = holder()
-    held = lease.acquire(engine, [FLOW], former, 30)
+    held_leases = lease.acquire(engine, [FLOW], former, 30)
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
-    lease.release(engine, held)
+    lease.release(engine, held_leases)
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
 
 
 def test_one_lost_lease_leaves_the_others_unrenewed(engine, holder):
     former = holder()
-    held = lease.acquire(engine, ["a", "b"], former, 30)
-    before = rows(engine)["a"].expires_at
+    held_leases = lease.acquire(engine, ["a", "b"], former, 30)
+    expiry_before = rows(engine)["a"].expires_at
     former.fence()
     lease.acquire(engine, ["b"], holder(), 30)
     with pytest.raises(LeaseLost, match=r"^b was taken over by another driver \(this one held epoch 1\)$"):
-        renew(engine, held, 3600)
-    assert rows(engine)["a"].expires_at == before
+        renew(engine, held_leases, 3600)
+    assert rows(engine)["a"].expires_at == expiry_before
 
 
 def test_a_process_that_holds_the_lease_already_does_not_end_itself(engine, holder):
-    mine = holder()
-    lease.acquire(engine, [FLOW], mine, 30)
+    running_holder = holder()
+    lease.acquire(engine, [FLOW], running_holder, 30)
     expire(engine, 1)
-    assert lease.acquire(engine, [FLOW], mine, 30) == [Lease(FLOW, 2)]
-    assert mine.python.is_alive
-    assert mine.jvm.is_alive
+    assert lease.acquire(engine, [FLOW], running_holder, 30) == [Lease(FLOW, 2)]
+    assert running_holder.python.is_alive
+    assert running_holder.jvm.is_alive
 
 
 def test_expiry_is_judged_by_the_clock_of_the_database(engine, holder, monkeypatch: pytest.MonkeyPatch):
     lease.acquire(engine, [FLOW], holder(), 30)
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 86_400)
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
-    monkeypatch.setattr(time, "time", lambda: real() - 86_400)
+    monkeypatch.setattr(time, "time", lambda: real_time() - 86_400)
     expire(engine, 0.1)
     assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
 
 
 def test_holders_are_those_whose_lease_still_runs(engine, holder):
-    here = holder()
+    live_holder = holder()
     lease.acquire(engine, ["a"], holder(), 30)
     expire(engine, 1)
     lease.release(engine, lease.acquire(engine, ["b"], holder(), 30))
-    lease.acquire(engine, ["c"], here, 30)
+    lease.acquire(engine, ["c"], live_holder, 30)
     with database.transaction(engine) as connection:
-        assert lease.holders(connection) == {"c": here}
+        assert lease.holders(connection) == {"c": live_holder}
 
 
-# Waits for a line on stdin, asks for the lease, says what it got, and lives until stdin ends.
+# Waits for a line of input, acquires the lease, prints the result, and lives until stdin ends.
 CONTENDER = """
 import os, sys
 from include.control import lease
@@ -209,9 +209,9 @@ sys.stdin.read()
 """
 
 
-def contender(engine: Engine, *before: str) -> subprocess.Popen:
+def contender(engine: Engine, *command_prefix: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [*before, sys.executable, "-c", CONTENDER, engine.url.render_as_string()],
+        [*command_prefix, sys.executable, "-c", CONTENDER, engine.url.render_as_string()],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -235,44 +235,44 @@ def end(processes: list[subprocess.Popen]) -> None:
 @pytest.mark.parametrize("former", ["nobody", "dead", "expired"])
 def test_of_many_processes_that_ask_at_one_moment_one_gets_the_lease(engine, holder, former: str):
     if former != "nobody":
-        one = holder()
-        lease.acquire(engine, ["a", "b"], one, 30)
-        one.fence() if former == "dead" else expire(engine, 1)
-    # Forked, so that none comes late because it imports.
+        former_holder = holder()
+        lease.acquire(engine, ["a", "b"], former_holder, 30)
+        former_holder.fence() if former == "dead" else expire(engine, 1)
+    # Forked processes import nothing, so that all of them ask at the same instant.
     fork = multiprocessing.get_context("fork")
-    together, over, answers = fork.Barrier(6), fork.Event(), fork.Queue()
+    barrier, end_event, answers = fork.Barrier(6), fork.Event(), fork.Queue()
 
     def contend() -> None:
-        mine = database.connect.__wrapped__(engine.url.render_as_string())
-        together.wait(30)
+        process_engine = database.connect.__wrapped__(engine.url.render_as_string())
+        barrier.wait(30)
         try:
-            answers.put(lease.acquire(mine, ["a", "b"], Holder.here("contender", os.getpid()), 30)[0].epoch)
+            answers.put(lease.acquire(process_engine, ["a", "b"], Holder.here("contender", os.getpid()), 30)[0].epoch)
         except LeaseHeld:
             answers.put("held")
-        over.wait(30)
+        end_event.wait(30)
 
     contenders = [fork.Process(target=contend) for _ in range(6)]
     for process in contenders:
         process.start()
-    got = [answers.get(timeout=30) for _ in contenders]
-    over.set()
+    results = [answers.get(timeout=30) for _ in contenders]
+    end_event.set()
     for process in contenders:
         process.join(30)
-    assert sorted(got, key=str) == [1 if former == "nobody" else 2, *["held"] * 5]
+    assert sorted(results, key=str) == [1 if former == "nobody" else 2, *["held"] * 5]
 
 
 def has_namespaces() -> bool:
-    asked = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    return Path("/proc/self/ns/pid").exists() and subprocess.run(asked, capture_output=True).returncode == 0
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return Path("/proc/self/ns/pid").exists() and subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a process namespace")
 def test_a_live_holder_in_another_container_of_this_machine_is_not_taken_for_dead(engine, holder):
-    inside = contender(engine, "unshare", "--pid", "--fork", "--mount-proc")
+    container = contender(engine, "unshare", "--pid", "--fork", "--mount-proc")
     try:
-        assert inside.stdout.readline().strip() == "ready"
-        assert answer(inside) == "1"
+        assert container.stdout.readline().strip() == "ready"
+        assert answer(container) == "1"
         with pytest.raises(LeaseHeld):
             lease.acquire(engine, ["a"], holder(), 30)
     finally:
-        end([inside])
+        end([container])

@@ -1,4 +1,4 @@
-"""A keeper holds on while it can, and ends its driver before anybody else could begin."""
+"""A LeaseRenewer renews while it can, and halts its driver before another driver could begin."""
 
 import os
 import signal
@@ -29,12 +29,12 @@ from tests.conftest import ROOT
 from tests.support.waiting import wait_until
 
 FLOW = "silver.readings"
-# The renewing thread ends with LeaseLost where the halt comes back, which the real one never does.
-halting = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+# The renewing thread raises LeaseLost if the halt returns, which the real halt never does.
+ignore_thread_errors = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def clock() -> float:
-    """The database's clock, read without the database: SQLite's is this machine's."""
+    """The time of the database without a connection to it: SQLite uses the clock of this machine."""
     with closing(sqlite3.connect(":memory:")) as connection:
         return connection.execute("SELECT (julianday('now') - 2440587.5) * 86400.0").fetchone()[0]
 
@@ -45,8 +45,8 @@ def expires_at(engine: Engine, flow: str = FLOW) -> float:
 
 
 @contextmanager
-def counted(engine: Engine) -> Iterator[list[int]]:
-    """How many values each statement brings."""
+def count_parameters(engine: Engine) -> Iterator[list[int]]:
+    """Yields the number of parameters of each statement."""
     values: list[int] = []
 
     def count(_connection: Connection, _cursor: object, _statement: str, parameters: Sized, *_: object) -> None:
@@ -59,12 +59,12 @@ def counted(engine: Engine) -> Iterator[list[int]]:
         event.remove(engine, "before_cursor_execute", count)
 
 
-def passes(keeper: LeaseRenewer, since: Order, flow: str = FLOW) -> bool:
-    return keeper.enter(LockRequest(flow, flow, alone=False), lambda: True, since)
+def passes(renewer: LeaseRenewer, since: Order, flow: str = FLOW) -> bool:
+    return renewer.enter(LockRequest(flow, flow, alone=False), lambda: True, since)
 
 
-class Halts:
-    """Remembers why and when, and ends a flow's thread, as the real one ends the process."""
+class HaltRecorder:
+    """Records reasons and times, and ends the thread of the flow, as the real halt ends the process."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -78,37 +78,37 @@ class Halts:
 
 
 @pytest.fixture
-def halts() -> Halts:
-    return Halts()
+def halts() -> HaltRecorder:
+    return HaltRecorder()
 
 
 @pytest.fixture
-def keep(engine: Engine, halts: Halts) -> Iterator[Callable[..., LeaseRenewer]]:
-    """Keeps a lease that is held by somebody: `keep(holder, ttl_seconds)`."""
-    made: list[LeaseRenewer] = []
+def keep(engine: Engine, halts: HaltRecorder) -> Iterator[Callable[..., LeaseRenewer]]:
+    """Acquires a lease for a holder, and renews it: `keep(holder, ttl_seconds)`."""
+    renewers: list[LeaseRenewer] = []
 
     def start(holder: Holder, ttl_seconds: float) -> LeaseRenewer:
-        made.append(LeaseRenewer(engine, holder, ttl_seconds, halts))
-        made[-1].take([FLOW])
-        made[-1].start()
-        return made[-1]
+        renewers.append(LeaseRenewer(engine, holder, ttl_seconds, halts))
+        renewers[-1].take([FLOW])
+        renewers[-1].start()
+        return renewers[-1]
 
     yield start
-    for keeper in made:
-        keeper.stop()
+    for renewer in renewers:
+        renewer.stop()
 
 
 @contextmanager
 def database_away(engine: Engine) -> Iterator[Callable[[], float]]:
-    """Nobody else gets a word in. Yields what still tells when the lease is over."""
+    """Locks everybody else out of the database. Yields a function that still reads the expiry of the lease."""
     if engine.dialect.name == "sqlite":
         connection = sqlite3.connect(engine.url.database, isolation_level=None, timeout=30)
-        lock = "BEGIN EXCLUSIVE"
+        lock_statement = "BEGIN EXCLUSIVE"
     else:
         connection = psycopg.connect(engine.url.set(drivername="postgresql").render_as_string())
-        lock = f"LOCK TABLE {', '.join(metadata.tables)}"
+        lock_statement = f"LOCK TABLE {', '.join(metadata.tables)}"
     with closing(connection):
-        connection.execute(lock)
+        connection.execute(lock_statement)
         yield lambda: connection.execute("SELECT expires_at FROM lease").fetchone()[0]
         connection.execute("ROLLBACK")
 
@@ -134,65 +134,65 @@ def test_a_stopped_keeper_gives_its_lease_back(engine, holder, keep):
 
 
 def test_the_gate_lets_a_wanted_flow_pass_and_renews_its_lease(engine, holder, keep):
-    keeper = keep(holder(), 30)
-    before = expires_at(engine)
-    wait_until(lambda: clock() > before - 29.9, 10)
-    assert passes(keeper, Order()) is True
-    assert expires_at(engine) > before
+    renewer = keep(holder(), 30)
+    first_expiry = expires_at(engine)
+    wait_until(lambda: clock() > first_expiry - 29.9, 10)
+    assert passes(renewer, Order()) is True
+    assert expires_at(engine) > first_expiry
 
 
 def test_the_gate_turns_a_stopped_flow_away_and_lets_it_pass_when_it_is_wanted_again(engine, holder, keep, halts):
-    keeper = keep(holder(), 30)
+    renewer = keep(holder(), 30)
     want(engine, "stopped")
-    assert passes(keeper, Order()) is False
-    keeper.take(["another flow"])
-    assert passes(keeper, Order(), "another flow") is True
+    assert passes(renewer, Order()) is False
+    renewer.take(["another flow"])
+    assert passes(renewer, Order(), "another flow") is True
     want(engine, "running")
-    assert passes(keeper, Order()) is True
+    assert passes(renewer, Order()) is True
     assert halts.reasons == []
 
 
 def test_the_gate_turns_a_flow_away_that_is_to_start_anew_and_lets_its_next_run_pass(engine, holder, keep, halts):
-    keeper = keep(holder(), 30)
+    renewer = keep(holder(), 30)
     with database.transaction(engine) as connection:
         connection.execute(runs.insert().values(flow=FLOW, turn=1, attempts=0, needs_person=False))
-    assert passes(keeper, Order()) is False
-    assert passes(keeper, Order(turn=1)) is True
+    assert passes(renewer, Order()) is False
+    assert passes(renewer, Order(turn=1)) is True
     want(engine, "draining")
-    assert passes(keeper, Order(turn=1)) is False
-    assert passes(keeper, Order("draining", 1)) is True
+    assert passes(renewer, Order(turn=1)) is False
+    assert passes(renewer, Order("draining", 1)) is True
     assert halts.reasons == []
 
 
 def test_the_gate_of_a_stopped_keeper_is_shut(holder, keep):
-    keeper = keep(holder(), 30)
-    keeper.stop()
-    assert passes(keeper, Order()) is False
+    renewer = keep(holder(), 30)
+    renewer.stop()
+    assert passes(renewer, Order()) is False
 
 
 def test_a_closed_keeper_takes_nothing_more_lets_nobody_in_and_holds_what_it_has(engine, holder, keep):
-    keeper = keep(holder(), 30)
-    keeper.close()
-    assert passes(keeper, Order()) is False
+    renewer = keep(holder(), 30)
+    renewer.close()
+    assert passes(renewer, Order()) is False
     with pytest.raises(SluiceError, match="^silver.more: not begun any more"):
-        keeper.take(["silver.more"])
+        renewer.take(["silver.more"])
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
 
 
 def test_a_look_at_the_gate_costs_the_same_however_many_leases_the_driver_holds(engine, holder, halts):
-    keeper = LeaseRenewer(engine, holder(), 300, halts)
+    renewer = LeaseRenewer(engine, holder(), 300, halts)
 
-    def asked() -> list[int]:
-        with counted(engine) as values:
-            assert passes(keeper, Order()) is True
-            keeper.leave(FLOW)
+    def parameter_counts() -> list[int]:
+        with count_parameters(engine) as values:
+            assert passes(renewer, Order()) is True
+            renewer.leave(FLOW)
         return values
 
-    keeper.take([FLOW])
-    alone = asked()
-    keeper.take([f"silver.flow_{number}" for number in range(299)])
-    assert asked() == alone
+    renewer.take([FLOW])
+    counts_of_one_lease = parameter_counts()
+    renewer.take([f"silver.flow_{number}" for number in range(299)])
+    assert parameter_counts() == counts_of_one_lease
     assert halts.reasons == []
 
 
@@ -200,70 +200,70 @@ def test_all_leases_of_a_driver_are_renewed_and_given_back_by_as_many_statements
     few = lease.acquire(engine, ["a", "b"], holder(), 30)
     many = lease.acquire(engine, [f"silver.flow_{number}" for number in range(300)], holder(), 30)
 
-    def statements(held: list[Lease]) -> int:
-        with counted(engine) as values:
+    def statements(held_leases: list[Lease]) -> int:
+        with count_parameters(engine) as values:
             with database.transaction(engine) as connection:
-                lease.renew(connection, held, 30)
-            lease.release(engine, held)
+                lease.renew(connection, held_leases, 30)
+            lease.release(engine, held_leases)
         return len(values)
 
     assert statements(many) == statements(few)
 
 
 def test_whoever_looks_at_the_gate_again_and_again_keeps_its_other_leases_too(engine, holder, halts):
-    keeper = LeaseRenewer(engine, holder(), 1.5, halts)
-    keeper.take([FLOW, "silver.more"])
+    renewer = LeaseRenewer(engine, holder(), 1.5, halts)
+    renewer.take([FLOW, "silver.more"])
     begin = clock()
-    wait_until(lambda: passes(keeper, Order()) and clock() > begin + 2, 20)
+    wait_until(lambda: passes(renewer, Order()) and clock() > begin + 2, 20)
     assert expires_at(engine, "silver.more") > clock()
     assert halts.reasons == []
 
 
 def test_whoever_lost_another_lease_in_its_sleep_is_halted_at_the_gate_before_it_writes(engine, holder, halts):
     former = holder()
-    keeper = LeaseRenewer(engine, former, 1.5, halts)
-    keeper.take([FLOW, "silver.more"])
-    over = expires_at(engine)
+    renewer = LeaseRenewer(engine, former, 1.5, halts)
+    renewer.take([FLOW, "silver.more"])
+    expiry = expires_at(engine)
     former.fence()
     lease.acquire(engine, ["silver.more"], holder(), 30)
-    wait_until(lambda: clock() > over - 0.9, 10)
+    wait_until(lambda: clock() > expiry - 0.9, 10)
     with pytest.raises(SystemExit):
-        passes(keeper, Order())
+        passes(renewer, Order())
     assert halts.reasons == ["silver.more was taken over by another driver (this one held epoch 1)"]
 
 
 def test_a_keeper_that_could_give_nothing_back_halts_nothing(engine, holder, keep, halts):
-    keeper = keep(holder(), 2)
-    over = expires_at(engine)
+    renewer = keep(holder(), 2)
+    expiry = expires_at(engine)
     with database_away(engine), pytest.raises(Unreachable):
-        keeper.give_back([FLOW])
-    wait_until(lambda: clock() > over, 10)
+        renewer.give_back([FLOW])
+    wait_until(lambda: clock() > expiry, 10)
     assert halts.reasons == []
 
 
 def test_whoever_was_taken_over_is_halted_at_the_gate_before_it_writes(engine, holder, keep, halts):
     former = holder()
-    keeper = keep(former, 30)
+    renewer = keep(former, 30)
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
     with pytest.raises(SystemExit):
-        passes(keeper, Order())
+        passes(renewer, Order())
     assert halts.reasons == [f"{FLOW} was taken over by another driver (this one held epoch 1)"]
 
 
 def test_a_gate_whose_halt_comes_back_still_lets_nobody_pass(engine, holder):
     former = holder()
     reasons: list[str] = []
-    keeper = LeaseRenewer(engine, former, 30, reasons.append)
-    keeper.take([FLOW])
+    renewer = LeaseRenewer(engine, former, 30, reasons.append)
+    renewer.take([FLOW])
     former.fence()
     lease.acquire(engine, [FLOW], holder(), 30)
     with pytest.raises(LeaseLost):
-        passes(keeper, Order())
+        passes(renewer, Order())
     assert len(reasons) == 1
 
 
-@halting
+@ignore_thread_errors
 def test_whoever_was_taken_over_is_halted_by_the_next_renewal_without_a_batch(engine, holder, keep, halts):
     former = holder()
     keep(former, 1.5)
@@ -274,94 +274,94 @@ def test_whoever_was_taken_over_is_halted_by_the_next_renewal_without_a_batch(en
 
 
 def test_nobody_notices_a_database_that_is_away_for_less_than_half_a_ttl(engine, holder, keep, halts):
-    keeper = keep(holder(), 3)
+    renewer = keep(holder(), 3)
     with database_away(engine):
         begin = clock()
         wait_until(lambda: clock() > begin + 1.3, 10)
-    assert passes(keeper, Order()) is True
-    renewed = expires_at(engine)
-    wait_until(lambda: expires_at(engine) > renewed, 20)
+    assert passes(renewer, Order()) is True
+    renewed_expiry = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > renewed_expiry, 20)
     assert halts.reasons == []
 
 
 def test_a_gate_waits_while_the_database_is_away(engine, holder, keep, halts):
-    keeper = keep(holder(), 20)
-    passed: list[bool] = []
+    renewer = keep(holder(), 20)
+    results: list[bool] = []
     with database_away(engine):
-        flow = threading.Thread(target=lambda: passed.append(passes(keeper, Order())), daemon=True)
+        flow = threading.Thread(target=lambda: results.append(passes(renewer, Order())), daemon=True)
         flow.start()
         begin = clock()
-        # Longer than SQLite waits for its lock, so that the first try has failed.
+        # SQLite waits this long for its lock, so that the first try has failed.
         wait_until(lambda: clock() > begin + BUSY_TIMEOUT_SECONDS + 0.5, 20)
-        assert passed == []
-    wait_until(lambda: passed, 20)
-    assert passed == [True]
+        assert results == []
+    wait_until(lambda: results, 20)
+    assert results == [True]
     assert halts.reasons == []
 
 
 def test_a_database_that_stays_away_halts_the_driver_before_its_lease_is_over(engine, holder, keep, halts):
     keep(holder(), 2)
-    first = expires_at(engine)
-    # A renewal has come through, so the deadline is that of a renewed lease.
-    wait_until(lambda: expires_at(engine) > first, 10)
-    with database_away(engine) as ends:
-        over = ends()
+    first_expiry = expires_at(engine)
+    # After a renewal, the deadline is that of a renewed lease.
+    wait_until(lambda: expires_at(engine) > first_expiry, 10)
+    with database_away(engine) as read_expiry:
+        expiry = read_expiry()
         wait_until(lambda: halts.reasons, 10)
     assert halts.reasons[0] == "the control database did not answer for 2 s"
-    assert halts.moments[0] < over
+    assert halts.moments[0] < expiry
 
 
 def test_a_process_that_slept_between_acquisition_and_keeping_is_halted_before_its_lease_is_over(engine, holder, halts):
-    keeper = LeaseRenewer(engine, holder(), 2, halts)
-    keeper.take([FLOW])
-    over = expires_at(engine)
+    renewer = LeaseRenewer(engine, holder(), 2, halts)
+    renewer.take([FLOW])
+    expiry = expires_at(engine)
     with database_away(engine):
-        wait_until(lambda: clock() > over - 0.8, 10)
-        keeper.start()
+        wait_until(lambda: clock() > expiry - 0.8, 10)
+        renewer.start()
         wait_until(lambda: halts.reasons, 10)
-    keeper.stop()
-    assert halts.moments[0] < over
+    renewer.stop()
+    assert halts.moments[0] < expiry
 
 
 @pytest.fixture
 def slow_renewals(engine: Engine) -> Iterator[None]:
-    """Each lasts 0.8 s longer after the database has said until when the lease lasts."""
+    """Delays the return of each renewal by 0.8 s after the database has set the expiry."""
 
-    def slowly(_connection: Connection) -> None:
+    def delay(_connection: Connection) -> None:
         if threading.current_thread() is not threading.main_thread():
             begin = clock()
             wait_until(lambda: clock() > begin + 0.8, 10)
 
-    event.listen(engine, "commit", slowly)
+    event.listen(engine, "commit", delay)
     yield
-    event.remove(engine, "commit", slowly)
+    event.remove(engine, "commit", delay)
 
 
 @pytest.mark.usefixtures("slow_renewals")
 def test_a_renewal_that_takes_its_time_leaves_no_deadline_behind_the_expiry(engine, holder, keep, halts):
     keep(holder(), 2)
-    first = expires_at(engine)
-    wait_until(lambda: expires_at(engine) > first, 10)
-    with database_away(engine) as ends:
-        over = ends()
+    first_expiry = expires_at(engine)
+    wait_until(lambda: expires_at(engine) > first_expiry, 10)
+    with database_away(engine) as read_expiry:
+        expiry = read_expiry()
         wait_until(lambda: halts.reasons, 10)
-    assert halts.moments[0] < over
+    assert halts.moments[0] < expiry
 
 
 def test_a_lease_that_is_taken_later_postpones_nothing_for_those_that_were_not_renewed(engine, holder, halts):
-    keeper = LeaseRenewer(engine, holder(), 2, halts)
-    keeper.take([FLOW])
-    over = expires_at(engine)
-    wait_until(lambda: clock() > over - 1.2, 10)
-    keeper.take(["silver.more"])
+    renewer = LeaseRenewer(engine, holder(), 2, halts)
+    renewer.take([FLOW])
+    expiry = expires_at(engine)
+    wait_until(lambda: clock() > expiry - 1.2, 10)
+    renewer.take(["silver.more"])
     with database_away(engine):
-        keeper.start()
+        renewer.start()
         wait_until(lambda: halts.reasons, 10)
-    keeper.stop()
-    assert halts.moments[0] < over
+    renewer.stop()
+    assert halts.moments[0] < expiry
 
 
-# A driver that keeps a lease and answers each line with what the gate says; its halt ends it, as the real one does.
+# A driver that renews a lease and answers each line with the result of the gate. Its halt ends the process.
 DRIVER = """
 import os, sys
 from include.control.store import database
@@ -410,12 +410,12 @@ def test_a_driver_that_was_asleep_beyond_its_lease_is_dead_when_the_next_one_may
 
 def test_a_driver_that_wakes_up_overtaken_from_elsewhere_ends_itself_before_it_writes(engine, holder, driver):
     os.kill(driver.pid, signal.SIGSTOP)
-    over = expires_at(engine)
-    wait_until(lambda: clock() > over, 10)
+    expiry = expires_at(engine)
+    wait_until(lambda: clock() > expiry, 10)
     with database.transaction(engine) as connection:
-        former = connection.execute(select(leases.c.holder)).scalar_one()
-        elsewhere = Holder.from_json(former).python.boot
-        connection.execute(leases.update().values(holder=former.replace(elsewhere, "another machine")))
+        holder_json = connection.execute(select(leases.c.holder)).scalar_one()
+        boot = Holder.from_json(holder_json).python.boot
+        connection.execute(leases.update().values(holder=holder_json.replace(boot, "another machine")))
     assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
     driver.stdin.write("may I?\n")
     driver.stdin.flush()

@@ -1,4 +1,4 @@
-"""The lock on a table: whoever is no append has it alone, gets it in the end, and dies without keeping it."""
+"""A table's lock: appends share it, other writers have it alone, each gets it, and no dead process keeps it."""
 
 import random
 import threading
@@ -35,7 +35,7 @@ def hold(engine: Engine, holder) -> Callable[..., Holder]:
 
 @pytest.fixture
 def enter(engine: Engine) -> Callable[[LockRequest], str | None]:
-    """Tries to enter: None, or the name of who is in the way."""
+    """Tries to enter. Returns None, or the name of the request that is in the way."""
 
     def attempt(entry: LockRequest) -> str | None:
         with database.transaction(engine) as connection:
@@ -134,54 +134,54 @@ def test_one_that_renewed_after_all_is_left_its_lease(hold, engine, enter):
     enter(WINDOW)
     hold(APPEND)
     with database.transaction(engine) as connection:
-        seen = lock.enter(connection, APPEND)
-        assert seen
-        lease.renew(connection, [lease.Lease(WINDOW.name, seen.epoch)], 60)
-    lock.expel(engine, seen)
+        obstacle = lock.enter(connection, APPEND)
+        assert obstacle
+        lease.renew(connection, [lease.Lease(WINDOW.name, obstacle.epoch)], 60)
+    lock.expel(engine, obstacle)
     assert enter(APPEND) == WINDOW.name
     assert not job.jvm.is_alive
 
 
 @contextmanager
-def kept(engine: Engine, holder: Holder, *names: str) -> Iterator[LeaseRenewer]:
-    keeper = LeaseRenewer(engine, holder, 60, lambda reason: None)
-    keeper.take(list(names))
-    keeper.start()
+def renewing(engine: Engine, holder: Holder, *names: str) -> Iterator[LeaseRenewer]:
+    renewer = LeaseRenewer(engine, holder, 60, lambda reason: None)
+    renewer.take(list(names))
+    renewer.start()
     try:
-        yield keeper
+        yield renewer
     finally:
-        keeper.stop()
+        renewer.stop()
 
 
 def test_a_flow_waits_at_the_gate_for_a_window_and_its_pause_is_in_the_calendar(engine, holder):
     number = windows.plan(engine, TABLE, "a test", "small files", is_worth_it=True)
-    looks: list[int] = []
+    waits: list[int] = []
 
     def wait() -> bool:
-        looks.append(1)
+        waits.append(1)
         return True
 
-    with kept(engine, holder(), WINDOW.name) as job, kept(engine, holder(), APPEND.name) as driver:
+    with renewing(engine, holder(), WINDOW.name) as job, renewing(engine, holder(), APPEND.name) as driver:
         windows.request(engine, number, TABLE, job.epoch(WINDOW.name))
         assert job.enter(WINDOW, lambda: True)
-        shape = windows.TableSize(1, 2, 3, 4, 5)
-        windows.open_(engine, number, shape)
+        size = windows.TableSize(1, 2, 3, 4, 5)
+        windows.open_(engine, number, size)
         flow = threading.Thread(target=lambda: driver.enter(APPEND, wait))
         flow.start()
-        wait_until(lambda: len(looks) > 2, 20)
+        wait_until(lambda: len(waits) > 2, 20)
         assert flow.is_alive()
-        windows.close(engine, number, shape)
+        windows.close(engine, number, size)
         job.leave(WINDOW.name)
         flow.join(20)
         assert not flow.is_alive()
-    (found,) = windows.calendar(engine)
-    (pause,) = found.pauses
-    assert (found.state, found.table, found.before, pause.flow) == ("done", TABLE, shape, APPEND.name)
+    (window,) = windows.calendar(engine)
+    (pause,) = window.pauses
+    assert (window.state, window.table, window.before, pause.flow) == ("done", TABLE, size, APPEND.name)
     assert 0 <= pause.beyond_seconds <= pause.seconds
 
 
 def test_a_flow_that_is_to_stop_does_not_wait(engine, holder):
-    with kept(engine, holder(), WINDOW.name) as job, kept(engine, holder(), APPEND.name) as driver:
+    with renewing(engine, holder(), WINDOW.name) as job, renewing(engine, holder(), APPEND.name) as driver:
         assert job.enter(WINDOW, lambda: True)
         assert driver.enter(APPEND, iter([True, True, False]).__next__) is False
 
@@ -193,44 +193,44 @@ def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_nex
     with database.transaction(engine) as connection:
         lease.renew(connection, [lease.Lease(WINDOW.name, 1)], 0.001)
     job.fence()
-    found = windows.find(engine, first)
-    assert found
-    assert (found.state, found.why) == ("failed", "small files; its job died")
+    first_window = windows.find(engine, first)
+    assert first_window
+    assert (first_window.state, first_window.why) == ("failed", "small files; its job died")
     hold(WINDOW)
     windows.request(engine, second, TABLE, 2)
-    assert [one.state for one in windows.calendar(engine, TABLE)] == ["asked", "failed"]
+    assert [window.state for window in windows.calendar(engine, TABLE)] == ["asked", "failed"]
 
 
 def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, holder):
     entries = [LockRequest(f"flow {number}", TABLE, alone=False) for number in range(3)] + [UPSERT, WINDOW]
     inside: set[LockRequest] = set()
-    together: list[set[LockRequest]] = []
-    guard, done = threading.Lock(), dict.fromkeys(entries, 0)
+    groups: list[set[LockRequest]] = []
+    guard, rounds = threading.Lock(), dict.fromkeys(entries, 0)
 
-    def work(keeper: LeaseRenewer, entry: LockRequest, dice: random.Random) -> None:
+    def work(renewer: LeaseRenewer, entry: LockRequest, dice: random.Random) -> None:
         for _ in range(6):
-            assert keeper.enter(entry, lambda: True)
+            assert renewer.enter(entry, lambda: True)
             with guard:
                 inside.add(entry)
-                together.append(set(inside))
+                groups.append(set(inside))
             sleep_through(dice.uniform(0, 0.05))
             with guard:
                 inside.discard(entry)
-            keeper.leave(entry.name)
-            done[entry] += 1
+            renewer.leave(entry.name)
+            rounds[entry] += 1
 
     with (
-        kept(engine, holder(), *(entry.name for entry in entries[:3])) as driver,
-        kept(engine, holder(), UPSERT.name) as other,
-        kept(engine, holder(), WINDOW.name) as job,
+        renewing(engine, holder(), *(entry.name for entry in entries[:3])) as driver,
+        renewing(engine, holder(), UPSERT.name) as other,
+        renewing(engine, holder(), WINDOW.name) as job,
     ):
         threads = [
-            threading.Thread(target=work, args=(keeper, entry, random.Random(number)))
-            for number, (keeper, entry) in enumerate(zip([driver] * 3 + [other, job], entries, strict=True))
+            threading.Thread(target=work, args=(renewer, entry, random.Random(number)))
+            for number, (renewer, entry) in enumerate(zip([driver] * 3 + [other, job], entries, strict=True))
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(120)
-    assert set(done.values()) == {6}
-    assert [one for one in together if len(one) > 1 and any(entry.alone for entry in one)] == []
+    assert set(rounds.values()) == {6}
+    assert [group for group in groups if len(group) > 1 and any(entry.alone for entry in group)] == []

@@ -1,4 +1,4 @@
-"""What a driver reads and reports."""
+"""What a driver reads from the control database, and what it reports."""
 
 import pytest
 import sqlalchemy
@@ -31,8 +31,8 @@ def failed(engine: Engine) -> set[str]:
 
 
 def test_a_flow_and_a_driver_that_nobody_spoke_of_are_to_run(engine):
-    everything = Orders(dict.fromkeys(FLOWS, Order("running", 0)), frozenset(), 0)
-    assert orders.read(engine, "main", FLOWS) == everything
+    default_orders = Orders(dict.fromkeys(FLOWS, Order("running", 0)), frozenset(), 0)
+    assert orders.read(engine, "main", FLOWS) == default_orders
 
 
 def test_a_driver_reads_what_is_wanted_of_each_of_its_flows_and_of_itself(engine):
@@ -43,8 +43,8 @@ def test_a_driver_reads_what_is_wanted_of_each_of_its_flows_and_of_itself(engine
         for name, epoch in {"main": 2, "other": 7}.items():
             connection.execute(drivers.insert().values(driver=name, ends_epoch=epoch, epoch=0))
     orders.fail(engine, [C, "another driver's"], CURABLE)
-    of = {A: Order("stopped", 0), B: Order("draining", 3), C: Order("running", 0)}
-    assert orders.read(engine, "main", FLOWS) == Orders(of, frozenset({C}), 2)
+    order_by_flow = {A: Order("stopped", 0), B: Order("draining", 3), C: Order("running", 0)}
+    assert orders.read(engine, "main", FLOWS) == Orders(order_by_flow, frozenset({C}), 2)
 
 
 def test_what_failed_stays_down_with_its_reason(engine):
@@ -60,16 +60,16 @@ def test_what_failed_stays_down_with_its_reason(engine):
 
 
 def test_what_a_payload_brought_into_a_sentence_is_stored_readable_and_ends_nobody(engine):
-    # Of a cast error that quotes the value, and of a file name that is no UTF-8.
+    # A cast error quotes the value, and a file name is not always valid UTF-8.
     orders.fail(engine, [A], Failure("the value 'a\x00b' of caf\udce9.csv, of 25 °C", "CAST\x00", needs_person=False))
-    found = run(engine)
-    assert (found.failure, found.error) == ("the value 'a\\x00b' of caf\\udce9.csv, of 25 °C", "CAST\\x00")
+    row = run(engine)
+    assert (row.failure, row.error) == ("the value 'a\\x00b' of caf\\udce9.csv, of 25 °C", "CAST\\x00")
     assert failed(engine) == {A}
 
 
 def test_every_column_of_text_takes_any_text():
-    columns = [one for table in metadata.tables.values() for one in table.columns]
-    assert [str(one) for one in columns if isinstance(one.type, sqlalchemy.String)] == []
+    columns = [column for table in metadata.tables.values() for column in table.columns]
+    assert [str(column) for column in columns if isinstance(column.type, sqlalchemy.String)] == []
 
 
 @pytest.mark.parametrize(("by_hand", "left"), [(False, {B}), (True, set())])
@@ -106,5 +106,5 @@ def test_only_a_flow_that_is_still_to_drain_stops_at_the_end_of_its_source(engin
         want(engine, A, before)
     want(engine, B, "draining")
     orders.end_drain(engine, A)
-    read = orders.read(engine, "main", FLOWS).of
-    assert (read[A].state, read[B].state) == (after, "draining")
+    order_by_flow = orders.read(engine, "main", FLOWS).of
+    assert (order_by_flow[A].state, order_by_flow[B].state) == (after, "draining")

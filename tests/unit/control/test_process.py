@@ -1,4 +1,4 @@
-"""Processes are told apart, and ended for good."""
+"""Processes are told apart although numbers are used again, and fencing ends them."""
 
 import os
 import signal
@@ -45,9 +45,9 @@ def test_a_zombie_is_dead(sleeper):
 
 def test_a_process_that_got_the_number_of_another_is_not_that_other_one(sleeper):
     child = sleeper()
-    former = replace(Process.of(child.pid), started_at=Process.of(child.pid).started_at - 5)
-    assert not former.is_alive
-    former.kill()
+    earlier_process = replace(Process.of(child.pid), started_at=Process.of(child.pid).started_at - 5)
+    assert not earlier_process.is_alive
+    earlier_process.kill()
     assert child.poll() is None
     assert Process.of(child.pid).is_alive
 
@@ -84,38 +84,40 @@ def test_a_process_of_another_boot_or_machine_is_not_here(sleeper):
 
 
 def test_a_holder_is_the_same_after_it_was_written_down(holder):
-    made = holder()
-    assert Holder.from_json(made.to_json()) == made
-    assert str(made) == f"driver 'other' on here (pid {made.python.pid}, JVM {made.jvm.pid})"
+    driver = holder()
+    assert Holder.from_json(driver.to_json()) == driver
+    assert str(driver) == f"driver 'other' on here (pid {driver.python.pid}, JVM {driver.jvm.pid})"
 
 
 @pytest.mark.parametrize("half", ["python", "jvm"])
 def test_a_holder_is_known_dead_when_one_half_of_it_is(holder, half: str):
-    made = holder()
-    assert not made.is_known_dead
-    getattr(made, half).kill()
-    assert made.is_known_dead
+    driver = holder()
+    assert not driver.is_known_dead
+    getattr(driver, half).kill()
+    assert driver.is_known_dead
 
 
 def test_nobody_knows_whether_a_holder_elsewhere_is_dead(holder):
-    made = holder()
-    made.fence()
-    assert made.is_known_dead
-    elsewhere = replace(made, python=replace(made.python, boot="another"), jvm=replace(made.jvm, boot="another"))
-    assert not elsewhere.is_known_dead
+    driver = holder()
+    driver.fence()
+    assert driver.is_known_dead
+    remote_driver = replace(
+        driver, python=replace(driver.python, boot="another"), jvm=replace(driver.jvm, boot="another")
+    )
+    assert not remote_driver.is_known_dead
 
 
 def test_fencing_ends_both_halves_and_touches_nothing_elsewhere(holder):
-    made = holder()
-    replace(made, python=replace(made.python, boot="another"), jvm=replace(made.jvm, boot="another")).fence()
-    assert made.python.is_alive
-    assert made.jvm.is_alive
-    made.fence()
-    assert not made.python.is_alive
-    assert not made.jvm.is_alive
+    driver = holder()
+    replace(driver, python=replace(driver.python, boot="another"), jvm=replace(driver.jvm, boot="another")).fence()
+    assert driver.python.is_alive
+    assert driver.jvm.is_alive
+    driver.fence()
+    assert not driver.python.is_alive
+    assert not driver.jvm.is_alive
 
 
-# What /proc shows after the system's clock was set forward by two seconds: another `btime`, the same ticks.
+# /proc after the system clock was set forward by two seconds: another `btime`, and the same ticks.
 AFTER_A_CLOCK_STEP = """
 import pathlib, re, sys
 import psutil
@@ -134,12 +136,12 @@ print(process.is_alive)
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="reads /proc")
 def test_a_process_is_still_alive_after_the_system_clock_was_set(tmp_path: Path, sleeper):
     process = Process.of(sleeper().pid)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", AFTER_A_CLOCK_STEP, str(tmp_path), process.to_json()],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "True"
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "True"

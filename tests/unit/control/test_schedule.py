@@ -1,4 +1,4 @@
-"""Flows with a schedule: at rest in between, caught up once when it is due, left alone where a person stopped them."""
+"""A flow with a schedule rests in between, catches up once when due, and stays stopped if a person stops it."""
 
 from sqlalchemy import Engine, select, update
 
@@ -24,7 +24,7 @@ def follow(engine: Engine, schedules: dict[str, str | None] = HOURLY) -> dict[st
 
 
 def pass_hours(engine: Engine, hours: int = 1) -> None:
-    """As if the schedule had been followed so much earlier."""
+    """Moves the times of all schedules this many hours back."""
     with database.transaction(engine) as connection:
         connection.execute(update(ticks).values(at=ticks.c.at - hours * HOUR))
 
@@ -43,7 +43,7 @@ def audit(engine: Engine) -> list[tuple[str, str, str]]:
         return [(row.who, row.action, row.target) for row in rows]
 
 
-def at_rest(engine: Engine) -> None:
+def bring_to_rest(engine: Engine) -> None:
     follow(engine)
     assert state(engine) == "stopped"
 
@@ -61,13 +61,13 @@ def test_a_flow_with_a_schedule_rests_until_it_is_due_and_reads_to_the_end_then(
 
 
 def test_a_flow_without_one_is_left_alone(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     assert state(engine, OTHER) == "running"
     assert schedule.follow(engine, {OTHER: None}, next_hour) == {}
 
 
 def test_times_that_were_missed_are_caught_up_once(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     pass_hours(engine, 5)
     assert follow(engine)
     orders.end_drain(engine, FLOW)
@@ -75,7 +75,7 @@ def test_times_that_were_missed_are_caught_up_once(engine):
 
 
 def test_a_time_that_comes_while_it_reads_is_caught_up_when_it_is_done(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     pass_hours(engine)
     follow(engine)
     pass_hours(engine)
@@ -85,7 +85,7 @@ def test_a_time_that_comes_while_it_reads_is_caught_up_when_it_is_done(engine):
 
 
 def test_a_person_who_stops_it_wins_over_its_schedule_until_somebody_starts_it(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     assert ask(engine, Action.STOP) == f"{FLOW}: is started by its schedule no more"
     assert ask(engine, Action.STOP) == f"{FLOW}: nothing done, it is stopped"
     pass_hours(engine, 5)
@@ -100,7 +100,7 @@ def test_a_person_who_stops_it_wins_over_its_schedule_until_somebody_starts_it(e
 
 
 def test_a_person_who_stops_it_while_it_reads_wins_too(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     pass_hours(engine)
     follow(engine)
     assert ask(engine, Action.STOP) == f"{FLOW}: stops after the batch in hand"
@@ -109,7 +109,7 @@ def test_a_person_who_stops_it_while_it_reads_wins_too(engine):
 
 
 def test_a_flow_that_a_person_lets_catch_up_goes_on_by_its_schedule(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     assert ask(engine, Action.CATCH_UP) == f"{FLOW}: reads what its source holds now, then stops"
     orders.end_drain(engine, FLOW)
     pass_hours(engine)
@@ -117,7 +117,7 @@ def test_a_flow_that_a_person_lets_catch_up_goes_on_by_its_schedule(engine):
 
 
 def test_a_flow_whose_schedule_is_taken_out_runs_all_the_time(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     assert follow(engine, {FLOW: None, OTHER: None}) == {FLOW: "is started"}
     assert state(engine) == "running"
     ask(engine, Action.STOP)
@@ -131,18 +131,18 @@ def test_a_flow_that_ran_all_the_time_reads_to_the_end_when_it_gets_a_schedule(e
 
 
 def test_at_rest_it_is_stopped_and_not_sick_and_its_driver_is_started_only_when_it_is_due(engine):
-    at_rest(engine)
-    settled = supervision.settle(engine, "side", [FLOW])
-    decided = settled.decisions[FLOW]
-    assert (decided.state, decided.is_sick, settled.launch_since) == (State.STOPPED, False, None)
-    assert decided.reason == "stopped: its schedule is '0 * * * *'"
+    bring_to_rest(engine)
+    result = supervision.settle(engine, "side", [FLOW])
+    decision = result.decisions[FLOW]
+    assert (decision.state, decision.is_sick, result.launch_since) == (State.STOPPED, False, None)
+    assert decision.reason == "stopped: its schedule is '0 * * * *'"
     pass_hours(engine)
     follow(engine)
     assert supervision.settle(engine, "side", [FLOW]).launch_since is not None
 
 
 def test_a_person_who_stops_it_while_the_supervisor_looks_at_the_schedules_wins(engine):
-    at_rest(engine)
+    bring_to_rest(engine)
     pass_hours(engine, 5)
 
     def stop_meanwhile(cron: str, after: float) -> float:

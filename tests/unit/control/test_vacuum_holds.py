@@ -1,4 +1,4 @@
-"""Who holds VACUUM back: readers that registered themselves, and flows until somebody gives them up."""
+"""Registered readers and unreleased flows hold back VACUUM."""
 
 import pytest
 from sqlalchemy import Engine, select, update
@@ -17,17 +17,17 @@ def release(engine: Engine, flow: str = FLOW, who: str = "ann", reason: str = "i
         vacuum_holds.release(connection, flow, who, reason)
 
 
-def now(engine: Engine) -> float:
+def current_seconds(engine: Engine) -> float:
     with database.transaction(engine) as connection:
         return database.now(connection)
 
 
 def test_a_reader_counts_from_now_on_for_its_table_alone(engine: Engine):
-    before = now(engine)
+    seconds_before = current_seconds(engine)
     vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
     [(name, version, since)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 7)
-    assert before <= since <= now(engine)
+    assert seconds_before <= since <= current_seconds(engine)
     assert vacuum_holds.registered(engine, OTHER) == []
 
 
@@ -78,10 +78,10 @@ def test_a_reader_lets_go_of_one_table_and_is_told_whether_it_held_it(engine: En
 def test_a_flow_is_refused_by_name_once_it_was_released_and_no_other(engine: Engine):
     release(engine)
     vacuum_holds.require_unreleased(engine, "gold.other")
-    with pytest.raises(FlowBroken) as refused:
+    with pytest.raises(FlowBroken) as refusal:
         vacuum_holds.require_unreleased(engine, FLOW)
-    assert refused.value.error == "RELEASED"
-    assert str(refused.value) == (
+    assert refusal.value.error == "RELEASED"
+    assert str(refusal.value) == (
         "gold.by_minute: ann released it (it is rebuilt on Monday), so its source may have deleted what it has yet to "
         "read: move its table away, then action reset checkpoint reads all that its source holds now"
     )
@@ -91,10 +91,10 @@ def test_a_flow_is_refused_by_name_once_it_was_released_and_no_other(engine: Eng
 def test_of_two_releases_the_first_stands(engine: Engine):
     release(engine)
     with database.transaction(engine) as connection:
-        before = connection.execute(select(releases)).all()
+        first_releases = connection.execute(select(releases)).all()
     release(engine, who="bob", reason="another reason")
     with database.transaction(engine) as connection:
-        assert connection.execute(select(releases)).all() == before
+        assert connection.execute(select(releases)).all() == first_releases
 
 
 def test_a_flow_that_was_rebuilt_holds_vacuum_back_again_and_no_other_does(engine: Engine):

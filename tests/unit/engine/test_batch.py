@@ -1,4 +1,4 @@
-"""One micro-batch between its source and its commit, on checkpoints made by hand."""
+"""One micro-batch between its source and its commit, on checkpoints that the test writes."""
 
 import json
 import uuid
@@ -38,30 +38,30 @@ def readings() -> Table:
 
 @pytest.fixture
 def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
-    """`write(table, batch, rows)`: as a driver that starts with that batch."""
+    """Returns `write(table, batch, rows)`, which writes as a driver that starts with that batch."""
     (tmp_path / "offsets").mkdir()
 
-    def put(table: Table, number: int, rows: list[tuple]) -> None:
+    def write_batch(table: Table, number: int, rows: list[tuple]) -> None:
         create_table.create(spark, table)
         offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number + 1, "index": -1}
         text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (tmp_path / "offsets" / str(number)).write_text(text)
         app_id = txn_app_id(table.name, 1)
-        found = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
-        written, last_commit = (-1, None) if found is None else (found, (1, found))
-        begun = Checkpoint(tmp_path, 1, committed=number - 1, written=written, last_commit=last_commit, source={})
-        life = FlowContext(table, begun, epoch=1)
-        batch.write(spark.createDataFrame(rows, SCHEMA), number, life)
+        newest_batch = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
+        written, last_commit = (-1, None) if newest_batch is None else (newest_batch, (1, newest_batch))
+        checkpoint = Checkpoint(tmp_path, 1, committed=number - 1, written=written, last_commit=last_commit, source={})
+        context = FlowContext(table, checkpoint, epoch=1)
+        batch.write(spark.createDataFrame(rows, SCHEMA), number, context)
 
-    return put
+    return write_batch
 
 
-def stored(spark: SparkSession, name: str) -> DataFrame:
+def read_table(spark: SparkSession, name: str) -> DataFrame:
     return spark.read.format("delta").load(str(settings().table_path(name)))
 
 
 def places(spark: SparkSession, name: str) -> list[int]:
-    return sorted(row.place for row in stored(spark, name).collect())
+    return sorted(row.place for row in read_table(spark, name).collect())
 
 
 def test_every_row_of_a_batch_ends_in_the_table_or_in_its_quarantine(spark, readings, write):
@@ -86,15 +86,15 @@ def test_a_batch_that_is_written_again_leaves_the_tables_as_after_the_first_time
 def test_a_batch_that_is_tried_again_leaves_the_broken_rows_of_the_batch_before(spark, readings, write, monkeypatch):
     write(readings, 0, [("a", NOON, 60, 0), ("b", NOON, 300, 1)])
 
-    def fail(*arguments, **named):
+    def fail(*arguments, **keywords):
         raise OSError("the disk is gone")
 
-    second = [("c", NOON, 60, 2), ("d", NOON, 300, 3)]
-    with monkeypatch.context() as patched:
-        patched.setattr(commit, "commit", fail)
+    second_rows = [("c", NOON, 60, 2), ("d", NOON, 300, 3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "commit", fail)
         with pytest.raises(OSError, match="the disk is gone"):
-            write(readings, 1, second)
-    write(readings, 1, second)
+            write(readings, 1, second_rows)
+    write(readings, 1, second_rows)
     assert places(spark, readings.name) == [0, 2]
     assert places(spark, readings.quarantine) == [1, 3]
 
@@ -105,10 +105,10 @@ def test_a_rule_that_changed_before_the_replay_of_a_committed_batch_moves_no_row
 ):
     rows = [("a", NOON, 60, 0), ("b", NOON, 300, 1)]
     write(readings, 0, rows)
-    # Killed here, before Spark wrote the batch down as done; restarted with another rule.
+    # The driver dies before Spark acknowledges the batch, and restarts with another rule.
     write(replace(readings, expect=(Expect("plausible", condition),)), 0, rows)
-    everywhere = places(spark, readings.name) + places(spark, readings.quarantine)
-    assert sorted(everywhere) == [0, 1], f"a row was {what}"
+    all_places = places(spark, readings.name) + places(spark, readings.quarantine)
+    assert sorted(all_places) == [0, 1], f"a row was {what}"
 
 
 def test_a_reading_without_a_time_has_no_identity_and_always_counts(spark, readings, write):
@@ -118,16 +118,16 @@ def test_a_reading_without_a_time_has_no_identity_and_always_counts(spark, readi
     assert places(spark, table.name) == [0, 1, 2]
 
 
-def halved(rows):
+def halve_bpm(rows):
     from pyspark.sql import functions as F
 
     return rows.withColumn("bpm", (F.col("bpm") / 2).cast("int"))
 
 
 def test_a_table_with_nothing_but_a_transform_gets_its_transform(spark, readings, write):
-    table = replace(readings, expect=(), write=Append(), transform=halved)
+    table = replace(readings, expect=(), write=Append(), transform=halve_bpm)
     write(table, 0, [("a", NOON, 60, 0)])
-    assert [row.bpm for row in stored(spark, table.name).collect()] == [30]
+    assert [row.bpm for row in read_table(spark, table.name).collect()] == [30]
 
 
 def test_a_rule_that_cannot_be_computed_for_a_row_is_broken_by_that_row(spark, readings, write):

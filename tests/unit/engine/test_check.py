@@ -1,4 +1,4 @@
-"""What only Spark can refuse about a table: include.engine.check.check."""
+"""Errors in tables that only Spark can detect: include.engine.check.check."""
 
 import os
 import subprocess
@@ -22,15 +22,15 @@ SCHEMA = "key BINARY, value BINARY"
 FILE = "include/tables/silver/readings.py: "
 
 
-def readings(transform: Callable | str | None = None, **more) -> Table:
-    declared = {"schema": SCHEMA, **more}
-    return Table(name="silver.readings", comment="", source=Delta("bronze.events"), transform=transform, **declared)
+def readings(transform: Callable | str | None = None, **overrides) -> Table:
+    fields = {"schema": SCHEMA, **overrides}
+    return Table(name="silver.readings", comment="", source=Delta("bronze.events"), transform=transform, **fields)
 
 
 def refusal(spark, table: Table) -> str:
-    with pytest.raises(DeclarationError) as refused:
-        check.check(spark, Catalog({one.name: one for one in (EVENTS, table)}))
-    return str(refused.value)
+    with pytest.raises(DeclarationError) as error:
+        check.check(spark, Catalog({entry.name: entry for entry in (EVENTS, table)}))
+    return str(error.value)
 
 
 def functions():
@@ -91,7 +91,7 @@ def test_a_transform_that_needs_rows_of_other_batches_is_refused(spark, case: st
     )
 
 
-def newest(rows):
+def newest_values(rows):
     return rows.groupBy("key").agg(functions().max("value").alias("value"))
 
 
@@ -100,14 +100,14 @@ OTHER_ROWS = {
     "offset": ("Offset", lambda rows: rows.offset(5)),
     "intersect": ("Intersect", lambda rows: rows.select("key", "value").intersect(rows.select("key", "value"))),
     "except": ("Except All", lambda rows: rows.select("key", "value").exceptAll(rows.select("key", "value"))),
-    "an aggregate on the left of a join": ("Join", lambda rows: newest(rows).join(rows.select("key"), "key")),
+    "an aggregate on the left of a join": ("Join", lambda rows: newest_values(rows).join(rows.select("key"), "key")),
     "an aggregate on the left of a union": (
         "Aggregate",
-        lambda rows: newest(rows).union(rows.select("key", "value")),
+        lambda rows: newest_values(rows).union(rows.select("key", "value")),
     ),
     "a join with itself": ("Join", lambda rows: rows.select("key", "value").join(rows.select("key"), "key")),
     "a union with other rows": ("LogicalRDD", lambda rows: rows.select("key", "value").union(other_rows(rows))),
-    "a subquery": ("Subquery", lambda rows: in_itself(rows)),
+    "a subquery": ("Subquery", lambda rows: read_twice(rows)),
 }
 
 
@@ -123,7 +123,7 @@ def other_rows(rows):
     return rows.sparkSession.createDataFrame([(b"a", b"b")], SCHEMA)
 
 
-def in_itself(rows):
+def read_twice(rows):
     rows.createOrReplaceTempView("arrived")
     return rows.sparkSession.sql("SELECT * FROM arrived WHERE key IN (SELECT key FROM arrived WHERE offset < 5)")
 
@@ -265,16 +265,16 @@ def test_a_reference_to_a_column_of_another_type_is_refused(spark):
 STORED = Table(name="silver.readings", comment="", source=Delta("bronze.events"), schema=SCHEMA)
 
 
-def upserted(transform, **more) -> Table:
+def upsert_table(transform, **fields) -> Table:
     write = Upsert(keys=("minute",), recompute=Bucket("minute", of="timestamp", unit="minute"))
-    return readings(transform, schema="minute TIMESTAMP, n BIGINT", write=write, **more)
+    return readings(transform, schema="minute TIMESTAMP, n BIGINT", write=write, **fields)
 
 
 SQL = {
     "a query": readings("SELECT key, value FROM source WHERE partition >= 0 -- the end"),
     "a query that names another": readings("WITH some AS (SELECT * FROM source) SELECT key, value FROM some"),
     "a nested query": readings("SELECT key, value FROM (SELECT key, value, explode(headers) FROM Source) AS nested"),
-    "an aggregate that is recomputed": upserted("SELECT minute, count(*) AS n FROM source GROUP BY minute"),
+    "an aggregate that is recomputed": upsert_table("SELECT minute, count(*) AS n FROM source GROUP BY minute"),
 }
 
 
@@ -324,20 +324,20 @@ def test_what_is_no_query_is_refused_and_not_carried_out(spark, text: str):
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_aggregate_that_looks_into_another_table_is_refused(spark, tmp_path, is_stored: bool):
-    other = str(tmp_path / "other")
-    spark.range(5).write.parquet(other)
+    path = str(tmp_path / "other")
+    spark.range(5).write.parquet(path)
 
     def transform(rows):
-        here = rows.sparkSession.read.parquet(other) if is_stored else rows.sparkSession.range(5)
-        return rows.crossJoin(here).groupBy("minute").agg(functions().count("*").alias("n"))
+        other = rows.sparkSession.read.parquet(path) if is_stored else rows.sparkSession.range(5)
+        return rows.crossJoin(other).groupBy("minute").agg(functions().count("*").alias("n"))
 
-    tables = Catalog({"bronze.events": EVENTS, "silver.readings": upserted(transform)})
+    tables = Catalog({"bronze.events": EVENTS, "silver.readings": upsert_table(transform)})
     if not is_stored:
         check.check(spark, tables)
         return
-    with pytest.raises(DeclarationError) as refused:
+    with pytest.raises(DeclarationError) as error:
         check.check(spark, tables)
-    assert str(refused.value) == f"{FILE}its transform reads a stored table {OTHERS}table of their own"
+    assert str(error.value) == f"{FILE}its transform reads a stored table {OTHERS}table of their own"
 
 
 def test_changes_have_columns_of_their_own_and_an_aggregate_of_them_has_rows(spark):
@@ -347,31 +347,33 @@ def test_changes_have_columns_of_their_own_and_an_aggregate_of_them_has_rows(spa
         source=Delta("silver.readings", changes=True),
         schema="key BINARY, _change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP",
     )
-    check.check(spark, Catalog({one.name: one for one in (EVENTS, STORED, changes)}))
-    summed = replace(
+    check.check(spark, Catalog({table.name: table for table in (EVENTS, STORED, changes)}))
+    aggregate = replace(
         changes,
         schema="key BINARY, minute TIMESTAMP, _change_type STRING",
         write=Upsert(keys=("minute",), recompute=Bucket("minute", of="timestamp", unit="minute")),
     )
-    stored = replace(STORED, schema=f"{SCHEMA}, timestamp TIMESTAMP")
+    stored_table = replace(STORED, schema=f"{SCHEMA}, timestamp TIMESTAMP")
     with pytest.raises(DeclarationError, match="its source lacks '_change_type'"):
-        check.check(spark, Catalog({one.name: one for one in (EVENTS, stored, summed)}))
+        check.check(spark, Catalog({table.name: table for table in (EVENTS, stored_table, aggregate)}))
 
 
-def step(transform, **more) -> Table:
-    return readings(transform, temporary=True, **more)
+def step(transform, **fields) -> Table:
+    return readings(transform, temporary=True, **fields)
 
 
-def with_a_reader(one: Table, transform) -> Catalog:
-    reader = Table(name="gold.reader", comment="", source=Delta(one.name), schema="n BIGINT", transform=transform)
-    return Catalog(*inline_steps({table.name: table for table in (EVENTS, one, reader)}))
+def with_a_reader(step_table: Table, transform) -> Catalog:
+    reader = Table(
+        name="gold.reader", comment="", source=Delta(step_table.name), schema="n BIGINT", transform=transform
+    )
+    return Catalog(*inline_steps({table.name: table for table in (EVENTS, step_table, reader)}))
 
 
 def test_what_is_wrong_with_a_temporary_step_is_said_of_the_step(spark):
-    wrong = step(lambda rows: rows.select("key", functions().lit(1).alias("value")))
-    with pytest.raises(DeclarationError) as refused:
-        check.check(spark, with_a_reader(wrong, "SELECT count(*) AS n FROM source"))
-    assert str(refused.value) == (
+    wrong_step = step(lambda rows: rows.select("key", functions().lit(1).alias("value")))
+    with pytest.raises(DeclarationError) as error:
+        check.check(spark, with_a_reader(wrong_step, "SELECT count(*) AS n FROM source"))
+    assert str(error.value) == (
         f"{FILE}column 'value' is declared BINARY, its transform makes INT: change one of them\n"
         "include/tables/gold/reader.py: its transform needs rows of other batches (Aggregate): write it as a "
         "recomputed Upsert"
@@ -382,23 +384,23 @@ def test_what_is_wrong_with_a_temporary_step_is_said_of_the_step(spark):
 
 
 def test_a_reader_of_a_temporary_step_sees_the_columns_of_the_step(spark):
-    right = step(lambda rows: rows.select("key", "value"))
-    check.check(spark, with_a_reader(right, "SELECT length(key) + 0L AS n FROM source"))
-    assert refusal_of(spark, with_a_reader(right, "SELECT offset AS n FROM source")) == (
+    right_step = step(lambda rows: rows.select("key", "value"))
+    check.check(spark, with_a_reader(right_step, "SELECT length(key) + 0L AS n FROM source"))
+    assert refusal_of(spark, with_a_reader(right_step, "SELECT offset AS n FROM source")) == (
         "include/tables/gold/reader.py: its SQL names 'offset', which is no column there: there are key, value"
     )
 
 
 def refusal_of(spark, tables: Catalog) -> str:
-    with pytest.raises(DeclarationError) as refused:
+    with pytest.raises(DeclarationError) as error:
         check.check(spark, tables)
-    return str(refused.value)
+    return str(error.value)
 
 
-def view(transform: Callable | str | None = None, several: bool = False, **more) -> Table:
+def view(transform: Callable | str | None = None, several: bool = False, **overrides) -> Table:
     source = Delta("bronze.events")
-    declared = {"schema": SCHEMA, "source": {"events": source, "again": source} if several else source, **more}
-    return Table(name="silver.readings", comment="", transform=transform, write=Replace(), **declared)
+    fields = {"schema": SCHEMA, "source": {"events": source, "again": source} if several else source, **overrides}
+    return Table(name="silver.readings", comment="", transform=transform, write=Replace(), **fields)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +415,7 @@ def view(transform: Callable | str | None = None, several: bool = False, **more)
     ids=["as it is", "SQL", "SQL over two", "Python over two", "a rule"],
 )
 def test_a_view_may_do_what_a_batch_may_not_as_it_sees_all_rows(spark, right: Table):
-    check.check(spark, Catalog({one.name: one for one in (EVENTS, right)}))
+    check.check(spark, Catalog({table.name: table for table in (EVENTS, right)}))
 
 
 @pytest.mark.parametrize(
@@ -452,7 +454,7 @@ def test_a_view_that_would_not_come_out_the_same_or_not_as_declared_is_refused(s
     assert refusal(spark, wrong) == f"{FILE}{sentence}"
 
 
-# Below tests/mistakes/_for_spark.
+# Paths are relative to tests/mistakes/_for_spark.
 FOR_SPARK = (
     "silver/field_with_a_space.py: field 'place.the x' has a character that Delta refuses: use letters, digits and _",
     "silver/lacks_a_column.py: its transform lacks 'max_dep_delay', which the schema names: did you mean 'max_delay'?",
@@ -482,17 +484,17 @@ FOR_SPARK = (
 
 
 def test_from_a_fresh_clone_all_mistakes_are_told_in_one_run_and_nothing_else(tmp_path):
-    """With nothing but the settings: no variable of Spark's, and an empty home. The tables of the project are right."""
-    own = ("SLUICE_", "PATH", "LANG", "HOME")
-    bare = {name: value for name, value in os.environ.items() if name.startswith(own)}
-    done = subprocess.run(
+    """Sets nothing but the settings: no variable of Spark, and an empty home. The project's tables are right."""
+    prefixes = ("SLUICE_", "PATH", "LANG", "HOME")
+    environment = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+    result = subprocess.run(
         [sys.executable, "-m", "include.local.check", *catalog.table_packages(), "tests.mistakes._for_spark"],
-        env={**bare, "SLUICE_HOME": str(tmp_path)},
+        env={**environment, "SLUICE_HOME": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    said = done.stderr.replace("tests/mistakes/_for_spark/", "").splitlines()
-    assert said == [f"sluice: {sentence}" for sentence in FOR_SPARK]
-    assert (done.returncode, done.stdout) == (3, "")
+    sentences = result.stderr.replace("tests/mistakes/_for_spark/", "").splitlines()
+    assert sentences == [f"sluice: {sentence}" for sentence in FOR_SPARK]
+    assert (result.returncode, result.stdout) == (3, "")

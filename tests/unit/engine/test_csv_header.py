@@ -1,4 +1,4 @@
-"""The first record of a CSV file is the names of its columns, or the file goes to the quarantine."""
+"""The first record of a CSV file names its columns, or the file goes to the quarantine."""
 
 import itertools
 from pathlib import Path
@@ -11,7 +11,7 @@ from include.engine.files import csv_header, file_headers
 from include.engine.files.file_headers import FileHeader
 from tests.support.landing import Landing
 
-KNOWN = "date STRING, amount STRING, description STRING"
+SCHEMA = "date STRING, amount STRING, description STRING"
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +19,10 @@ def landing() -> Landing:
     return Landing("headers")
 
 
-def head(landing: Landing, content: bytes, schema: str | None = KNOWN, **source) -> FileHeader:
+def read_header(landing: Landing, content: bytes, schema: str | None = SCHEMA, **source) -> FileHeader:
     path = landing.drop("a.csv", content)
-    [found] = file_headers.read_headers(landing.table(schema=schema, **source), [str(path)])
-    return found
+    [header] = file_headers.read_headers(landing.table(schema=schema, **source), [str(path)])
+    return header
 
 
 GOOD = {
@@ -44,8 +44,8 @@ GOOD = {
 @pytest.mark.parametrize("case", GOOD)
 def test_a_header_names_the_columns(landing: Landing, case: str):
     content, names = GOOD[case]
-    found = head(landing, content)
-    assert (found.problem, found.names) == ("", names)
+    header = read_header(landing, content)
+    assert (header.problem, header.names) == ("", names)
 
 
 BAD = {
@@ -65,20 +65,20 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_no_header_is_a_problem_of_its_file(landing: Landing, case: str):
     content, problem = BAD[case]
-    assert head(landing, content).problem == problem
+    assert read_header(landing, content).problem == problem
 
 
 def test_a_file_without_a_header_has_none_that_could_be_wrong(landing: Landing):
-    assert head(landing, b"\xff,1,2\n", header=False).problem == ""
+    assert read_header(landing, b"\xff,1,2\n", header=False).problem == ""
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([b"", b"date,"]), st.binary(max_size=60))
 def test_no_bytes_become_names_that_nobody_can_read_or_that_the_table_does_not_know(begin: bytes, content: bytes):
-    found = head(Landing("headers"), begin + content)
-    if not found.problem:
-        assert {name.lower() for name in found.names} & {"date", "amount", "description"}
-        text = "".join("".join(found.names).split())
+    header = read_header(Landing("headers"), begin + content)
+    if not header.problem:
+        assert {name.lower() for name in header.names} & {"date", "amount", "description"}
+        text = "".join("".join(header.names).split())
         assert not [character for character in text if character < " " or character in "\x7f\ufffd"]
 
 
@@ -87,16 +87,16 @@ def test_no_bytes_become_names_that_nobody_can_read_or_that_the_table_does_not_k
     st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3), max_size=5), st.sets(st.sampled_from("ab"))
 )
 def test_a_batch_that_is_tried_again_behind_its_new_columns_accepts_the_same_files(headers, columns):
-    left = csv_header.unrelated(headers, columns)
-    accepted = [names for place, names in enumerate(headers) if place not in left]
+    rejected = csv_header.unrelated(headers, columns)
+    accepted = [names for index, names in enumerate(headers) if index not in rejected]
     added = columns.union(*accepted)
-    assert csv_header.unrelated(headers, added or columns) == left
+    assert csv_header.unrelated(headers, added or columns) == rejected
 
 
 def test_of_first_files_those_that_have_nothing_in_common_with_most_are_strangers():
     headers = [("lorem",), ("date", "amount"), ("date", "amount"), ("amount", "shop"), ("shop", "x")]
-    for some in itertools.permutations(headers):
-        assert [some[place] for place in csv_header.unrelated(some, ())] == [("lorem",)]
+    for shuffled in itertools.permutations(headers):
+        assert [shuffled[index] for index in csv_header.unrelated(shuffled, ())] == [("lorem",)]
 
 
 def test_of_two_first_files_the_header_with_more_names_counts():

@@ -1,4 +1,4 @@
-"""Spans of time that cover what a batch touches."""
+"""Spans of time that cover the buckets of a batch."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,32 +7,32 @@ from include.engine.batch.data_skipping import MOST_SPANS, condition, spans
 
 WIDTHS = st.sampled_from([60, 3_600, 86_400])
 NUMBERS = st.lists(st.integers(-1_000_000, 1_000_000), max_size=200)
-MOST = st.integers(1, 60)
+LIMITS = st.integers(1, 60)
 
 
-@given(NUMBERS, WIDTHS, MOST)
-def test_spans_cover_every_bucket_in_no_more_pieces_than_allowed_sorted_and_apart(numbers, width, most):
+@given(NUMBERS, WIDTHS, LIMITS)
+def test_spans_cover_every_bucket_in_no_more_pieces_than_allowed_sorted_and_apart(numbers, width, limit):
     starts = [number * width for number in numbers]
-    found = spans(starts, width, most)
+    covering = spans(starts, width, limit)
     for start in starts:
-        assert any(begin <= start and start + width <= end for begin, end in found)
-    assert len(found) <= most
-    assert all(begin < end for begin, end in found)
-    assert all(end < begin for (_, end), (begin, _) in zip(found, found[1:], strict=False))
+        assert any(begin <= start and start + width <= end for begin, end in covering)
+    assert len(covering) <= limit
+    assert all(begin < end for begin, end in covering)
+    assert all(end < begin for (_, end), (begin, _) in zip(covering, covering[1:], strict=False))
 
 
-@given(NUMBERS, WIDTHS, MOST)
-def test_spans_begin_and_end_at_buckets_that_were_asked_for(numbers, width, most):
+@given(NUMBERS, WIDTHS, LIMITS)
+def test_spans_begin_and_end_at_buckets_that_were_asked_for(numbers, width, limit):
     starts = {number * width for number in numbers}
-    for begin, end in spans(starts, width, most):
+    for begin, end in spans(starts, width, limit):
         assert begin in starts
         assert end - width in starts
 
 
 @given(st.sets(st.integers(-1_000_000, 1_000_000), max_size=200), WIDTHS)
 def test_with_room_for_all_spans_hold_the_buckets_and_nothing_else(numbers, width):
-    found = spans((number * width for number in numbers), width, limit=200)
-    covered = {start for begin, end in found for start in range(begin, end, width)}
+    covering = spans((number * width for number in numbers), width, limit=200)
+    covered = {start for begin, end in covering for start in range(begin, end, width)}
     assert covered == {number * width for number in numbers}
 
 

@@ -1,4 +1,4 @@
-"""A driver whose flow cannot be taken over, with real leases and without Spark."""
+"""A driver whose flow cannot take over its lease, with real leases and without Spark."""
 
 import os
 
@@ -21,7 +21,7 @@ def refuse(pid: int, number: int) -> None:
 
 
 def outlive(pid: int, number: int) -> None:
-    """As a process does whose disk hangs."""
+    """Does nothing, as SIGKILL does to a process whose disk hangs."""
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def outlive(pid: int, number: int) -> None:
 def test_a_former_holder_that_cannot_be_ended_fails_the_flow_and_not_its_driver(
     engine, holder, monkeypatch, answer, why: str
 ):
-    former = holder()
-    lease.acquire(engine, [FLOW], former, 30)
+    former_holder = holder()
+    lease.acquire(engine, [FLOW], former_holder, 30)
     with database.transaction(engine) as connection:
         connection.execute(update(leases).values(expires_at=database.now(connection) - 1))
     monkeypatch.setattr(os, "kill", answer)
@@ -41,7 +41,7 @@ def test_a_former_holder_that_cannot_be_ended_fails_the_flow_and_not_its_driver(
     host = Host(None, engine, LeaseRenewer(engine, holder(), 30, pytest.fail), "main")
     host._read_orders([FLOW])
     error = host._start(FLOW, host._orders.of[FLOW], once=False)
-    assert f"process {former.jvm.pid} " in str(error)
+    assert f"process {former_holder.jvm.pid} " in str(error)
     assert why.format(user=process._user(os.getpid())) in str(error)
     assert orders.read(engine, "main", [FLOW]).failed == {FLOW}
     decision = supervision.settle(engine, "main", [FLOW]).decisions[FLOW]

@@ -1,4 +1,4 @@
-"""Which stored rows are found by their time, whatever the statistics of their files say."""
+"""Stored rows are found by their time, whatever the statistics of their files contain."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,55 +14,57 @@ pytestmark = pytest.mark.usefixtures("home")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAME = "silver.readings"
 SECOND = 1_000_000
-# Each a file. In seconds after noon, to the microsecond.
+# One list per file: seconds after noon, to the microsecond.
 FILES = ([1.0], [59.9996], [60.0], [60.0005, 119.999999], [120.0], [None], [None, 61.0], [-1.5, 7200.0])
 
 
 def store(**properties: str) -> DeltaTable:
     path = str(settings().table_path(NAME))
     for seconds in FILES:
-        times = [None if each is None else NOON + timedelta(microseconds=round(each * SECOND)) for each in seconds]
+        times = [
+            None if second is None else NOON + timedelta(microseconds=round(second * SECOND)) for second in seconds
+        ]
         rows = pa.table({"bpm": range(len(times)), 'the "time"': pa.array(times, pa.timestamp("us", "UTC"))})
         write_deltalake(path, rows, mode="append", configuration=properties)
     return DeltaTable(path)
 
 
-def read(opened: DeltaTable, *spans: tuple[float, float], or_null: bool = False, most: int = 100) -> list:
+def read(table: DeltaTable, *spans: tuple[float, float], or_null: bool = False, limit: int = 100) -> list:
     noon = int(NOON.timestamp()) * SECOND
-    found = table_at_version.read(
+    rows = table_at_version.read(
         NAME,
-        opened,
+        table,
         'the "time"',
         [(noon + round(begin * SECOND), noon + round(end * SECOND)) for begin, end in spans],
         or_null,
         ['the "time"'],
-        most,
+        limit,
     )
-    times = found.column(0).to_pylist()
+    times = rows.column(0).to_pylist()
     seconds = [None if time is None else (time - NOON).total_seconds() for time in times]
-    return sorted(seconds, key=lambda each: (each is not None, each))
+    return sorted(seconds, key=lambda second: (second is not None, second))
 
 
 @pytest.mark.parametrize("indexed", ["32", "0"], ids=["with statistics", "without"])
 def test_rows_of_the_spans_are_found_and_no_others(indexed):
-    opened = store(**{"delta.dataSkippingNumIndexedCols": indexed})
-    assert read(opened, (60, 120)) == [60.0, 60.0005, 61.0, 119.999999]
-    assert read(opened, (0, 60), (7200, 7260)) == [1.0, 59.9996, 7200.0]
-    assert read(opened, (-60, 0), or_null=True) == [None, None, -1.5]
-    assert read(opened, or_null=True) == [None, None]
-    assert read(opened, (300, 360)) == []
+    table = store(**{"delta.dataSkippingNumIndexedCols": indexed})
+    assert read(table, (60, 120)) == [60.0, 60.0005, 61.0, 119.999999]
+    assert read(table, (0, 60), (7200, 7260)) == [1.0, 59.9996, 7200.0]
+    assert read(table, (-60, 0), or_null=True) == [None, None, -1.5]
+    assert read(table, or_null=True) == [None, None]
+    assert read(table, (300, 360)) == []
 
 
 def test_no_more_are_read_than_are_asked_for():
-    assert len(read(store(), (-60, 7260), most=3)) == 3
+    assert len(read(store(), (-60, 7260), limit=3)) == 3
 
 
 def test_only_files_that_may_hold_such_rows_are_opened():
-    opened = store()
-    near_files = table_at_version.stored_rows.dataset(NAME, opened, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
+    table = store()
+    near_files = table_at_version.stored_rows.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
     assert len(list(near_files.get_fragments())) == 2
 
 
 def test_spans_that_reach_beyond_what_python_can_name_leave_nothing_out():
-    beyond = 10_000 * 366 * 86_400.0
-    assert len(read(store(), (-beyond, beyond))) == 9
+    far_seconds = 10_000 * 366 * 86_400.0
+    assert len(read(store(), (-far_seconds, far_seconds))) == 9

@@ -1,4 +1,4 @@
-"""A watermark that lives in the table: what is late, what is a repeated row, and that no restart forgets it."""
+"""A watermark that the table stores: late rows, repeated rows, and restarts."""
 
 import uuid
 from dataclasses import replace
@@ -21,7 +21,7 @@ LATE = "later than 30 minutes"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def at(minutes: float) -> datetime:
+def noon_plus(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
@@ -46,89 +46,92 @@ def places(name: str) -> list[int]:
     return sorted(row["place"] for row in rows_of(name))
 
 
-def newest(table: Table) -> dict:
+def stored_watermark(table: Table) -> dict:
     log = DeltaLog(settings().table_path(table.name))
     return log.commit(log.newest).metadata["newest"]
 
 
 def test_a_row_that_lies_too_far_behind_all_batches_before_is_quarantined_by_name(table, batches):
-    batches.write(table, [("a", at(60), 0), ("b", at(-600), 1)])
+    batches.write(table, [("a", noon_plus(60), 0), ("b", noon_plus(-600), 1)])
     assert places(table.name) == [0, 1], "within one batch nothing is late"
-    edge = at(30)
-    said = batches.write(table, [("c", edge, 2), ("d", edge - timedelta(microseconds=1), 3), ("e", at(-500), 4)])
+    watermark_time = noon_plus(30)
+    result = batches.write(
+        table,
+        [("c", watermark_time, 2), ("d", watermark_time - timedelta(microseconds=1), 3), ("e", noon_plus(-500), 4)],
+    )
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 2], [3, 4])
     assert {tuple(row["_rules"]) for row in rows_of(table.quarantine)} == {(LATE,)}
-    assert (said.read, said.written, said.quarantined, said.broke) == (3, 1, 2, {LATE: 2})
+    assert (result.read, result.written, result.quarantined, result.broke) == (3, 1, 2, {LATE: 2})
 
 
 def test_late_rows_are_a_declared_drop_where_that_is_declared(table, batches):
     watermark = Watermark("time", minutes=30, late="drop")
     table = replace(table, write=replace(table.write, watermark=watermark))
-    batches.write(table, [("a", at(60), 0)])
-    said = batches.write(table, [("b", at(0), 1), ("c", at(60), 2)])
-    assert (said.read, said.written, said.dropped) == (2, 1, 1)
+    batches.write(table, [("a", noon_plus(60), 0)])
+    result = batches.write(table, [("b", noon_plus(0), 1), ("c", noon_plus(60), 2)])
+    assert (result.read, result.written, result.dropped) == (2, 1, 1)
     assert places(table.name) == [0, 2]
     assert not (settings().table_path(table.quarantine)).exists()
 
 
 def test_a_repeated_row_is_found_within_the_minutes_before_and_behind_it(table, batches):
-    batches.write(table, [("a", at(0), 0), ("b", at(20), 1), ("a", at(1), 2)])
-    said = batches.write(
+    batches.write(table, [("a", noon_plus(0), 0), ("b", noon_plus(20), 1), ("a", noon_plus(1), 2)])
+    result = batches.write(
         table,
         [
-            ("a", at(30), 3),
-            ("b", at(0), 4),
-            ("c", at(0), 5),
-            ("a", at(30) + timedelta(microseconds=1), 6),
+            ("a", noon_plus(30), 3),
+            ("b", noon_plus(0), 4),
+            ("c", noon_plus(0), 5),
+            ("a", noon_plus(30) + timedelta(microseconds=1), 6),
         ],
     )
-    assert (said.read, said.written, said.duplicates) == (4, 1, 3)
+    assert (result.read, result.written, result.duplicates) == (4, 1, 3)
     assert places(table.name) == [0, 1, 5]
-    # The rows of one batch are one however far apart; stored ones within the minutes only.
-    assert batches.write(table, [("a", at(31), 7)]).written == 1
-    assert batches.write(table, [("a", at(31), 8)]).written == 0
+    # Rows of one batch are repeated however far apart. Stored rows count within the minutes only.
+    assert batches.write(table, [("a", noon_plus(31), 7)]).written == 1
+    assert batches.write(table, [("a", noon_plus(31), 8)]).written == 0
 
 
 def test_a_row_without_a_time_or_a_key_has_no_identity_and_is_never_late(table, batches):
-    batches.write(table, [("a", at(60), 0), ("a", None, 1), (None, at(60), 2), ("a", None, 3)])
-    batches.write(table, [("a", None, 4), (None, at(60), 5), ("b", None, 6), ("b", at(60), 7)])
+    batches.write(table, [("a", noon_plus(60), 0), ("a", None, 1), (None, noon_plus(60), 2), ("a", None, 3)])
+    batches.write(table, [("a", None, 4), (None, noon_plus(60), 5), ("b", None, 6), ("b", noon_plus(60), 7)])
     assert places(table.name) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert newest(table) == {"time": int(at(60).timestamp() * 1e6)}
+    assert stored_watermark(table) == {"time": int(noon_plus(60).timestamp() * 1e6)}
 
 
 def test_a_row_from_the_future_that_a_rule_keeps_out_makes_nobody_late(table, batches):
     table = replace(table, expect=(Expect("not of the future", "time < '2027-01-01'"),))
-    batches.write(table, [("a", at(0), 0), ("b", at(600_000), 1)])
-    said = batches.write(table, [("c", at(0), 2)])
-    assert (said.written, places(table.quarantine)) == (1, [1])
+    batches.write(table, [("a", noon_plus(0), 0), ("b", noon_plus(600_000), 1)])
+    result = batches.write(table, [("c", noon_plus(0), 2)])
+    assert (result.written, places(table.quarantine)) == (1, [1])
 
 
 def test_the_watermark_outlives_driver_and_checkpoint(table, batches):
-    batches.write(table, [("a", at(60), 0)])
-    batches.write(table, [("b", at(29), 1)])
+    batches.write(table, [("a", noon_plus(60), 0)])
+    batches.write(table, [("b", noon_plus(29), 1)])
     batches.begin_generation()
-    batches.write(table, [("c", at(29), 2)])
-    batches.life = batches.begin_life(table)
-    batches.write(table, [("d", at(120), 3), ("e", at(29), 4)])
-    batches.write(table, [("f", at(89), 5), ("g", at(90), 6)])
+    batches.write(table, [("c", noon_plus(29), 2)])
+    batches.context = batches.new_context(table)
+    batches.write(table, [("d", noon_plus(120), 3), ("e", noon_plus(29), 4)])
+    batches.write(table, [("f", noon_plus(89), 5), ("g", noon_plus(90), 6)])
     assert (places(table.name), places(table.quarantine)) == ([0, 3, 6], [1, 2, 4, 5])
 
 
 def test_a_table_that_had_no_watermark_before_begins_with_the_newest_row_it_holds(table, batches):
-    batches.write(replace(table, write=Append()), [("a", at(60), 0)])
-    batches.write(table, [("b", at(0), 1), ("c", at(40), 2)])
+    batches.write(replace(table, write=Append()), [("a", noon_plus(60), 0)])
+    batches.write(table, [("b", noon_plus(0), 1), ("c", noon_plus(40), 2)])
     assert (places(table.name), places(table.quarantine)) == ([0, 2], [1])
 
 
 def test_a_batch_that_is_tried_again_comes_out_the_same(table, batches, monkeypatch):
-    batches.write(table, [("a", at(60), 0)])
-    rows = [("b", at(120), 1), ("c", at(45), 2), ("d", at(0), 3)]
+    batches.write(table, [("a", noon_plus(60), 0)])
+    rows = [("b", noon_plus(120), 1), ("c", noon_plus(45), 2), ("d", noon_plus(0), 3)]
 
-    def fail(*arguments, **named):
+    def fail(*arguments, **keywords):
         raise OSError("the disk is gone")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(commit, "commit", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "commit", fail)
         with pytest.raises(OSError, match="the disk is gone"):
             batches.write(table, rows)
     assert (places(table.name), places(table.quarantine)) == ([0], [3])

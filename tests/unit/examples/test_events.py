@@ -28,9 +28,9 @@ def moment(event: Event) -> datetime:
 
 
 def test_one_seed_gives_one_story_and_another_seed_another():
-    one, same, other = (list(events(seed, 500, START, PER_SECOND)) for seed in (1, 1, 2))
-    assert one == same
-    assert one != other
+    first, second, other_seed = (list(events(seed, 500, START, PER_SECOND)) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other_seed
 
 
 @given(st.integers(0, 2**32), st.integers(0, 300))
@@ -47,37 +47,37 @@ def test_every_kind_of_trouble_is_about_one_event_in_a_hundred(many: list[Event]
 
 
 def test_readings_of_one_device_differ_in_time_unless_one_is_repeated(many: list[Event]):
-    whole = [event for event in many if event.kind in ("good", "late", "implausible")]
-    identities = Counter((event.key, moment(event)) for event in whole)
+    readable_events = [event for event in many if event.kind in ("good", "late", "implausible")]
+    identities = Counter((event.key, moment(event)) for event in readable_events)
     assert identities.most_common(1)[0][1] == 1
 
 
 def test_a_crowded_second_still_gives_no_device_one_time_twice():
-    crowded = list(events(seed=3, count=20_000, start=START, per_second=100_000))
-    whole = [event for event in crowded if event.kind in ("good", "late", "implausible")]
-    assert len({(event.key, moment(event)) for event in whole}) == len(whole)
+    all_events = list(events(seed=3, count=20_000, start=START, per_second=100_000))
+    readable_events = [event for event in all_events if event.kind in ("good", "late", "implausible")]
+    assert len({(event.key, moment(event)) for event in readable_events}) == len(readable_events)
 
 
 def test_a_repeated_event_is_an_earlier_good_one_byte_for_byte(many: list[Event]):
-    good: set[tuple] = set()
+    good_events: set[tuple] = set()
     for event in many:
         if event.kind == "repeated":
-            assert (event.key, event.value) in good
+            assert (event.key, event.value) in good_events
         elif event.kind == "good":
-            good.add((event.key, event.value))
+            good_events.add((event.key, event.value))
 
 
 def test_a_late_event_lies_as_far_back_as_declared_and_a_good_one_in_its_own_time(many: list[Event]):
     for number, event in enumerate(many):
-        behind = (
+        delay = (
             (START + timedelta(seconds=number / PER_SECOND) - moment(event)).total_seconds()
             if (event.kind in ("good", "late"))
             else None
         )
         if event.kind == "late":
-            assert LATE_SECONDS[0] - 1 <= behind <= LATE_SECONDS[1] + 1
+            assert LATE_SECONDS[0] - 1 <= delay <= LATE_SECONDS[1] + 1
         elif event.kind == "good":
-            assert abs(behind) < 1
+            assert abs(delay) < 1
 
 
 def test_each_kind_is_as_broken_as_it_says(many: list[Event]):
@@ -99,8 +99,8 @@ def test_each_kind_is_as_broken_as_it_says(many: list[Event]):
 
 
 def test_a_good_event_bears_its_device_as_key_and_no_field_is_missing(many: list[Event]):
-    good = [event for event in many if event.kind == "good"]
-    for event in good:
+    good_events = [event for event in many if event.kind == "good"]
+    for event in good_events:
         assert reading(event)["device_id"].encode() == event.key
         assert set(reading(event)) == {"device_id", "time", "version", "model", "heart_bpm", "kcal"}
 

@@ -1,4 +1,4 @@
-"""The shipped examples are tables like any other, and a project can do without them."""
+"""The shipped examples are ordinary tables, and a project can switch them off."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def anew(own_settings) -> Iterator[None]:
-    """What is loaded here is loaded from these settings, and by nobody else."""
+    """The test loads the catalog with its own settings, and no other test gets that catalog."""
     catalog.load.cache_clear()
     yield
     catalog.load.cache_clear()
@@ -32,23 +32,23 @@ def test_examples_that_are_off_are_neither_declared_nor_fed(own_settings, anew):
 
 def test_the_setting_is_on_or_off(own_settings):
     own_settings(SLUICE_EXAMPLES="no")
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         catalog.has_examples()
-    assert str(refused.value) == "SLUICE_EXAMPLES is 'no': set it to on or off"
+    assert str(error.value) == "SLUICE_EXAMPLES is 'no': set it to on or off"
 
 
 def test_a_table_file_that_comes_or_changes_is_noticed(tmp_path: Path, monkeypatch):
     shutil.copytree(ROOT / "include" / "examples" / "tables", tmp_path / "shop")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalog, "table_packages", lambda: ("shop",))
-    before = catalog.file_versions()
-    assert catalog.file_versions() == before
-    new = tmp_path / "shop" / "gold" / "new.py"
-    new.write_text("")
-    with_new = catalog.file_versions()
-    assert len(with_new) == len(before) + 1
-    new.write_text("TABLE = 1")
-    assert catalog.file_versions() != with_new
+    versions_before = catalog.file_versions()
+    assert catalog.file_versions() == versions_before
+    new_file = tmp_path / "shop" / "gold" / "new.py"
+    new_file.write_text("")
+    versions_after = catalog.file_versions()
+    assert len(versions_after) == len(versions_before) + 1
+    new_file.write_text("TABLE = 1")
+    assert catalog.file_versions() != versions_after
 
 
 def test_two_files_cannot_declare_one_table(tmp_path: Path, monkeypatch):
@@ -61,6 +61,6 @@ def test_two_files_cannot_declare_one_table(tmp_path: Path, monkeypatch):
             "from include.spec import Kafka, Table\n"
             'TABLE = Table(name="bronze.orders", comment="", source=Kafka("orders"))\n'
         )
-    with pytest.raises(DeclarationError) as refused:
+    with pytest.raises(DeclarationError) as error:
         catalog.require("here", "there")
-    assert "there/bronze/orders.py: here/bronze/orders.py declares bronze.orders, too" in str(refused.value)
+    assert "there/bronze/orders.py: here/bronze/orders.py declares bronze.orders, too" in str(error.value)

@@ -10,7 +10,7 @@ import pytest
 from include.examples.events import Event
 from include.examples.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
 from tests.conftest import ROOT
-from tests.support.expected_views import NOTHING, decoded
+from tests.support.expected_views import EMPTY_ROW, decode
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PER_SECOND = 5
@@ -26,21 +26,25 @@ def test_one_seed_gives_one_story_and_a_longer_one_begins_as_the_shorter(many: l
     assert list(views(8, 500, START, PER_SECOND)) != many[:500]
 
 
-def begin(*options: str) -> int:
-    """The seed of a producer that begins, and has nothing to send."""
+def start_producer(*options: str) -> int:
+    """Start a producer without events. Returns its seed."""
     command = [sys.executable, "-m", "include.examples.producer", "--count", "0", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return int(done.stdout.split("--seed ")[1].split()[0])
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return int(result.stdout.split("--seed ")[1].split()[0])
 
 
 def test_two_starts_of_the_producer_repeat_no_view_unless_they_are_given_one_seed():
     first, second = (
-        {decoded(view.value)[0]["view_id"] for view in views(begin(), 200, START, PER_SECOND) if view.kind == "good"}
+        {
+            decode(view.value)[0]["view_id"]
+            for view in views(start_producer(), 200, START, PER_SECOND)
+            if view.kind == "good"
+        }
         for _ in range(2)
     )
     assert len(first) > 100
     assert first.isdisjoint(second)
-    assert begin("--seed", "7") == 7
+    assert start_producer("--seed", "7") == 7
 
 
 def test_every_kind_of_trouble_is_about_one_view_in_a_hundred(many: list[Event]):
@@ -50,11 +54,11 @@ def test_every_kind_of_trouble_is_about_one_view_in_a_hundred(many: list[Event])
 
 
 def test_good_and_late_views_can_be_read_whole_in_both_schemas_and_the_broken_kinds_cannot(many: list[Event]):
-    whole = ("good", "late", "repeated")
+    readable_kinds = ("good", "late", "repeated")
     for view in many:
-        row, errors = decoded(view.value)
-        assert (errors == []) == (view.kind in whole)
-        assert (row == NOTHING) == (view.kind not in whole)
+        row, errors = decode(view.value)
+        assert (errors == []) == (view.kind in readable_kinds)
+        assert (row == EMPTY_ROW) == (view.kind not in readable_kinds)
         assert view.key == (row["document_id"] or view.key.decode()).encode()
     assert {view.value[4] for view in many if view.kind == "good"} == {1, 2}
 

@@ -1,4 +1,4 @@
-"""Both directions: what is in a version, and where a record or a file ended."""
+"""Both directions: the origin of a version, and the way of a record or a file through the tables."""
 
 import json
 import uuid
@@ -16,20 +16,21 @@ from include.spec import Expect, Files, Kafka, Table
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-PLACE = pyarrow.schema([("partition", pyarrow.int32()), ("offset", pyarrow.int64())])
+PLACE_SCHEMA = pyarrow.schema([("partition", pyarrow.int32()), ("offset", pyarrow.int64())])
 
 
-def upto(offset: int) -> dict:
+def end_offset(offset: int) -> dict:
     return {"t": {"0": offset}}
 
 
-def placed(*offsets: int) -> pyarrow.Table:
-    return pyarrow.table({"partition": [0] * len(offsets), "offset": list(offsets)}, schema=PLACE)
+def place_rows(*offsets: int) -> pyarrow.Table:
+    return pyarrow.table({"partition": [0] * len(offsets), "offset": list(offsets)}, schema=PLACE_SCHEMA)
 
 
 class Pipeline:
-    """Bronze with three batches of ten records; silver has two batches: all but a quarantined, a dropped record; gold
-    has no column of Kafka's.
+    """Bronze has three batches of ten records, and gold has no column of Kafka's.
+
+    Silver has two batches, which quarantine one record and drop another.
     """
 
     def __init__(self) -> None:
@@ -37,30 +38,32 @@ class Pipeline:
         self.bronze = StoredTable(Table(name=f"bronze.{name}", comment="", source=Kafka("t")))
         self.bronze.create(kafka_rows(0, 0))
         for batch in range(3):
-            begin = upto(batch * 10) if batch else None
-            self.bronze.batch(batch, begin, upto(batch * 10 + 10), kafka_rows(batch * 10, batch * 10 + 10))
+            begin = end_offset(batch * 10) if batch else None
+            self.bronze.batch(batch, begin, end_offset(batch * 10 + 10), kafka_rows(batch * 10, batch * 10 + 10))
         silver = reader(
             name, f"bronze.{name}", expect=(Expect("odd", "true"), Expect("small", "true", otherwise="drop"))
         )
         self.silver = StoredTable(silver, {"table": f"bronze.{name}"})
-        self.silver.create(placed())
-        self.silver.batch(0, None, delta(3), placed(*range(20)), tally(20, 20))
-        write_deltalake(settings().table_path(silver.quarantine), quarantined(silver.flow, 25), mode="append")
-        kept = placed(20, 21, 22, 23, 24, 26, 28, 29)
-        self.silver.batch(1, delta(3), delta(4), kept, tally(10, 8, quarantined=1, dropped=1))
+        self.silver.create(place_rows())
+        self.silver.batch(0, None, delta(3), place_rows(*range(20)), row_counts(20, 20))
+        write_deltalake(settings().table_path(silver.quarantine), quarantined_row(silver.flow, 25), mode="append")
+        kept_rows = place_rows(20, 21, 22, 23, 24, 26, 28, 29)
+        self.silver.batch(1, delta(3), delta(4), kept_rows, row_counts(10, 8, quarantined=1, dropped=1))
         self.gold = StoredTable(reader(name, silver.name, "gold"), {"table": silver.name})
         self.gold.create(pyarrow.table({"id": pyarrow.array([], pyarrow.int64())}))
         self.gold.batch(0, None, delta(3), pyarrow.table({"id": [1]}))
-        self.tables = Catalog({one.table.name: one.table for one in (self.bronze, self.silver, self.gold)})
+        self.tables = Catalog(
+            {stored_table.table.name: stored_table.table for stored_table in (self.bronze, self.silver, self.gold)}
+        )
 
 
-def tally(read: int, kept: int, quarantined: int = 0, dropped: int = 0) -> dict:
+def row_counts(read: int, kept: int, quarantined: int = 0, dropped: int = 0) -> dict:
     broke = {"odd": quarantined, "small": dropped}
     return {"read": read, "kept": kept, "quarantined": quarantined, "dropped": dropped, "broke": broke}
 
 
-def quarantined(flow: str, offset: int) -> pyarrow.Table:
-    rows = placed(offset)
+def quarantined_row(flow: str, offset: int) -> pyarrow.Table:
+    rows = place_rows(offset)
     for column, value in (("_rules", ["odd"]), ("_flow", flow), ("_generation", 1), ("_batch", 1)):
         rows = rows.append_column(column, pyarrow.array([value]))
     return rows
@@ -73,7 +76,7 @@ def made() -> Pipeline:
 
 def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
     origin = provenance.of_version(made.tables, made.silver.table, 2)
-    assert [(one.version, one.index, one.rows) for one in origin.reads] == [(3, 0, 10)]
+    assert [(read.version, read.index, read.rows) for read in origin.reads] == [(3, 0, 10)]
     assert origin.above is not None
     assert origin.above.ranges == [OffsetRange("t", 0, 20, 30)]
     assert "  t/0 20 to 29" in list(provenance.lines(origin))
@@ -93,8 +96,10 @@ def test_a_version_that_is_no_batch_or_not_there_is_refused(made):
         provenance.of_version(made.tables, made.bronze.table, 9)
 
 
-def follow(made: Pipeline, offset: int) -> tuple[trace.TraceStep, trace.TraceStep, trace.TraceStep]:
-    [bronze] = [one for one in trace.of_record(made.tables, "t", 0, offset) if one.table == made.bronze.table.name]
+def follow(pipeline: Pipeline, offset: int) -> tuple[trace.TraceStep, trace.TraceStep, trace.TraceStep]:
+    [bronze] = [
+        step for step in trace.of_record(pipeline.tables, "t", 0, offset) if step.table == pipeline.bronze.table.name
+    ]
     [silver] = bronze.below
     [gold] = silver.below
     return bronze, silver, gold
@@ -121,11 +126,11 @@ def test_a_record_that_is_nowhere_is_told_with_what_its_batch_dropped(made):
 
 
 def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named(made):
-    [stop] = trace.of_record(made.tables, "t", 0, 30)
-    assert stop.sentence.endswith("offset 30 of t/0 no batch has read yet")
-    made.bronze.plan(3, upto(35))
-    [stop] = trace.of_record(made.tables, "t", 0, 30)
-    assert stop.sentence.endswith(f"is in batch {made.bronze.table.name} 1/3, which is planned and not written")
+    [step] = trace.of_record(made.tables, "t", 0, 30)
+    assert step.sentence.endswith("offset 30 of t/0 no batch has read yet")
+    made.bronze.plan(3, end_offset(35))
+    [step] = trace.of_record(made.tables, "t", 0, 30)
+    assert step.sentence.endswith(f"is in batch {made.bronze.table.name} 1/3, which is planned and not written")
     with pytest.raises(UsageError, match="--topic is 'other', and no batch of a stored table has read it"):
         trace.of_record(made.tables, "other", 0, 1)
 
@@ -133,18 +138,18 @@ def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named(made):
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):
     name = f"t{uuid.uuid4().hex[:12]}"
     table = Table(name=f"bronze.{name}", comment="", source=Files(str(tmp_path), format="csv"))
-    made = StoredTable(table, {"folder": str(tmp_path)})
+    stored_table = StoredTable(table, {"folder": str(tmp_path)})
     rows = pyarrow.table({"_filename": ["b.csv"] * 3, "_index": [0, 1, 2]})
-    made.create(rows.slice(0, 0))
+    stored_table.create(rows.slice(0, 0))
     for entry, file in enumerate(("a.csv", "b.csv")):
         log = {"path": f"file://{tmp_path}/{file}", "timestamp": 5, "batchId": entry}
-        made.write(f"sources/0/{entry}", f"v1\n{json.dumps(log)}")
+        stored_table.write(f"sources/0/{entry}", f"v1\n{json.dumps(log)}")
         begin = {"logOffset": entry - 1} if entry else None
-        made.batch(entry, begin, {"logOffset": entry}, rows if entry else rows.slice(0, 0))
-    stop = trace.of_file(Catalog({table.name: table}), table, "b.csv")
-    assert (stop.versions, stop.rows) == ((2,), 3)
+        stored_table.batch(entry, begin, {"logOffset": entry}, rows if entry else rows.slice(0, 0))
+    step = trace.of_file(Catalog({table.name: table}), table, "b.csv")
+    assert (step.versions, step.rows) == ((2,), 3)
     assert trace.of_file(Catalog({table.name: table}), table, "a.csv").rows == 0
     assert "no batch has read yet" in trace.of_file(Catalog({table.name: table}), table, "c.csv").sentence
     origin = provenance.of_version(Catalog({table.name: table}), table, 2)
     assert origin.files == [f"{tmp_path}/b.csv"]
-    assert DeltaTable(made.path).version() == 2
+    assert DeltaTable(stored_table.path).version() == 2

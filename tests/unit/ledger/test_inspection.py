@@ -1,4 +1,4 @@
-"""What the ledger says of a table and its checkpoints, also when somebody was at them."""
+"""Inspections of a table and its checkpoints, also after somebody has changed them."""
 
 import json
 import uuid
@@ -13,12 +13,12 @@ from include.readers import offset_log
 from include.readers.batches import BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Kafka, Table
-from tests.support.account import BEGAN_MS, SETTINGS, StoredTable, kafka_rows
+from tests.support.account import FIRST_BATCH_MS, SETTINGS, StoredTable, kafka_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def upto(offset: int) -> dict:
+def end_offset(offset: int) -> dict:
     return {"t": {"0": offset}}
 
 
@@ -26,16 +26,16 @@ def upto(offset: int) -> dict:
 def stored() -> StoredTable:
     """A bronze table with three batches of ten records."""
     table = Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t"))
-    made = StoredTable(table)
-    made.create(kafka_rows(0, 0))
+    stored_table = StoredTable(table)
+    stored_table.create(kafka_rows(0, 0))
     for batch in range(3):
-        begin = upto(batch * 10) if batch else None
-        made.batch(batch, begin, upto(batch * 10 + 10), kafka_rows(batch * 10, batch * 10 + 10))
-    return made
+        begin = end_offset(batch * 10) if batch else None
+        stored_table.batch(batch, begin, end_offset(batch * 10 + 10), kafka_rows(batch * 10, batch * 10 + 10))
+    return stored_table
 
 
 def states(stored: StoredTable) -> dict[tuple[int, int], str]:
-    return {(one.generation, one.batch): one.state for one in BatchHistory(stored.table).batches()}
+    return {(batch.generation, batch.batch): batch.state for batch in BatchHistory(stored.table).batches()}
 
 
 def kinds(stored: StoredTable) -> set[str]:
@@ -43,55 +43,59 @@ def kinds(stored: StoredTable) -> set[str]:
 
 
 def sentence(stored: StoredTable, kind: str) -> str:
-    [found] = [fault.sentence for fault in inspect(stored.table, 20).faults if fault.kind == kind]
-    return found
+    [text] = [fault.sentence for fault in inspect(stored.table, 20).faults if fault.kind == kind]
+    return text
 
 
 def test_every_batch_is_told_with_what_it_read_and_wrote(stored):
     newest = inspect(stored.table, 1).newest[0]
     assert isinstance(newest, BatchRecord)
     assert (newest.batch, newest.state, newest.version) == (2, "committed", 3)
-    assert (newest.source_from, newest.source_to) == (upto(20), upto(30))
-    assert newest.planned_at == BEGAN_MS / 1000 + 2
+    assert (newest.source_from, newest.source_to) == (end_offset(20), end_offset(30))
+    assert newest.planned_at == FIRST_BATCH_MS / 1000 + 2
     assert line(newest).endswith("from t/0 20 to 29")
     assert states(stored) == {(1, 2): "committed", (1, 1): "committed", (1, 0): "committed"}
     assert kinds(stored) == set()
 
 
 def test_a_batch_that_was_planned_and_not_written_is_told_with_its_frozen_offsets(stored):
-    stored.plan(3, upto(45))
-    found = inspect(stored.table, 1)
-    [newest] = found.newest
+    stored.plan(3, end_offset(45))
+    inspection = inspect(stored.table, 1)
+    [newest] = inspection.newest
     assert (newest.batch, newest.state, newest.version) == (3, "planned", None)
-    assert (newest.source_from, newest.source_to, newest.planned_at) == (upto(30), upto(45), BEGAN_MS / 1000 + 3)
-    restart = found.restarts[stored.table.flow]
-    assert (restart.replays.batch, restart.replays.end, restart.conf) == (3, upto(45), SETTINGS)
+    assert (newest.source_from, newest.source_to, newest.planned_at) == (
+        end_offset(30),
+        end_offset(45),
+        FIRST_BATCH_MS / 1000 + 3,
+    )
+    restart = inspection.restarts[stored.table.flow]
+    assert (restart.replays.batch, restart.replays.end, restart.conf) == (3, end_offset(45), SETTINGS)
     assert restart.next_batch == 4
     assert "replays batch 3" in restart.lines()[0]
 
 
 def test_a_batch_that_is_written_and_not_acknowledged_is_told_apart(stored):
-    stored.plan(3, upto(40))
-    stored.commit(3, upto(30), upto(40), kafka_rows(30, 40))
+    stored.plan(3, end_offset(40))
+    stored.commit(3, end_offset(30), end_offset(40), kafka_rows(30, 40))
     assert states(stored)[(1, 3)] == "written"
 
 
 @pytest.mark.parametrize("form", ["v1", "v2"])
 def test_offsets_are_read_in_both_of_sparks_forms(stored, form):
-    said = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5_000, "conf": SETTINGS})
+    header = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5_000, "conf": SETTINGS})
     prefix = "0:" if form == "v2" else ""
-    stored.write("offsets/3", f"{form}\n{said}\n{prefix}{json.dumps(upto(31))}")
-    assert offset_log.planned_batch(stored.checkpoint, 3) == offset_log.PlannedBatch(3, upto(31), 5.0, SETTINGS)
+    stored.write("offsets/3", f"{form}\n{header}\n{prefix}{json.dumps(end_offset(31))}")
+    assert offset_log.planned_batch(stored.checkpoint, 3) == offset_log.PlannedBatch(3, end_offset(31), 5.0, SETTINGS)
     stored.write("commits/3", f'{form}\n{{"nextBatchWatermarkMs":0}}')
     offset_log.check_commit(stored.checkpoint, 3)
 
 
 def test_batches_of_several_generations_are_one_history(stored):
-    before, stored.generation = stored.checkpoint, 2
-    stored.plan(0, upto(30))
+    first_checkpoint, stored.generation = stored.checkpoint, 2
+    stored.plan(0, end_offset(30))
     stored.acknowledge(0)
-    stored.batch(1, upto(30), upto(40), kafka_rows(30, 40))
-    (before / "offsets" / "3").write_text("v1\n{}\n{}")
+    stored.batch(1, end_offset(30), end_offset(40), kafka_rows(30, 40))
+    (first_checkpoint / "offsets" / "3").write_text("v1\n{}\n{}")
     assert states(stored) == {
         (2, 1): "committed",
         (1, 3): "abandoned",
@@ -154,25 +158,25 @@ def test_a_hole_in_the_log_is_named_and_so_is_its_batch(stored):
 
 def test_a_hole_in_front_of_a_batch_is_seen_without_a_checkpoint(stored):
     (stored.path / "_delta_log" / f"{2:020}.json").unlink()
-    stored.forget()
+    stored.delete_checkpoints()
     assert states(stored) == {(1, 2): "history", (1, 1): "missing", (1, 0): "history"}
 
 
 def test_a_batch_that_spark_is_done_with_and_the_table_lacks_is_missing(stored):
-    stored.plan(3, upto(40))
+    stored.plan(3, end_offset(40))
     stored.acknowledge(3)
     assert states(stored)[(1, 3)] == "missing"
 
 
 def test_a_batch_that_was_committed_twice_is_named(stored):
-    stored.commit(2, upto(20), upto(30), kafka_rows(20, 30))
-    found = [one for one in BatchHistory(stored.table).batches() if one.batch == 2]
-    assert sorted(one.state for one in found) == ["committed", "doubled"]
+    stored.commit(2, end_offset(20), end_offset(30), kafka_rows(20, 30))
+    records = [record for record in BatchHistory(stored.table).batches() if record.batch == 2]
+    assert sorted(record.state for record in records) == ["committed", "doubled"]
     assert "doubled" in kinds(stored)
 
 
 def test_a_checkpoint_that_is_gone_is_named_and_history_still_tells(stored):
-    stored.forget()
+    stored.delete_checkpoints()
     assert set(states(stored).values()) == {"history"}
     assert "holds batches of generation 1, whose checkpoint is gone" in sentence(stored, "checkpoint lost")
 
@@ -186,7 +190,7 @@ def test_a_checkpoint_that_was_put_back_to_an_older_state_is_named(stored):
 
 def test_a_checkpoint_that_lost_its_newest_files_of_one_kind_is_named(stored):
     for batch in (3, 4):
-        stored.plan(batch, upto(batch * 10 + 10))
+        stored.plan(batch, end_offset(batch * 10 + 10))
     assert "plans up to batch 4 and is done up to 2, files are missing" in sentence(stored, "checkpoint with a gap")
 
 
@@ -198,8 +202,8 @@ def test_a_file_of_a_checkpoint_that_was_cut_off_is_named(stored, name):
 
 
 def test_the_checkpoint_of_another_flow_is_named(stored):
-    said = json.loads((stored.checkpoint / "owner.json").read_text())
-    stored.write("owner.json", json.dumps({**said, "flow": "bronze.other"}))
+    owner = json.loads((stored.checkpoint / "owner.json").read_text())
+    stored.write("owner.json", json.dumps({**owner, "flow": "bronze.other"}))
     assert "is that of bronze.other" in sentence(stored, "checkpoint of another flow")
 
 
@@ -217,6 +221,6 @@ def test_old_files_that_spark_has_purged_are_no_gap(stored):
 
 
 def test_what_is_said_can_be_written_as_json(stored):
-    found = json.loads(json.dumps(asdict(inspect(stored.table, 2))))
-    assert [one["batch"] for one in found["newest"]] == [2, 1]
+    document = json.loads(json.dumps(asdict(inspect(stored.table, 2))))
+    assert [batch["batch"] for batch in document["newest"]] == [2, 1]
     assert settings().checkpoints(stored.table.flow).is_dir()

@@ -1,4 +1,4 @@
-"""`python -m include.ledger`, as somebody types it: the calendar of windows, a table's plan, and holds."""
+"""`python -m include.ledger` in a process of its own: the calendar of windows, the plan of a table, and holds."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from include.control.jobs.windows import TableSize
 from include.control.lock import LockRequest
 from include.control.store import database
 from include.control.store.schema import leases
-from include.control.store.schema import windows as calendar
+from include.control.store.schema import windows as window_rows
 from include.settings import from_environment
 from tests.conftest import ROOT
 
@@ -29,18 +29,18 @@ AFTER = TableSize(version=5, files=2, bytes=10_000_000, small_files=0, rows=1_00
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    """The control database of a home that nobody else has."""
-    made = database.connect(from_environment({"SLUICE_HOME": str(tmp_path)}).control_url)
-    yield made
-    made.dispose()
+    """The control database of a home that nobody else uses."""
+    control_engine = database.connect(from_environment({"SLUICE_HOME": str(tmp_path)}).control_url)
+    yield control_engine
+    control_engine.dispose()
 
 
 @pytest.fixture
 def ledger(engine: Engine, tmp_path: Path):
-    """Runs it, and returns what it printed."""
+    """Runs the command, and returns its output."""
 
     def run(*arguments: str, exit_code: int = 0) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "include.ledger", *arguments],
             cwd=ROOT,
             env={**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": str(engine.url)},
@@ -48,21 +48,21 @@ def ledger(engine: Engine, tmp_path: Path):
             text=True,
             timeout=60,
         )
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done.stderr if exit_code else done.stdout
+        assert result.returncode == exit_code, result.stdout + result.stderr
+        return result.stderr if exit_code else result.stdout
 
     return run
 
 
 @pytest.fixture
 def hold_lease(engine: Engine, holder):
-    """The window lease of a table, in the hands of a job that lives."""
+    """Acquires the window lease of a table for a live job, and returns its epoch."""
 
-    def take(table: str = TABLE) -> int:
-        [taken] = lease.acquire(engine, [lease.window_lease(table)], holder(), 60)
-        return taken.epoch
+    def acquire(table: str = TABLE) -> int:
+        [window_lease] = lease.acquire(engine, [lease.window_lease(table)], holder(), 60)
+        return window_lease.epoch
 
-    return take
+    return acquire
 
 
 def plan(engine: Engine, table: str = TABLE, why: str = "optimize: 38 small files", is_worth_it: bool = True) -> int:
@@ -100,17 +100,17 @@ def test_a_window_that_is_done_shows_what_it_changed_and_for_how_long_each_flow_
     windows.open_(engine, number, BEFORE)
     windows.close(engine, number, AFTER)
     with database.transaction(engine) as connection:
-        moments = {"opened_at": 1_800_000_000.0, "closed_at": 1_800_000_012.3}
-        connection.execute(update(calendar).values(moments))
+        times = {"opened_at": 1_800_000_000.0, "closed_at": 1_800_000_012.3}
+        connection.execute(update(window_rows).values(times))
         windows.record_pause(connection, LockRequest(TABLE, TABLE, False), epoch, 1_800_000_004, 1_800_000_012.8)
     head, why, numbers, pause = ledger("windows").splitlines()
     assert head == f"   1  2027-01-15 08:00:00Z  done    {TABLE}  by ann"
     assert numbers.strip() == "files 40 -> 2, MB 12.0 -> 10.0, small 95% -> 0%, open for 12.3 s"
     assert pause.strip() == f"{TABLE} waited 8.8 s, 0.5 s of that while no window was open"
-    [found] = json.loads(ledger("windows", "--json"))
-    assert (found["state"], found["before"]["files"], found["after"]["files"]) == ("done", 40, 2)
-    [paused] = found["pauses"]
-    assert (paused["seconds"], paused["beyond_seconds"]) == (pytest.approx(8.8), pytest.approx(0.5))
+    [window] = json.loads(ledger("windows", "--json"))
+    assert (window["state"], window["before"]["files"], window["after"]["files"]) == ("done", 40, 2)
+    [pause_entry] = window["pauses"]
+    assert (pause_entry["seconds"], pause_entry["beyond_seconds"]) == (pytest.approx(8.8), pytest.approx(0.5))
 
 
 def test_a_window_that_failed_says_where_and_why(engine, ledger, hold_lease):
@@ -137,8 +137,8 @@ def test_a_window_whose_job_died_has_failed_and_says_so(engine, ledger, hold_lea
     assert "failed" in head
     assert why.strip() == "optimize: 38 small files; its job died"
     assert step.strip() == f"ended at: vacuum {TABLE}"
-    [found] = json.loads(ledger("windows", "--json"))
-    assert found["state"] == "failed"
+    [window] = json.loads(ledger("windows", "--json"))
+    assert window["state"] == "failed"
 
 
 def test_the_plan_of_a_table_says_what_is_worth_it_and_who_holds_vacuum_back(ledger, tmp_path: Path):
@@ -147,10 +147,10 @@ def test_the_plan_of_a_table_says_what_is_worth_it_and_who_holds_vacuum_back(led
     lines = ledger("plan", TABLE).splitlines()
     kinds = ["merge", "optimize", "vacuum", "clean log"]
     for name in (TABLE, QUARANTINE):
-        of_it = [line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")]
-        assert [line.partition(":")[0] for line in of_it[:4]] == [f"not worth it, {kind}" for kind in kinds]
-        assert of_it[4].startswith("compacted in a window: ")
-        assert of_it[-1] == (
+        table_lines = [line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")]
+        assert [line.partition(":")[0] for line in table_lines[:4]] == [f"not worth it, {kind}" for kind in kinds]
+        assert table_lines[4].startswith("compacted in a window: ")
+        assert table_lines[-1] == (
             "VACUUM keeps what was deleted in the last 608,400 s; "
             "the oldest version needed is 0, by the promised time travel of 168 hours"
         )
@@ -159,12 +159,12 @@ def test_the_plan_of_a_table_says_what_is_worth_it_and_who_holds_vacuum_back(led
 
 def test_the_plan_as_json_has_each_step_with_its_numbers(ledger, tmp_path: Path):
     store(tmp_path, TABLE)
-    [found] = json.loads(ledger("plan", TABLE, "--json"))
-    assert found["table"] == TABLE
-    assert [step["kind"] for step in found["steps"]] == ["merge", "optimize", "vacuum", "clean log"]
-    assert found["steps"][1]["numbers"]["small_files"] == 3
-    assert found["retention_seconds"] == 608_400
-    assert found["held_by"]["version"] == 0
+    [document] = json.loads(ledger("plan", TABLE, "--json"))
+    assert document["table"] == TABLE
+    assert [step["kind"] for step in document["steps"]] == ["merge", "optimize", "vacuum", "clean log"]
+    assert document["steps"][1]["numbers"]["small_files"] == 3
+    assert document["retention_seconds"] == 608_400
+    assert document["held_by"]["version"] == 0
 
 
 def test_a_table_that_is_not_stored_has_no_plan_and_an_unknown_one_is_refused(ledger):
@@ -175,14 +175,14 @@ def test_a_table_that_is_not_stored_has_no_plan_and_an_unknown_one_is_refused(le
 
 def test_a_hold_counts_until_it_is_released(engine, ledger, tmp_path: Path):
     store(tmp_path, TABLE)
-    said = ledger("hold", TABLE, "--version", "1", "--hours", "48", "--name", "report")
-    assert said == f"{TABLE} keeps version 1 and every later one for report, for 48 h from now on\n"
+    output = ledger("hold", TABLE, "--version", "1", "--hours", "48", "--name", "report")
+    assert output == f"{TABLE} keeps version 1 and every later one for report, for 48 h from now on\n"
     [(name, version, _)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 1)
     assert ledger("release-hold", TABLE, "--name", "report") == f"{TABLE} keeps nothing for report any more\n"
     assert vacuum_holds.registered(engine, TABLE) == []
-    again = ledger("release-hold", TABLE, "--name", "report")
-    assert again == f"nothing done, {TABLE} keeps nothing for report\n"
+    second_output = ledger("release-hold", TABLE, "--name", "report")
+    assert second_output == f"nothing done, {TABLE} keeps nothing for report\n"
 
 
 def test_the_quarantine_of_a_table_can_be_held_too(engine, ledger, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""`python -m include.ledger quarantine`: why rows are in a quarantine, newest first, without a JVM."""
+"""`python -m include.ledger quarantine`: the reasons of quarantined rows, newest first, without a JVM."""
 
 import json
 
@@ -38,14 +38,14 @@ SCHEMA = pa.schema(
 UNTYPED = [{"field": "heart_bpm", "message": "'many' is no INT"}]
 
 
-def broken(batch: int, offset: int, *rules: str, errors: list[dict] | None = None) -> dict:
+def broken_row(batch: int, offset: int, *rules: str, errors: list[dict] | None = None) -> dict:
     origin = {"topic": "readings", "partition": 0, "offset": offset}
-    stamp = {"_flow": TABLE, "_generation": 1, "_batch": batch, "_source": '{"reservoirVersion": 7}'}
-    return {"device_id": f"d{offset}", "heart_bpm": 300, **origin, "_errors": errors, "_rules": rules, **stamp}
+    metadata = {"_flow": TABLE, "_generation": 1, "_batch": batch, "_source": '{"reservoirVersion": 7}'}
+    return {"device_id": f"d{offset}", "heart_bpm": 300, **origin, "_errors": errors, "_rules": rules, **metadata}
 
 
 def store(at: float, batch: int, *rows: dict) -> str:
-    """A commit of the quarantine with a file of these rows; returns the name of that file."""
+    """Writes a file of these rows to the quarantine, and its commit. Returns the name of the file."""
     name = f"{at:.0f}.parquet"
     path = settings().table_path(QUARANTINE) / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def store(at: float, batch: int, *rows: dict) -> str:
 
 @pytest.fixture
 def ask(home, monkeypatch, capsys):
-    """Runs the command, and returns what it printed."""
+    """Runs the command, and returns its output."""
 
     tables = Catalog({table.name: table for table in (STRICT, LENIENT)})
     monkeypatch.setattr(catalog, "load", lambda: tables)
@@ -70,8 +70,8 @@ def ask(home, monkeypatch, capsys):
 
 
 def test_the_newest_rows_come_first_each_with_its_reasons_and_where_it_came_from(ask):
-    store(1_800_000_000, 4, broken(4, 10, "identified"), broken(4, 11, "plausible heart rate"))
-    store(1_800_000_060, 5, broken(5, 12, "identified", "plausible heart rate", errors=UNTYPED))
+    store(1_800_000_000, 4, broken_row(4, 10, "identified"), broken_row(4, 11, "plausible heart rate"))
+    store(1_800_000_060, 5, broken_row(5, 12, "identified", "plausible heart rate", errors=UNTYPED))
     lines = ask(TABLE, "--limit", "2").splitlines()
     assert lines[:3] == [
         f"{QUARANTINE}: 3 rows; the newest 2 of them are shown",
@@ -84,15 +84,15 @@ def test_the_newest_rows_come_first_each_with_its_reasons_and_where_it_came_from
         "    device_id=d12, heart_bpm=300",
     ]
     assert lines[6].startswith(f"{TABLE} 1/4  2027-01-15 08:00:00Z  ")
-    found = json.loads(ask(QUARANTINE, "--json"))
-    assert (found["total"], found["counted"]) == (3, 3)
-    assert [row["origin"]["offset"] for row in found["rows"]][0] == 12
-    assert (found["rows"][0]["errors"], found["rows"][0]["source_to"]) == (UNTYPED, {"reservoirVersion": 7})
+    document = json.loads(ask(QUARANTINE, "--json"))
+    assert (document["total"], document["counted"]) == (3, 3)
+    assert [row["origin"]["offset"] for row in document["rows"]][0] == 12
+    assert (document["rows"][0]["errors"], document["rows"][0]["source_to"]) == (UNTYPED, {"reservoirVersion": 7})
 
 
 def test_files_that_are_not_needed_are_not_opened(ask, monkeypatch):
-    oldest = store(1_800_000_000, 4, broken(4, 10, "identified"))
-    store(1_800_000_060, 5, broken(5, 11, "identified"), broken(5, 12, "identified"))
+    oldest = store(1_800_000_000, 4, broken_row(4, 10, "identified"))
+    store(1_800_000_060, 5, broken_row(5, 11, "identified"), broken_row(5, 12, "identified"))
     (settings().table_path(QUARANTINE) / oldest).unlink()
     monkeypatch.setattr(quarantine, "MOST_COUNTED_ROWS", 2)
     lines = ask(TABLE, "--limit", "1").splitlines()
@@ -101,14 +101,14 @@ def test_files_that_are_not_needed_are_not_opened(ask, monkeypatch):
 
 
 def test_rows_of_a_compacted_file_have_the_time_at_which_their_batch_put_them_there(ask):
-    rows = [broken(4, 10, "identified"), broken(5, 11, "identified")]
+    rows = [broken_row(4, 10, "identified"), broken_row(5, 11, "identified")]
     files = [store(1_800_000_000, 4, rows[0]), store(1_800_000_060, 5, rows[1])]
     path = settings().table_path(QUARANTINE)
     parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), path / "both.parquet")
     removes = [{"remove": {"path": file, "deletionTimestamp": 1_900_000_000_000}} for file in files]
     lake.write(QUARANTINE, 1_900_000_000, *removes, lake.data("both.parquet", 2, 1_900_000_000, dataChange=False))
-    found = json.loads(ask(TABLE, "--json"))["rows"]
-    assert [(row["batch"], row["at"]) for row in found] == [(5, 1_800_000_060), (4, 1_800_000_000)]
+    printed_rows = json.loads(ask(TABLE, "--json"))["rows"]
+    assert [(row["batch"], row["at"]) for row in printed_rows] == [(5, 1_800_000_060), (4, 1_800_000_000)]
 
 
 def test_without_a_quarantine_it_says_so(ask):

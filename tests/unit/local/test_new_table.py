@@ -1,4 +1,4 @@
-"""`make new-table` writes a file that the catalog accepts, or says what is missing."""
+"""`make new-table` writes a file that the catalog accepts, or names the missing value."""
 
 import io
 import subprocess
@@ -15,8 +15,8 @@ from tests.conftest import ROOT
 COLUMNS = "order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
 
 
-def written(tables: dict[str, Table], name: str, *answers: str) -> Table:
-    """The table that the file declares; it stands among `tables` from then on."""
+def add_table(tables: dict[str, Table], name: str, *answers: str) -> Table:
+    """Draft a table file. Adds its table to `tables` and returns it."""
     draft, rows = draft_table(Catalog(tables), name.partition(".")[2], *answers)
     module: dict = {}
     exec(draft.text(name, rows), module)
@@ -26,8 +26,8 @@ def written(tables: dict[str, Table], name: str, *answers: str) -> Table:
 
 def test_messages_are_typed_out_of_json_and_keep_their_place_in_the_topic():
     tables: dict[str, Table] = {}
-    assert written(tables, "bronze.orders", "kafka:").source == Kafka("orders")
-    silver = written(tables, "silver.orders", "bronze.orders", COLUMNS)
+    assert add_table(tables, "bronze.orders", "kafka:").source == Kafka("orders")
+    silver = add_table(tables, "silver.orders", "bronze.orders", COLUMNS)
     assert silver.source == Delta("bronze.orders")
     assert silver.parse == Json("value", into=("order_id", "time", "amount"))
     assert "amount DECIMAL(10, 2)" in silver.schema
@@ -37,21 +37,21 @@ def test_messages_are_typed_out_of_json_and_keep_their_place_in_the_topic():
 
 def test_rows_of_files_are_cast_where_they_are_no_text():
     tables: dict[str, Table] = {}
-    assert written(tables, "bronze.bills", "csv:bills-in").source == Files("bills-in", format="csv")
-    silver = written(tables, "silver.bills", "bronze.bills", "day DATE, text STRING")
+    assert add_table(tables, "bronze.bills", "csv:bills-in").source == Files("bills-in", format="csv")
+    silver = add_table(tables, "silver.bills", "bronze.bills", "day DATE, text STRING")
     assert silver.parse == Cast(into=("day",))
     assert "_filename STRING" in silver.schema
 
 
 def test_rows_are_counted_by_keys_and_by_hour_where_they_have_a_time():
     tables: dict[str, Table] = {}
-    written(tables, "bronze.orders", "kafka:orders")
-    written(tables, "silver.orders", "bronze.orders", f"{COLUMNS}, shop MAP<STRING, INT>")
-    gold = written(tables, "gold.orders", "silver.orders", "", "order_id")
+    add_table(tables, "bronze.orders", "kafka:orders")
+    add_table(tables, "silver.orders", "bronze.orders", f"{COLUMNS}, shop MAP<STRING, INT>")
+    gold = add_table(tables, "gold.orders", "silver.orders", "", "order_id")
     assert gold.write == Upsert(keys=("order_id", "hour"), recompute=Bucket("hour", of="time", unit="hour"))
-    written(tables, "bronze.bills", "csv:bills")
-    written(tables, "silver.bills", "bronze.bills", "text STRING")
-    assert written(tables, "gold.bills", "silver.bills", "", "text").write == Upsert(keys=("text",))
+    add_table(tables, "bronze.bills", "csv:bills")
+    add_table(tables, "silver.bills", "bronze.bills", "text STRING")
+    assert add_table(tables, "gold.bills", "silver.bills", "", "text").write == Upsert(keys=("text",))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_rows_are_counted_by_keys_and_by_hour_where_they_have_a_time():
 def test_what_cannot_be_meant_is_refused(answers: tuple[str, ...], sentence: str, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     tables: dict[str, Table] = {}
-    written(tables, "bronze.orders", "kafka:orders")
-    with pytest.raises(UsageError) as refused:
-        written(tables, "silver.orders", *answers)
-    assert str(refused.value).startswith(sentence)
+    add_table(tables, "bronze.orders", "kafka:orders")
+    with pytest.raises(UsageError) as error:
+        add_table(tables, "silver.orders", *answers)
+    assert str(error.value).startswith(sentence)
 
 
 @pytest.mark.parametrize("name", ["silver.A", "orders", "platinum.orders", "silver.my-orders"])
 def test_a_name_that_is_no_table_writes_nothing(name: str):
     command = [sys.executable, "-m", "include.local.new_table", name, "--source", "kafka:x"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"sluice: NAME is '{name}': write <layer>.<name> in small letters")
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"sluice: NAME is '{name}': write <layer>.<name> in small letters")

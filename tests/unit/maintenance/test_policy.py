@@ -1,4 +1,4 @@
-"""Where a table is compacted, and in what words that is said."""
+"""Where a table is compacted, and the sentence that gives the reason."""
 
 from include.maintenance import policy
 from include.maintenance.policy import CompactionPlace
@@ -9,8 +9,10 @@ APPEND = Append()
 UPSERT = Upsert(keys=("minute",), recompute=BUCKET)
 
 
-def table(write: Append | Upsert = APPEND, **more) -> Table:
-    return Table(name="silver.a", source=Delta("bronze.a"), comment="", schema="minute TIMESTAMP", write=write, **more)
+def table(write: Append | Upsert = APPEND, **fields) -> Table:
+    return Table(
+        name="silver.a", source=Delta("bronze.a"), comment="", schema="minute TIMESTAMP", write=write, **fields
+    )
 
 
 def test_a_table_whose_upserts_are_gathered_is_compacted_in_its_windows():

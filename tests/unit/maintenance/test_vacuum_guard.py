@@ -1,4 +1,4 @@
-"""Who holds VACUUM and the clean-up of the log back, on real tables and on checkpoints in Spark's layout."""
+"""Consumers that hold back VACUUM and the clean-up of the log: real tables, and checkpoints in Spark's layout."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from tests.support.lake import planned_checkpoint
 
 NOW = 1_800_000_000.0
 HOUR = 3_600
-# When version 3 of 9 is committed, one an hour up to NOW.
-MOMENT = "2027-01-15T03:00:00Z"
+# The time of version 3, where versions 0 to 8 are committed hourly up to NOW.
+TIME_OF_VERSION_3 = "2027-01-15T03:00:00Z"
 FLOW, OTHER = "silver.reader", "gold.reader"
 SOURCES = {FLOW: Delta("silver.table")}
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
@@ -35,22 +35,22 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def hourly(table: Path, count: int) -> DeltaLog:
-    """Commits at NOW minus count - 1 hours ... NOW; each but the first removes what the one before it added."""
+def hourly_commits(table: Path, count: int) -> DeltaLog:
+    """Commits one version an hour, the last at NOW. Each version removes the file of the version before it."""
     for version in range(count):
         at = NOW - (count - 1 - version) * HOUR
-        before = [removed(f"{version - 1}", at)] if version else []
-        commit(table, version, commit_info(at), added(f"{version}"), *before)
+        removals = [removed(f"{version - 1}", at)] if version else []
+        commit(table, version, commit_info(at), added(f"{version}"), *removals)
     return DeltaLog(table)
 
 
-def place_of(flow: str, log: DeltaLog, source: Delta | None = None, **more) -> Consumer | None:
+def find_consumer(flow: str, log: DeltaLog, source: Delta | None = None, **options) -> Consumer | None:
     flows = {flow: source or Delta("silver.table")}
-    found = vacuum_guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now_seconds=NOW, **more)
-    return next((one for one in found if one.name.startswith(flow)), None)
+    consumers = vacuum_guard.consumers(["silver.table"], log, flows, time_travel_hours=1, now_seconds=NOW, **options)
+    return next((consumer for consumer in consumers if consumer.name.startswith(flow)), None)
 
 
-def file_of(table: Path, path: str, at: float = NOW, size: int = 10) -> None:
+def write_file(table: Path, path: str, at: float = NOW, size: int = 10) -> None:
     (table / path).parent.mkdir(parents=True, exist_ok=True)
     (table / path).write_bytes(b"x" * size)
     os.utime(table / path, (at, at))
@@ -62,7 +62,7 @@ def test_the_flows_that_read_a_table_are_those_whose_source_it_is():
         Table(name="silver.b", source=Delta("bronze.a"), comment=""),
         Table(name="silver.c", source=Delta("bronze.x"), comment=""),
     ]
-    assert vacuum_guard.readers(Catalog({one.name: one for one in tables}), "bronze.a") == {
+    assert vacuum_guard.readers(Catalog({table.name: table for table in tables}), "bronze.a") == {
         "silver.b": Delta("bronze.a")
     }
 
@@ -70,132 +70,138 @@ def test_the_flows_that_read_a_table_are_those_whose_source_it_is():
 def test_a_flow_stands_where_its_last_committed_batch_ended(table: Path):
     directory = planned_checkpoint(FLOW, planned=[2, 4, 6], committed=2)
     os.utime(directory / "commits" / "1", (NOW, NOW))
-    assert place_of(FLOW, hourly(table, 9)) == Consumer(FLOW, 4, NOW)
+    assert find_consumer(FLOW, hourly_commits(table, 9)) == Consumer(FLOW, 4, NOW)
 
 
 def test_the_log_is_kept_from_the_end_of_the_batch_before_the_last_and_no_file(table: Path):
     planned_checkpoint(FLOW, planned=[2, 4, 6], committed=2)
-    found = vacuum_guard.consumers(
-        ["silver.table"], log := hourly(table, 9), SOURCES, time_travel_hours=1, now_seconds=NOW
+    consumers = vacuum_guard.consumers(
+        ["silver.table"], log := hourly_commits(table, 9), SOURCES, time_travel_hours=1, now_seconds=NOW
     )
-    assert vacuum_guard.log_needed_from(log, found) == 2
-    held = vacuum_guard.oldest_consumer(found)
-    assert held and held.version == 4
+    assert vacuum_guard.log_needed_from(log, consumers) == 2
+    oldest = vacuum_guard.oldest_consumer(consumers)
+    assert oldest and oldest.version == 4
 
 
 def test_the_newest_generation_counts(table: Path):
     planned_checkpoint(FLOW, planned=[2], committed=1)
     planned_checkpoint(FLOW, planned=[5], committed=1, generation=2)
-    found = place_of(FLOW, hourly(table, 9))
-    assert found and found.version == 5
+    consumer = find_consumer(FLOW, hourly_commits(table, 9))
+    assert consumer and consumer.version == 5
 
 
 def test_a_flow_that_never_ran_needs_nothing(table: Path):
-    assert place_of(FLOW, hourly(table, 3)) is None
+    assert find_consumer(FLOW, hourly_commits(table, 3)) is None
     planned_checkpoint(FLOW, planned=[], committed=0)
-    assert place_of(FLOW, hourly(table, 3)) is None
+    assert find_consumer(FLOW, hourly_commits(table, 3)) is None
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_first_batch_that_was_planned_needs_the_version_it_may_begin_with(table: Path, is_first: bool):
-    # Delta begins a replay with the whole of the version before the one in which the batch ends.
+    # Delta may begin the replay with the whole version before the one in which the batch ends.
     planned_checkpoint(FLOW, planned=[5], committed=0, is_first=is_first)
-    found = place_of(FLOW, hourly(table, 9))
-    assert found and found.version == 4
+    consumer = find_consumer(FLOW, hourly_commits(table, 9))
+    assert consumer and consumer.version == 4
 
 
-@pytest.mark.parametrize("begins", [{"since_version": 3}, {"since": MOMENT}], ids=str)
+@pytest.mark.parametrize("begins", [{"since_version": 3}, {"since": TIME_OF_VERSION_3}], ids=str)
 def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_that_it_reads(begins: dict):
     source = Delta("silver.table", **begins)
-    log = hourly(settings().table_path("silver.table"), 9)
+    log = hourly_commits(settings().table_path("silver.table"), 9)
     planned_checkpoint(FLOW, planned=[7], committed=0)
-    found = place_of(FLOW, log, source)
-    assert found and found.version == 2
-    assert vacuum_guard.files_kept_since(log, [found], NOW) == NOW - 5 * HOUR
+    consumer = find_consumer(FLOW, log, source)
+    assert consumer and consumer.version == 2
+    assert vacuum_guard.files_kept_since(log, [consumer], NOW) == NOW - 5 * HOUR
     planned_checkpoint(FLOW, planned=[7], committed=1, generation=2)
-    done = place_of(FLOW, log, source)
-    assert done and done.version == 7
+    next_consumer = find_consumer(FLOW, log, source)
+    assert next_consumer and next_consumer.version == 7
 
 
 @pytest.mark.parametrize("damaged", ["offsets/1", "commits/1", "metadata"])
 def test_a_flow_whose_checkpoint_is_damaged_holds_everything_back_by_name(table: Path, damaged: str):
     directory = planned_checkpoint(FLOW, planned=[2, 4], committed=2)
     (directory / damaged).write_text("")
-    log = hourly(table, 9)
-    found = vacuum_guard.consumers(["silver.table"], log, SOURCES, 1, NOW)
-    holder = vacuum_guard.oldest_consumer(found)
-    assert holder and holder.name == "silver.reader, whose checkpoint does not say where it stands"
-    assert vacuum_guard.files_kept_since(log, found, NOW) == 0
-    assert vacuum_guard.log_needed_from(log, found) == 0
+    log = hourly_commits(table, 9)
+    consumers = vacuum_guard.consumers(["silver.table"], log, SOURCES, 1, NOW)
+    oldest = vacuum_guard.oldest_consumer(consumers)
+    assert oldest and oldest.name == "silver.reader, whose checkpoint does not say where it stands"
+    assert vacuum_guard.files_kept_since(log, consumers, NOW) == 0
+    assert vacuum_guard.log_needed_from(log, consumers) == 0
 
 
 def test_a_checkpoint_of_another_source_holds_everything_back(table: Path):
     directory = planned_checkpoint(FLOW, planned=[2], committed=1)
     (directory / "offsets" / "0").write_text(f'v1\n{SETTINGS}\n{{"topic":{{"0":5}}}}')
-    found = place_of(FLOW, hourly(table, 3))
-    assert found and found.version == -1
+    consumer = find_consumer(FLOW, hourly_commits(table, 3))
+    assert consumer and consumer.version == -1
 
 
 def test_a_flow_that_was_released_does_not_count_and_the_others_do(table: Path):
     planned_checkpoint(FLOW, planned=[2], committed=1)
     planned_checkpoint(OTHER, planned=[4], committed=1)
-    log = hourly(table, 9)
-    found = vacuum_guard.consumers(["silver.table"], log, {**SOURCES, OTHER: SOURCES[FLOW]}, 1, NOW, released={FLOW})
-    assert vacuum_guard.oldest_consumer(found) == Consumer(OTHER, 4, found[0].since)
+    log = hourly_commits(table, 9)
+    consumers = vacuum_guard.consumers(
+        ["silver.table"], log, {**SOURCES, OTHER: SOURCES[FLOW]}, 1, NOW, released={FLOW}
+    )
+    assert vacuum_guard.oldest_consumer(consumers) == Consumer(OTHER, 4, consumers[0].since)
 
 
 def test_a_reader_that_registered_itself_counts_also_where_a_flow_of_its_name_was_released(table: Path):
-    log = hourly(table, 9)
+    log = hourly_commits(table, 9)
     report = Consumer("report", 3, 5.0)
     assert (
         vacuum_guard.oldest_consumer(vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report]))
         == report
     )
-    later = vacuum_guard.oldest_consumer(
+    oldest = vacuum_guard.oldest_consumer(
         vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW, registered=[report], released={"report"})
     )
-    assert later == report
+    assert oldest == report
 
 
 @pytest.mark.parametrize(("hours", "version"), [(0, 8), (1, 7), (2.5, 5), (8, 0), (100, 0)])
 def test_time_travel_keeps_the_version_that_was_the_newest_at_that_moment(table: Path, hours: float, version: int):
-    log = hourly(table, 9)
-    promised = vacuum_guard.oldest_consumer(vacuum_guard.consumers(["silver.table"], log, {}, hours, NOW))
-    assert promised and promised.version == version
+    log = hourly_commits(table, 9)
+    oldest = vacuum_guard.oldest_consumer(vacuum_guard.consumers(["silver.table"], log, {}, hours, NOW))
+    assert oldest and oldest.version == version
 
 
 def test_a_tables_own_flow_keeps_the_log_from_its_newest_stamp_on_and_no_files(table: Path):
-    hourly(table, 9)
+    hourly_commits(table, 9)
     for version, flow in ((2, "silver.table"), (3, "silver.table"), (4, "another")):
         commit(table, version, commit_info(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
     log = DeltaLog(table)
-    found = vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW)
-    assert vacuum_guard.log_needed_from(log, found) == 3
-    holder = vacuum_guard.oldest_consumer(found)
-    assert holder and holder.version == 7
+    consumers = vacuum_guard.consumers(["silver.table"], log, {}, 1, NOW)
+    assert vacuum_guard.log_needed_from(log, consumers) == 3
+    oldest = vacuum_guard.oldest_consumer(consumers)
+    assert oldest and oldest.version == 7
 
 
 def test_each_of_a_tables_flows_keeps_the_log_from_its_newest_stamp_on(table: Path):
-    hourly(table, 9)
+    hourly_commits(table, 9)
     for version, flow in ((2, "silver.table.eu"), (3, "silver.table.eu"), (4, "silver.table.us"), (5, "silver.table")):
         commit(table, version, commit_info(NOW - (8 - version) * HOUR, userMetadata=json.dumps({"flow": flow})))
     log = DeltaLog(table)
-    found = vacuum_guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, {}, 1, NOW)
-    assert [one.version for one in found if not one.needs_files] == [4, 3]
-    assert vacuum_guard.log_needed_from(log, found) == 3
+    consumers = vacuum_guard.consumers(["silver.table.eu", "silver.table.us", "silver.table.new"], log, {}, 1, NOW)
+    assert [consumer.version for consumer in consumers if not consumer.needs_files] == [4, 3]
+    assert vacuum_guard.log_needed_from(log, consumers) == 3
 
 
 def test_a_commit_that_was_undone_is_none_from_which_a_flow_goes_on(table: Path):
     for version in range(3):
-        stamp = json.dumps({"flow": FLOW, "generation": 1, "batch": version})
-        commit(table, version, commit_info(NOW, userMetadata=stamp), added(f"{version}"))
+        metadata = json.dumps({"flow": FLOW, "generation": 1, "batch": version})
+        commit(table, version, commit_info(NOW, userMetadata=metadata), added(f"{version}"))
     commit(table, 3, commit_info(NOW, operation="RESTORE", operationParameters={"version": "1"}))
-    [own] = [one for one in vacuum_guard.consumers([FLOW], DeltaLog(table), {}, 0, NOW) if one.name.startswith(FLOW)]
-    assert own.version == 1
+    [flow_consumer] = [
+        consumer
+        for consumer in vacuum_guard.consumers([FLOW], DeltaLog(table), {}, 0, NOW)
+        if consumer.name.startswith(FLOW)
+    ]
+    assert flow_consumer.version == 1
 
 
 def test_files_are_kept_since_the_first_deletion_that_a_consumer_has_not_seen(table: Path):
-    log = hourly(table, 9)
+    log = hourly_commits(table, 9)
     assert vacuum_guard.files_kept_since(log, [Consumer("a", 4)], NOW) == NOW - 3 * HOUR
     assert vacuum_guard.files_kept_since(log, [Consumer("a", 4), Consumer("b", 6)], NOW) == NOW - 3 * HOUR
 
@@ -210,7 +216,7 @@ def test_an_optimize_that_began_before_the_consumers_version_counts_from_its_beg
 
 
 def test_nothing_holds_vacuum_back_where_nothing_was_removed_or_nobody_reads(table: Path):
-    log = hourly(table, 9)
+    log = hourly_commits(table, 9)
     assert vacuum_guard.files_kept_since(log, [Consumer("a", 8)], NOW) is None
     assert vacuum_guard.files_kept_since(log, [], NOW) is None
     assert vacuum_guard.files_kept_since(log, [Consumer("log only", 2, needs_files=False)], NOW) is None
@@ -218,12 +224,12 @@ def test_nothing_holds_vacuum_back_where_nothing_was_removed_or_nobody_reads(tab
 
 def test_a_deletion_that_delta_forgot_counts_from_the_files_own_age(table: Path):
     day = 24 * HOUR
-    file_of(table, "a", at=NOW - 20 * day)
+    write_file(table, "a", at=NOW - 20 * day)
     commit(table, 0, commit_info(NOW - 20 * day), added("a"))
     commit(table, 1, commit_info(NOW - 10 * day), removed("a", NOW - 10 * day))
     assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 20 * day
-    keeps = {"configuration": {"delta.deletedFileRetentionDuration": "interval 30 days"}}
-    commit(table, 2, {"metaData": keeps}, commit_info(NOW))
+    metadata = {"configuration": {"delta.deletedFileRetentionDuration": "interval 30 days"}}
+    commit(table, 2, {"metaData": metadata}, commit_info(NOW))
     assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 10 * day
 
 
@@ -234,7 +240,7 @@ def test_a_deletion_that_delta_forgot_and_whose_file_is_gone_holds_nothing_back(
 
 
 def test_a_file_that_was_removed_and_added_again_holds_nothing_back(table: Path):
-    file_of(table, "a", at=5)
+    write_file(table, "a", at=5)
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
     commit(table, 2, commit_info(0), added("a"))
@@ -260,11 +266,11 @@ def test_a_file_that_a_stream_has_yet_to_read_is_kept_and_one_it_has_read_is_not
         append(table)
     DeltaTable(table).optimize.compact()
     log = DeltaLog(table)
-    later = time.time() + 10
-    kept_since = vacuum_guard.files_kept_since(log, [Consumer("a", 5)], later)
+    later_seconds = time.time() + 10
+    kept_since = vacuum_guard.files_kept_since(log, [Consumer("a", 5)], later_seconds)
     assert kept_since
-    gone = {one.path for one in vacuum_guard.would_vacuum(log, later - kept_since, later)}
-    assert gone == {one.path for one in log.removed_after(0) if one.version == 3}
+    deleted_paths = {file.path for file in vacuum_guard.would_vacuum(log, later_seconds - kept_since, later_seconds)}
+    assert deleted_paths == {file.path for file in log.removed_after(0) if file.version == 3}
 
 
 def test_vacuum_would_delete_what_it_would_delete(table: Path):
@@ -272,30 +278,30 @@ def test_vacuum_would_delete_what_it_would_delete(table: Path):
         append(table)
     DeltaTable(table).optimize.compact()
     write_deltalake(table, pyarrow.table({"number": [1]}), mode="append")
-    file_of(table, "orphan.parquet", at=time.time() - 10, size=7)
-    for hidden in ("_hidden/orphan.parquet", ".orphan.parquet.crc"):
-        file_of(table, hidden, at=0)
+    write_file(table, "orphan.parquet", at=time.time() - 10, size=7)
+    for hidden_path in ("_hidden/orphan.parquet", ".orphan.parquet.crc"):
+        write_file(table, hidden_path, at=0)
     expected = DeltaTable(table).vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
-    found = vacuum_guard.would_vacuum(DeltaLog(table), 0, time.time() + 1)
-    assert {one.path for one in found} == set(expected)
-    assert len(found) == 4
-    assert {one.path: one.bytes for one in found}["orphan.parquet"] == 7
+    files = vacuum_guard.would_vacuum(DeltaLog(table), 0, time.time() + 1)
+    assert {file.path for file in files} == set(expected)
+    assert len(files) == 4
+    assert {file.path: file.bytes for file in files}["orphan.parquet"] == 7
 
 
 def test_a_young_file_and_a_young_tombstone_survive_vacuum(table: Path):
     commit(table, 0, added("old"), added("live"))
     commit(table, 1, removed("old", NOW - 2 * HOUR))
     for path in ("old", "live"):
-        file_of(table, path, at=0)
-    file_of(table, "day=1/unfinished", at=NOW - HOUR)
+        write_file(table, path, at=0)
+    write_file(table, "day=1/unfinished", at=NOW - HOUR)
     log = DeltaLog(table)
-    assert [one.path for one in vacuum_guard.would_vacuum(log, 3 * HOUR, NOW)] == []
-    assert [one.path for one in vacuum_guard.would_vacuum(log, 1.5 * HOUR, NOW)] == ["old"]
-    assert {one.path for one in vacuum_guard.would_vacuum(log, 0, NOW)} == {"old", "day=1/unfinished"}
+    assert [file.path for file in vacuum_guard.would_vacuum(log, 3 * HOUR, NOW)] == []
+    assert [file.path for file in vacuum_guard.would_vacuum(log, 1.5 * HOUR, NOW)] == ["old"]
+    assert {file.path for file in vacuum_guard.would_vacuum(log, 0, NOW)} == {"old", "day=1/unfinished"}
 
 
-def checkpointed(table: Path) -> DeltaLog:
-    """Versions 0 to 11, checkpoints at 4 and 8, and Hadoop's checksums."""
+def table_with_checkpoints(table: Path) -> DeltaLog:
+    """Writes versions 0 to 11, checkpoints at 4 and 8, and Hadoop's checksums."""
     for version in range(12):
         append(table)
         if version in (4, 8):
@@ -312,7 +318,7 @@ def checkpointed(table: Path) -> DeltaLog:
 def test_the_log_is_cut_at_the_newest_checkpoint_from_which_the_needed_version_can_be_read(
     table: Path, needed: int, oldest: int
 ):
-    checkpointed(table)
+    table_with_checkpoints(table)
     rows = {version: DeltaTable(table, version=version).count() for version in range(needed, 12)}
     deleted = vacuum_guard.clean_log(DeltaLog(table), needed)
     log = DeltaLog(table)
@@ -324,15 +330,15 @@ def test_the_log_is_cut_at_the_newest_checkpoint_from_which_the_needed_version_c
 
 
 def test_killed_anywhere_the_clean_up_leaves_a_log_without_holes(table: Path):
-    log = checkpointed(table)
+    log = table_with_checkpoints(table)
     state = log.state
     removable = vacuum_guard.removable_log_files(log, 11)
     assert len(removable) == 8 * 4 + 1
     for file in removable:
         file.unlink()
-        now = DeltaLog(table)
-        assert now.versions == list(range(now.versions[0], 12))
-        assert now.state == state
+        remaining_log = DeltaLog(table)
+        assert remaining_log.versions == list(range(remaining_log.versions[0], 12))
+        assert remaining_log.state == state
 
 
 def test_a_log_whose_only_checkpoint_was_cut_short_is_left_alone(table: Path):
@@ -345,7 +351,7 @@ def test_a_log_whose_only_checkpoint_was_cut_short_is_left_alone(table: Path):
 
 def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_their_age(table: Path):
     commit(table, 0, commit_info(NOW - 9 * HOUR), added("a"))
-    file_of(table, "_change_data/cdc-1", at=NOW - 6 * HOUR)
+    write_file(table, "_change_data/cdc-1", at=NOW - 6 * HOUR)
     commit(
         table,
         1,
@@ -354,8 +360,8 @@ def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_thei
         added("b"),
         {"cdc": {"path": "_change_data/cdc-1"}},
     )
-    file_of(table, "b")
+    write_file(table, "b")
     log = DeltaLog(table)
     assert vacuum_guard.files_kept_since(log, [Consumer("reader", 0)], NOW) == NOW - 6 * HOUR
     assert vacuum_guard.files_kept_since(log, [Consumer("reader", 1)], NOW) is None
-    assert [one.path for one in vacuum_guard.would_vacuum(log, 4 * HOUR, NOW)] == ["_change_data/cdc-1"]
+    assert [file.path for file in vacuum_guard.would_vacuum(log, 4 * HOUR, NOW)] == ["_change_data/cdc-1"]

@@ -1,4 +1,4 @@
-"""What a promise of freshness means: the age of the oldest thing that a table has yet to show, wherever it waits."""
+"""The freshness of a table is the age of the oldest data that it lacks, wherever that data waits."""
 
 from include.catalog import Catalog
 from include.monitoring import freshness
@@ -12,8 +12,8 @@ GOLD = Table(name="gold.sums", source=Delta("silver.readings"), comment="", fres
 TABLES = Catalog({table.name: table for table in (BRONZE, SILVER, GOLD)})
 
 
-def look(bronze: float | None, silver: float | None = 0, gold: float | None = 0) -> dict[str, Freshness]:
-    """By the ages, in seconds, of what each flow has not read; None: nobody knows."""
+def measure(bronze: float | None, silver: float | None = 0, gold: float | None = 0) -> dict[str, Freshness]:
+    """Measure freshness from the age in seconds of what each flow has not read. None: unknown."""
     ages = {"bronze.events": bronze, "silver.readings": silver, "gold.sums": gold}
     lags = {
         flow: Lag(flow, "versions", count=int(bool(age)), seconds=age, unknown="away" if age is None else None)
@@ -23,23 +23,23 @@ def look(bronze: float | None, silver: float | None = 0, gold: float | None = 0)
 
 
 def test_a_table_is_fresh_while_nothing_is_unread_however_long_ago_something_came():
-    found = look(0, 0, 0)
-    assert [(one.seconds, one.by) for one in found.values()] == [(0, None)] * 3
-    assert (found["silver.readings"].is_kept, found["bronze.events"].is_kept) == (True, None)
-    assert found["silver.readings"].words == "fresh, promised 10 min"
-    assert found["bronze.events"].words == ""
+    results = measure(0, 0, 0)
+    assert [(value.seconds, value.by) for value in results.values()] == [(0, None)] * 3
+    assert (results["silver.readings"].is_kept, results["bronze.events"].is_kept) == (True, None)
+    assert results["silver.readings"].words == "fresh, promised 10 min"
+    assert results["bronze.events"].words == ""
 
 
 def test_what_is_unread_for_longer_than_promised_breaks_the_promise():
-    assert look(0, 600)["silver.readings"].is_kept
-    broken = look(0, 601)["silver.readings"]
-    assert not broken.is_kept
-    assert broken.words == "10.0 min old, promised 10 min: see silver.readings"
+    assert measure(0, 600)["silver.readings"].is_kept
+    result = measure(0, 601)["silver.readings"]
+    assert not result.is_kept
+    assert result.words == "10.0 min old, promised 10 min: see silver.readings"
 
 
 def test_what_waits_further_up_makes_the_tables_below_as_old_and_its_flow_is_named():
-    found = look(1_800, 60)
-    assert [(one.seconds, one.by, one.is_kept) for one in found.values()] == [
+    results = measure(1_800, 60)
+    assert [(value.seconds, value.by, value.is_kept) for value in results.values()] == [
         (1_800, "bronze.events", None),
         (1_800, "bronze.events", False),
         (1_800, "bronze.events", False),
@@ -47,9 +47,9 @@ def test_what_waits_further_up_makes_the_tables_below_as_old_and_its_flow_is_nam
 
 
 def test_a_source_that_does_not_answer_leaves_the_promise_unknown_unless_it_is_broken_anyway():
-    found = look(None, 60, 30)
-    assert [(one.seconds, one.is_kept) for one in found.values()] == [(None, None)] * 3
-    assert found["gold.sums"].words == "unknown, promised 20 min"
-    found = look(None, 900, 30)
-    assert (found["silver.readings"].is_kept, found["silver.readings"].by) == (False, "silver.readings")
-    assert found["gold.sums"].is_kept is None, "900 s are within its 20 minutes, and bronze may hold older things"
+    results = measure(None, 60, 30)
+    assert [(value.seconds, value.is_kept) for value in results.values()] == [(None, None)] * 3
+    assert results["gold.sums"].words == "unknown, promised 20 min"
+    results = measure(None, 900, 30)
+    assert (results["silver.readings"].is_kept, results["silver.readings"].by) == (False, "silver.readings")
+    assert results["gold.sums"].is_kept is None, "900 s are within its 20 minutes, and bronze may hold older things"

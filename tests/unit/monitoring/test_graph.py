@@ -1,4 +1,4 @@
-"""The medallion graph: who reads whom, with the lag on its edges, over a lake made by hand."""
+"""The medallion graph: tables and their sources, with the lag on the edges, for a handmade lake."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ SILVER = Table(
     expect=(Expect("known", "number IS NOT NULL"),),
 )
 OTHER = replace(SILVER, name="silver.other", expect=())
-TABLES = Catalog({one.name: one for one in (BILLS, CLICKS, SILVER, OTHER)}, {STEP.name: STEP})
+TABLES = Catalog({table.name: table for table in (BILLS, CLICKS, SILVER, OTHER)}, {STEP.name: STEP})
 
 
 @pytest.fixture(autouse=True)
@@ -33,18 +33,18 @@ def silent_broker(home, own_settings, silent_port):
 
 @pytest.fixture
 def found() -> Graph:
-    now = time.time()
+    current_time = time.time()
     for count in (10, 20, 40):
-        lake.rows(CLICKS.name, now, count)
-    lake.rows(SILVER.name, now, 30)
-    lake.rows(SILVER.quarantine, now, 2)
+        lake.rows(CLICKS.name, current_time, count)
+    lake.rows(SILVER.name, current_time, 30)
+    lake.rows(SILVER.quarantine, current_time, 2)
     checkpoint(SILVER.flow, delta_offset(2))
     checkpoint(OTHER.flow, delta_offset(3))
     return graph.build_graph(TABLES)
 
 
 def test_every_source_step_and_table_is_a_node_with_its_rows_and_those_in_quarantine(found: Graph):
-    assert {(one.name, one.kind, one.rows, one.quarantined) for one in found.nodes} == {
+    assert {(node.name, node.kind, node.rows, node.quarantined) for node in found.nodes} == {
         ("/in/bills", "folder", None, None),
         ("kafka clicks-eu", "topic", None, None),
         ("kafka /us-.*/", "topic", None, None),
@@ -57,7 +57,7 @@ def test_every_source_step_and_table_is_a_node_with_its_rows_and_those_in_quaran
 
 
 def test_edges_bear_flow_and_lag_and_a_step_that_two_tables_read_is_entered_once(found: Graph):
-    assert [(one.source, one.target, one.flow) for one in found.edges] == [
+    assert [(edge.source, edge.target, edge.flow) for edge in found.edges] == [
         ("/in/bills", "bronze.bills", "bronze.bills"),
         ("kafka clicks-eu", "bronze.clicks", "bronze.clicks.eu"),
         ("kafka /us-.*/", "bronze.clicks", "bronze.clicks.us"),
@@ -65,7 +65,7 @@ def test_edges_bear_flow_and_lag_and_a_step_that_two_tables_read_is_entered_once
         ("silver.clean", "silver.clicks", "silver.clicks"),
         ("silver.clean", "silver.other", "silver.other"),
     ]
-    lags = {one.flow: one.lag for one in found.edges if one.lag}
+    lags = {edge.flow: edge.lag for edge in found.edges if edge.lag}
     assert (lags["silver.clicks"].rows, lags["silver.other"].is_up_to_date) == (40, True)
     assert found.edges[4].as_json()["lag"]["words"] == "1 versions"
     assert found.edges[3].as_json()["lag"] is None

@@ -1,4 +1,4 @@
-"""OpenLineage: what is told of a batch, to a file and to a real receiver, and that it is told once."""
+"""OpenLineage: each batch is one event, in a file or at a real receiver."""
 
 import json
 import time
@@ -27,14 +27,14 @@ def no_receiver(home, monkeypatch, own_settings):
 
 @pytest.fixture
 def receiver():
-    made = Receiver()
-    yield made
-    made.stop()
+    server = Receiver()
+    yield server
+    server.stop()
 
 
-def commit(flow: Table, batch: int, end: object, generation: int = 1) -> int:
-    stamp = {"flow": flow.flow, "generation": generation, "batch": batch, "source_to": end}
-    return lake.rows(flow.name, time.time(), 5, **stamp)
+def commit(flow: Table, batch: int, end_offset: object, generation: int = 1) -> int:
+    metadata = {"flow": flow.flow, "generation": generation, "batch": batch, "source_to": end_offset}
+    return lake.rows(flow.name, time.time(), 5, **metadata)
 
 
 def events() -> list[dict]:
@@ -46,7 +46,7 @@ def test_an_event_has_the_declaration_and_the_batch():
     commit(SILVER, 7, delta_offset(1))
     assert lineage.emit_events(TABLES) == {BRONZE.flow: "1/3", SILVER.flow: "1/7"}
     bronze, silver = events()
-    assert [(one["namespace"], one["name"]) for one in bronze["inputs"]] == [
+    assert [(dataset["namespace"], dataset["name"]) for dataset in bronze["inputs"]] == [
         (f"kafka://{settings().kafka}", "clicks"),
         (f"kafka://{settings().kafka}", "views"),
     ]
@@ -56,17 +56,17 @@ def test_an_event_has_the_declaration_and_the_batch():
         SILVER.flow,
     )
     assert silver["job"]["facets"]["ownership"]["owners"][0]["name"] == "team-x"
-    [read], [written] = silver["inputs"], silver["outputs"]
-    assert (read["namespace"], read["name"]) == ("file", str(settings().table_path(BRONZE.name)))
-    assert read["facets"]["version"]["datasetVersion"] == "0"
-    facets = written["facets"]
+    [input_dataset], [output_dataset] = silver["inputs"], silver["outputs"]
+    assert (input_dataset["namespace"], input_dataset["name"]) == ("file", str(settings().table_path(BRONZE.name)))
+    assert input_dataset["facets"]["version"]["datasetVersion"] == "0"
+    facets = output_dataset["facets"]
     assert facets["version"]["datasetVersion"] == "0"
     assert facets["documentation"]["description"] == "typed"
     assert facets["ownership"]["owners"][0]["name"] == "team-x"
     assert facets["symlinks"]["identifiers"][0]["name"] == SILVER.name
     [column] = facets["schema"]["fields"]
     assert (column["name"], column["type"], column["description"]) == ("number", "long", "how many")
-    assert bronze["outputs"][0]["name"] == read["name"], "what one writes is what the other reads"
+    assert bronze["outputs"][0]["name"] == input_dataset["name"], "what one writes is what the other reads"
 
 
 def test_a_batch_is_told_once_and_the_next_one_again():
@@ -78,7 +78,7 @@ def test_a_batch_is_told_once_and_the_next_one_again():
     commit(SILVER, 2, None)
     commit(SILVER, 1, None, generation=2)
     assert lineage.emit_events(TABLES) == {SILVER.flow: "2/1"}
-    assert len({one["run"]["runId"] for one in events()}) == 2
+    assert len({event["run"]["runId"] for event in events()}) == 2
     (settings().home / "lineage" / "told.json").unlink()
     lineage.emit_events(TABLES)
     assert events()[-1] == events()[-2], "a receiver that is told twice can see that it was"
@@ -107,23 +107,23 @@ def test_a_receiver_that_is_away_is_named_and_waited_for_not_long(receiver):
     commit(SILVER, 1, None)
     url = f"http://127.0.0.1:{receiver.port}"
     receiver.stop()
-    began = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(Unreachable, match="start that receiver"):
         lineage.emit_events(TABLES, url)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - started_at < 5
     receiver.start()
     assert lineage.emit_events(TABLES, url) == {SILVER.flow: "1/1"}
 
 
 def test_a_damaged_table_is_named_and_leaves_the_others_alone():
-    other = Table(name="bronze.other", source=Kafka("other"), comment="")
+    other_table = Table(name="bronze.other", source=Kafka("other"), comment="")
     commit(BRONZE, 1, None)
-    commit(other, 1, None)
+    commit(other_table, 1, None)
     log = settings().table_path(BRONZE.name) / "_delta_log"
     (log / f"{0:020}.json").write_text('{"commitInfo": ')
-    found = lineage.emit_events(Catalog({BRONZE.name: BRONZE, other.name: other}))
-    assert found[BRONZE.flow].startswith("cannot be told: ")
-    assert found[other.flow] == "1/1"
+    results = lineage.emit_events(Catalog({BRONZE.name: BRONZE, other_table.name: other_table}))
+    assert results[BRONZE.flow].startswith("cannot be told: ")
+    assert results[other_table.flow] == "1/1"
 
 
 def test_the_file_does_not_grow_without_end(monkeypatch):

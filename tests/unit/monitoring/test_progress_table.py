@@ -1,4 +1,4 @@
-"""Journals of drivers on their way into `ledger.query_progress`: every line once, whoever is killed at what moment."""
+"""Lines of journals get into `ledger.query_progress` exactly once, whichever process is killed when."""
 
 import fcntl
 import json
@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 from tests.support.flows import rows_of
 
 FLOW = "silver.tracker_readings"
-# What is old is forgotten.
+# Old reports are deleted, so the reports of the tests are of today.
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 STATE = {
     "operatorName": "stateStoreSave",
@@ -48,13 +48,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings.cache_clear()
 
 
-def report(batch: int, at: datetime = NOW, **changed: object) -> dict:
-    """As Spark 4.2 writes it, of a batch from Kafka."""
+def report(batch: int, start: datetime = NOW, **fields: object) -> dict:
+    """The progress report of a batch from Kafka, as Spark 4.2 writes it."""
     return {
         "id": "9db2f8f0-a424-4094-93bf-bd383eefd5ab",
         "runId": "f39ba1d0-cb89-4d9e-a0d3-cb65d2acb5ba",
         "name": FLOW,
-        "timestamp": f"{at + timedelta(seconds=batch):%Y-%m-%dT%H:%M:%S.000Z}",
+        "timestamp": f"{start + timedelta(seconds=batch):%Y-%m-%dT%H:%M:%S.000Z}",
         "batchId": batch,
         "numInputRows": 100,
         "inputRowsPerSecond": 93.4,
@@ -80,25 +80,25 @@ def report(batch: int, at: datetime = NOW, **changed: object) -> dict:
             }
         ],
         "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
-        **changed,
+        **fields,
     }
 
 
-def line(told: dict, kind: str = "report", flow: str = FLOW, **more: object) -> str:
-    return json.dumps({"driver": "main", "flow": flow, "generation": 2, kind: json.dumps(told), **more})
+def line(progress: dict, kind: str = "report", flow: str = FLOW, **fields: object) -> str:
+    return json.dumps({"driver": "main", "flow": flow, "generation": 2, kind: json.dumps(progress), **fields})
 
 
 def ending(batch: int | None, error: str | None) -> str:
-    told = {**report(0), "timestamp": f"{NOW + timedelta(hours=1):%Y-%m-%dT%H:%M:%S+00:00}"}
-    told |= {"batchId": batch, "error": error}
-    return json.dumps({"driver": "main", "flow": FLOW, "generation": 2, "ending": told})
+    progress = {**report(0), "timestamp": f"{NOW + timedelta(hours=1):%Y-%m-%dT%H:%M:%S+00:00}"}
+    progress |= {"batchId": batch, "error": error}
+    return json.dumps({"driver": "main", "flow": FLOW, "generation": 2, "ending": progress})
 
 
 def write(*lines: str) -> None:
-    """A segment that its driver has finished."""
-    made = Journal()
-    made.write(list(lines))
-    made.finish()
+    """Write a finished segment of a journal."""
+    journal = Journal()
+    journal.write(list(lines))
+    journal.finish()
 
 
 def batches() -> list[int]:
@@ -110,12 +110,12 @@ def table() -> DeltaTable:
 
 
 def test_a_batch_has_all_that_spark_told_of_it_in_columns():
-    told = report(7, stateOperators=[STATE])
-    write(line(told))
+    progress = report(7, stateOperators=[STATE])
+    write(line(progress))
     assert gather_once() == 1
     (row,) = rows_of(progress_rows.TABLE)
     raw = row.pop("raw")
-    assert json.loads(raw) == told
+    assert json.loads(raw) == progress
     assert row == {
         "day": NOW.date(),
         "event": "batch",
@@ -158,8 +158,8 @@ def test_a_batch_has_all_that_spark_told_of_it_in_columns():
 
 
 def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
-    unread = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
-    write(line(report(7, **unread), rows=143), line(report(8), rows=7), line(report(9, **unread), rows=None))
+    zero_rates = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
+    write(line(report(7, **zero_rates), rows=143), line(report(8), rows=7), line(report(9, **zero_rates), rows=None))
     gather_once()
     rows = sorted(rows_of(progress_rows.TABLE), key=lambda row: row["batch"])
     rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
@@ -167,12 +167,12 @@ def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
 
 
 def test_idle_triggers_and_ends_are_told_from_batches():
-    idle = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
-    del idle["inputRowsPerSecond"]
-    write(line(report(7)), line(idle), ending(None, None), ending(9, "Broken: a rule was broken"))
+    idle_report = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
+    del idle_report["inputRowsPerSecond"]
+    write(line(report(7)), line(idle_report), ending(None, None), ending(9, "Broken: a rule was broken"))
     gather_once()
-    found = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress_rows.TABLE)}
-    assert found == {
+    events = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress_rows.TABLE)}
+    assert events == {
         ("batch", 7, None),
         ("idle", 8, None),
         ("ended", None, None),
@@ -198,17 +198,17 @@ def test_all_segments_of_all_drivers_come_in_one_commit():
 
 
 def test_a_segment_that_its_driver_still_writes_is_left_to_it():
-    busy = Journal()
-    busy.write([line(report(1))])
+    open_journal = Journal()
+    open_journal.write([line(report(1))])
     assert gather_once() == 0
-    busy.write([line(report(2))])
-    busy.finish()
+    open_journal.write([line(report(2))])
+    open_journal.finish()
     assert gather_once() == 2
     assert batches() == [1, 2]
 
 
-# Ends like a kill, at the moment that argv[1] names.
-KILLED = """
+# Kills itself at the moment that argv[1] names.
+KILLED_GATHER = """
 import os, shutil, signal, sys
 from include.monitoring import progress_rows, progress_table
 
@@ -232,10 +232,10 @@ def test_every_line_comes_once_where_the_gathering_was_killed(home: Path, moment
     gather_once()
     write(line(report(1)))
     write(line(report(2)))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, moment], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED_GATHER, moment], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
     )
-    assert killed.returncode == -signal.SIGKILL
+    assert result.returncode == -signal.SIGKILL
     assert {row["batch"] for row in progress_rows.newest(FLOW, 10)} == {0, 1, 2}
     write(line(report(3)))
     gather_once()
@@ -261,12 +261,12 @@ def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line
 
 
 def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
-    made = Journal()
-    made.write([line(report(1))])
+    journal = Journal()
+    journal.write([line(report(1))])
     for segment in progress_journal.segments():
         segment.unlink()
-    made.write([line(report(2))])
-    made.finish()
+    journal.write([line(report(2))])
+    journal.finish()
     gather_once()
     assert batches() == [2]
 
@@ -281,22 +281,22 @@ def test_of_two_that_gather_at_once_one_does_it():
 
 
 def test_several_that_gather_at_once_lose_double_and_hide_nothing():
-    is_over = threading.Event()
+    stop_event = threading.Event()
 
-    def gather_all_the_time() -> None:
-        while not is_over.is_set():
+    def gather_until_stopped() -> None:
+        while not stop_event.is_set():
             gather_once()
 
-    # Each opens the lock for itself, as processes would.
+    # Each thread opens the lock file itself, as a process would.
     with ThreadPoolExecutor(3) as gatherers:
-        at_work = [gatherers.submit(gather_all_the_time) for _ in range(3)]
+        futures = [gatherers.submit(gather_until_stopped) for _ in range(3)]
         try:
             for batch in range(20):
                 write(line(report(batch)))
                 assert [row["batch"] for row in progress_rows.newest(FLOW, 100)] == [*range(batch, -1, -1)]
         finally:
-            is_over.set()
-    assert [one.exception() for one in at_work] == [None] * 3
+            stop_event.set()
+    assert [future.exception() for future in futures] == [None] * 3
     gather_once()
     assert batches() == list(range(20))
 
@@ -345,23 +345,23 @@ def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch
 
 def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress_journal, "SEGMENT_SECONDS", 0)
-    made = Journal()
+    journal = Journal()
     for batch in range(5):
-        made.write([line(report(batch))])
-        made.turn()
+        journal.write([line(report(batch))])
+        journal.turn()
     assert len(progress_journal.segments()) == 2
     gather_once()
-    made.turn()
+    journal.turn()
     gather_once()
     assert batches() == [0, 1, 2, 3, 4]
 
 
 def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress_journal, "SEGMENT_BYTES", 100)
-    made = Journal()
+    journal = Journal()
     for batch in range(3):
-        made.write([line(report(batch))])
-        made.turn()
+        journal.write([line(report(batch))])
+        journal.turn()
     assert gather_once() == 3
 
 
@@ -382,17 +382,17 @@ def test_the_newest_batches_come_from_the_table_and_from_journals_nobody_has_gat
     gather_once()
     write(line(report(3)))
     gather_once()
-    busy = Journal()
-    busy.write([line(report(4))])
+    open_journal = Journal()
+    open_journal.write([line(report(4))])
     assert [row["batch"] for row in progress_rows.newest(FLOW, 10)] == [4, 3, 1]
     assert [row["batch"] for row in progress_rows.newest(FLOW, 2)] == [4, 3]
     assert progress_rows.newest("bronze.nobody", 2) == []
-    busy.finish()
+    open_journal.finish()
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    """Runs a command of `python -m include.ledger`, and returns what it printed."""
+    """Run a command of `python -m include.ledger`. Returns its output."""
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ledger", *arguments])
@@ -403,8 +403,8 @@ def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
 
 
 def test_the_commands_gather_and_show_what_batches_took(ledger):
-    idle = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
-    write(line(report(7)), line(idle), ending(9, "Broken: a rule was broken\nand a page of text"))
+    idle_report = report(8, durationMs={"latestOffset": 3, "triggerExecution": 4}, numInputRows=0)
+    write(line(report(7)), line(idle_report), ending(9, "Broken: a rule was broken\nand a page of text"))
     assert "3 rows came into ledger.query_progress" in ledger("gather")
     write(line(report(9)))
     day = f"{NOW:%Y-%m-%d}"

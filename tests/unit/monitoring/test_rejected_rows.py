@@ -1,4 +1,4 @@
-"""A flow whose rows suddenly end elsewhere than in its table is an alarm; one that always drops most is none."""
+"""A flow that suddenly rejects its rows raises an alarm. A flow that always drops most rows does not."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,71 +21,71 @@ TABLE = Table(
 
 @pytest.fixture
 def history(home: Path):
-    """Commits batches of so many rows, one each ten seconds up to now: (read, written, quarantined)."""
+    """Commit a batch every ten seconds up to `NOW`, each with its rows: (read, written, quarantined)."""
 
     def write(*batches: tuple[int, int, int], flow: str = TABLE.name) -> None:
         for number, (read, written, quarantined) in enumerate(batches):
-            at = NOW - 10 * (len(batches) - number)
-            tally = {"read": read, "kept": read - quarantined, "quarantined": quarantined, "dropped": 0, "broke": {}}
-            counts = {"flow": flow, "generation": 1, "batch": number, "rows": tally}
-            data = [lake.data(f"{number}", written, at)] if written else []
-            lake.write(TABLE.name, at, *data, written=written, **counts)
+            committed_at = NOW - 10 * (len(batches) - number)
+            rows = {"read": read, "kept": read - quarantined, "quarantined": quarantined, "dropped": 0, "broke": {}}
+            metadata = {"flow": flow, "generation": 1, "batch": number, "rows": rows}
+            data = [lake.data(f"{number}", written, committed_at)] if written else []
+            lake.write(TABLE.name, committed_at, *data, written=written, **metadata)
 
     return write
 
 
-def words(is_known: bool = False) -> str | None:
+def alarm_text(is_known: bool = False) -> str | None:
     return rejected_rows.of(TABLE, NOW, is_known)
 
 
 GOOD, REPEATED, BAD = (50, 50, 0), (50, 0, 0), (50, 1, 49)
-# A rule that filters most rows out, always.
+# Batches of a flow with a rule that always filters out most rows.
 FILTERED = (50, 2, 48)
 
 
 def test_rows_that_all_repeat_stored_ones_are_an_alarm(history):
     history(*[GOOD] * 20, *[REPEATED] * 60)
-    assert words() == "of the newest 3,000 rows 0 were written: 3,000 repeated"
+    assert alarm_text() == "of the newest 3,000 rows 0 were written: 3,000 repeated"
 
 
 def test_rows_that_nearly_all_break_a_rule_are_an_alarm(history):
     history(*[GOOD] * 20, *[BAD] * 60)
-    assert words() == "of the newest 3,000 rows 60 were written: 2,940 quarantined"
+    assert alarm_text() == "of the newest 3,000 rows 60 were written: 2,940 quarantined"
 
 
 def test_fewer_than_a_hundred_rows_say_nothing(history):
     history(*[GOOD] * 20, (50, 0, 50))
-    assert words() is None
+    assert alarm_text() is None
 
 
 def test_ten_minutes_have_to_be_that_way(history):
     history(*[GOOD] * 100, *[REPEATED] * 10)
-    assert words() is None
+    assert alarm_text() is None
 
 
 def test_a_flow_that_has_always_dropped_most_rows_is_no_alarm(history):
     history(*[FILTERED] * 200)
-    assert words() is None
+    assert alarm_text() is None
 
 
 def test_a_first_batch_is_none(history):
     history((1_000, 0, 1_000))
-    assert words() is None
+    assert alarm_text() is None
 
 
 def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_rows_pass(history):
     history(*[REPEATED] * 400)
-    assert words() is None
-    assert words(is_known=True) is not None
+    assert alarm_text() is None
+    assert alarm_text(is_known=True) is not None
     history(*[GOOD] * 2)
-    assert words(is_known=True) is None
+    assert alarm_text(is_known=True) is None
 
 
 def test_each_flow_of_a_table_counts_for_itself(history):
     history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
-    both = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
-    words = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in both.flows}
-    assert words == {
+    table = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
+    alarm_texts = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in table.flows}
+    assert alarm_texts == {
         "silver.orders": None,
         "silver.orders.eu": "of the newest 3,000 rows 0 were written: 3,000 repeated",
     }

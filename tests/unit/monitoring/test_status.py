@@ -1,4 +1,4 @@
-"""`python -m include.ledger status`: the shipped tables over a lake made by hand, with and without what it asks."""
+"""`python -m include.ledger status`, for a handmade lake, with and without a control database."""
 
 import json
 import os
@@ -42,37 +42,37 @@ def engine(home: Path) -> Engine:
     return database.connect(settings().control_url)
 
 
-def look() -> dict[str, FlowStatus]:
-    return {one.flow: one for one in status.statuses(TABLES, timeout_seconds=0.5)}
+def flow_statuses() -> dict[str, FlowStatus]:
+    return {flow_status.flow: flow_status for flow_status in status.statuses(TABLES, timeout_seconds=0.5)}
 
 
 def test_before_anything_was_started_every_flow_says_so():
-    found = look()
-    assert [one.lag.words for one in found.values()] == [
+    statuses = flow_statuses()
+    assert [flow_status.lag.words for flow_status in statuses.values()] == [
         "unknown: no broker",
         f"{settings().table_path('bronze.events')} holds no Delta log: start the flow that writes the table first",
         f"{settings().table_path('silver.readings')} holds no Delta log: start the flow that writes the table first",
     ]
-    assert [one.state for one in found.values()] == ["STARTING", "STARTING", "IN WINDOWS"]
+    assert [flow_status.state for flow_status in statuses.values()] == ["STARTING", "STARTING", "IN WINDOWS"]
 
 
 def test_a_flow_shows_what_is_wanted_its_state_its_lag_its_promise_and_its_batch_in_flight(engine, holder):
-    now = time.time()
-    lake.rows("bronze.events", now - 900, 100)
-    lake.rows("bronze.events", now - 400, 2_000)
-    lake.rows("silver.readings", now - 900, 1, flow=SILVER.flow, generation=1, source_to=delta_offset(1))
+    current_time = time.time()
+    lake.rows("bronze.events", current_time - 900, 100)
+    lake.rows("bronze.events", current_time - 400, 2_000)
+    lake.rows("silver.readings", current_time - 900, 1, flow=SILVER.flow, generation=1, source_to=delta_offset(1))
     checkpoint(SILVER.flow, delta_offset(1), delta_offset(2), is_planned=True)
     lease.acquire(engine, [SILVER.flow], holder("main"), 60)
     commands.execute(engine, Command(Action.STOP, (BRONZE.flow,), "ann", "a test"))
     orders.begin(engine, [SILVER.flow], by_hand=True)
     orders.report_progress(engine, [SILVER.flow])
-    found = look()[SILVER.flow]
-    assert (found.wanted, found.state, found.in_flight) == ("running", "HEALTHY", 1)
-    assert (found.lag.rows, found.trend.verdict) == (2_000, "falling behind")
-    # The broker is away, but what is unread in bronze is older than promised anyway.
-    assert (found.freshness.is_kept, found.freshness.by) == (False, SILVER.flow)
-    assert (look()[BRONZE.flow].wanted, look()[BRONZE.flow].state) == ("stopped", "STOPPED")
-    lines = status_text(look().values()).splitlines()
+    flow_status = flow_statuses()[SILVER.flow]
+    assert (flow_status.wanted, flow_status.state, flow_status.in_flight) == ("running", "HEALTHY", 1)
+    assert (flow_status.lag.rows, flow_status.trend.verdict) == (2_000, "falling behind")
+    # The broker is away, but the unread rows in bronze alone are older than promised.
+    assert (flow_status.freshness.is_kept, flow_status.freshness.by) == (False, SILVER.flow)
+    assert (flow_statuses()[BRONZE.flow].wanted, flow_statuses()[BRONZE.flow].state) == ("stopped", "STOPPED")
+    lines = status_text(flow_statuses().values()).splitlines()
     assert lines[0].split() == ["flow", "state", "behind", "by", "oldest", "unread", "promise", "trend"]
     assert lines[1].split("  ")[0] == "bronze.events"
     assert "1 versions, 2,000 rows, 0.0 MB" in lines[2]
@@ -85,21 +85,21 @@ def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begi
     lease.acquire(engine, [SILVER.flow], holder("main"), 60)
     orders.begin(engine, [SILVER.flow], by_hand=True)
     note = "silver.readings: its driver is busy, so that its batches begin every 8.5 s"
-    for seconds, is_told in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
+    for seconds, has_note in ((SILVER.interval_seconds, False), (8.5, True), (SILVER.interval_seconds, False)):
         orders.report_progress(engine, [SILVER.flow], {SILVER.flow: seconds})
-        assert (note in status_text(look().values()).splitlines()) == is_told
-    assert look()[SILVER.flow].as_json()["longer_interval_seconds"] is None
+        assert (note in status_text(flow_statuses().values()).splitlines()) == has_note
+    assert flow_statuses()[SILVER.flow].as_json()["longer_interval_seconds"] is None
 
 
 def test_a_flow_that_failed_says_why(engine):
     orders.begin(engine, [SILVER.flow], by_hand=True)
     orders.fail(engine, [SILVER.flow], Failure("silver.readings: the disk is full: make room", "X", True))
-    lines = status_text(look().values()).splitlines()
+    lines = status_text(flow_statuses().values()).splitlines()
     assert any(line.startswith("silver.readings: BROKEN: ") and "the disk is full" in line for line in lines)
 
 
 def test_looking_starts_and_intends_nothing(engine):
-    look()
+    flow_statuses()
     with database.transaction(engine) as connection:
         rows = orders.lock(connection, [SILVER.flow])
     assert rows[SILVER.flow].intended_at is None
@@ -110,25 +110,25 @@ def test_without_a_control_database_the_lags_are_told_all_the_same(monkeypatch, 
     monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{home}/no/such/folder/control.db")
     settings.cache_clear()
     lake.rows("bronze.events", time.time(), 7)
-    found = look()
-    assert (found[SILVER.flow].wanted, found[SILVER.flow].state) == (None, None)
-    assert found[SILVER.flow].lag.rows == 7
-    assert "SLUICE_CONTROL_URL is sqlite:" in status_text(found.values())
+    statuses = flow_statuses()
+    assert (statuses[SILVER.flow].wanted, statuses[SILVER.flow].state) == (None, None)
+    assert statuses[SILVER.flow].lag.rows == 7
+    assert "SLUICE_CONTROL_URL is sqlite:" in status_text(statuses.values())
 
 
 def test_the_command_prints_every_flow_for_people_and_for_programs(home):
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "include.ledger", "status", *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     lake.rows("bronze.tracker_events", time.time() - 120, 7)
     assert "silver.tracker_readings" in run()
-    found = {one["flow"]: one for one in json.loads(run("--json"))}
-    readings = found["silver.tracker_readings"]
+    statuses = {flow_status["flow"]: flow_status for flow_status in json.loads(run("--json"))}
+    readings = statuses["silver.tracker_readings"]
     assert readings["lag"]["rows"] == 7
     assert readings["lag"]["is_up_to_date"] is False
     assert readings["trend"]["verdict"] == "unknown"
     assert {"wanted", "state", "reason", "freshness", "in_flight"} <= readings.keys()
-    assert found["bronze.tracker_events"]["lag"]["is_away"] is True
+    assert statuses["bronze.tracker_events"]["lag"]["is_away"] is True

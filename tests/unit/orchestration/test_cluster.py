@@ -1,4 +1,4 @@
-"""Drivers on Kubernetes and YARN: what is said to spark-submit and yarn, and what is made of their answers."""
+"""Drivers on Kubernetes and YARN: the commands for spark-submit and yarn, and their output."""
 
 import json
 import os
@@ -21,40 +21,40 @@ MASTER = "k8s://https://k8s.example:6443"
 
 @pytest.fixture(autouse=True)
 def control_database(own_settings):
-    """Lets a test say where the control database is."""
+    """Set the URL of the control database."""
 
-    def use(url: str) -> None:
+    def set_url(url: str) -> None:
         own_settings(SLUICE_CONTROL_URL=url)
 
-    use(URL)
-    return use
+    set_url(URL)
+    return set_url
 
 
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
-    """Puts a command in place that notes its arguments in a file, says something and ends with an exit code."""
+    """Install a command that appends its arguments to a file, prints text and ends with an exit code."""
 
-    def put(name: str, says: str, code: int = 0) -> Path:
-        script, notes = tmp_path / name, tmp_path / f"{name}.calls"
-        script.write_text(f"#!/bin/sh\necho \"$@\" >> '{notes}'\ncat <<'END'\n{says}\nEND\nexit {code}\n")
+    def install(name: str, output: str, code: int = 0) -> Path:
+        script, calls = tmp_path / name, tmp_path / f"{name}.calls"
+        script.write_text(f"#!/bin/sh\necho \"$@\" >> '{calls}'\ncat <<'END'\n{output}\nEND\nexit {code}\n")
         script.chmod(0o755)
-        notes.touch()
-        return notes
+        calls.touch()
+        return calls
 
     monkeypatch.setattr(submit, "SPARK_SUBMIT", tmp_path / "spark-submit")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return put
+    return install
 
 
-def submitted(launcher: Kubernetes | Yarn, handle: str) -> dict:
-    """The handle, once spark-submit has ended."""
+def wait_for_submission(launcher: Kubernetes | Yarn, handle: str) -> dict:
+    """Wait until spark-submit ends. Returns the decoded handle."""
     value = json.loads(handle)
     wait_until(lambda: not cluster.Process(**value["submitter"]).is_alive, 10)
     return value
 
 
 def conf(options: list[str]) -> dict[str, str]:
-    pairs = [options[at + 1] for at, word in enumerate(options) if word == "--conf"]
+    pairs = [options[index + 1] for index, word in enumerate(options) if word == "--conf"]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -66,12 +66,12 @@ def test_kubernetes_is_told_the_pod_and_the_settings_and_does_not_wait():
     options = Kubernetes(MASTER, "streams").options("sluice-main-1a2b3c4d")
     assert option(options, "--master") == MASTER
     assert option(options, "--deploy-mode") == "cluster"
-    said = conf(options)
-    assert said["spark.kubernetes.driver.pod.name"] == "sluice-main-1a2b3c4d"
-    assert said["spark.kubernetes.submission.waitAppCompletion"] == "false"
-    assert said["spark.kubernetes.namespace"] == "streams"
-    assert said["spark.kubernetes.driverEnv.SLUICE_CONTROL_URL"] == URL
-    assert said["spark.kubernetes.driverEnv.SLUICE_HOME"] == str(settings().home)
+    properties = conf(options)
+    assert properties["spark.kubernetes.driver.pod.name"] == "sluice-main-1a2b3c4d"
+    assert properties["spark.kubernetes.submission.waitAppCompletion"] == "false"
+    assert properties["spark.kubernetes.namespace"] == "streams"
+    assert properties["spark.kubernetes.driverEnv.SLUICE_CONTROL_URL"] == URL
+    assert properties["spark.kubernetes.driverEnv.SLUICE_HOME"] == str(settings().home)
     assert "spark.kubernetes.namespace" not in conf(Kubernetes(MASTER, None).options("sluice-main-1a2b3c4d"))
 
 
@@ -80,11 +80,11 @@ def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_r
     assert option(options, "--master") == "yarn"
     assert option(options, "--deploy-mode") == "cluster"
     assert option(options, "--queue") == "streams"
-    said = conf(options)
-    assert said["spark.yarn.tags"] == "sluice-main-1a2b3c4d"
-    assert said["spark.yarn.submit.waitAppCompletion"] == "false"
-    assert said["spark.yarn.maxAppAttempts"] == "1"
-    assert said["spark.yarn.appMasterEnv.SLUICE_CONTROL_URL"] == URL
+    properties = conf(options)
+    assert properties["spark.yarn.tags"] == "sluice-main-1a2b3c4d"
+    assert properties["spark.yarn.submit.waitAppCompletion"] == "false"
+    assert properties["spark.yarn.maxAppAttempts"] == "1"
+    assert properties["spark.yarn.appMasterEnv.SLUICE_CONTROL_URL"] == URL
     assert "--queue" not in Yarn(None).options("sluice-main-1a2b3c4d")
 
 
@@ -96,9 +96,9 @@ def test_a_password_never_stands_on_the_command_line(control_database, answers, 
     calls = answers("spark-submit", "")
     for url in (URL.replace("@", ":hush@"), f"{URL}?password=hush"):
         control_database(url)
-        with pytest.raises(UsageError, match=way) as refused:
+        with pytest.raises(UsageError, match=way) as error:
             launcher.launch("main")
-        assert "hush" not in str(refused.value)
+        assert "hush" not in str(error.value)
     assert calls.read_text() == ""
 
 
@@ -117,11 +117,11 @@ def test_the_zip_holds_every_table_so_that_a_driver_elsewhere_can_list_them(tmp_
     options = Yarn(None).options("tag")
     code = "import include; from include import catalog; print(include.__file__, *catalog.load().tables)"
     environment = {**os.environ, "PYTHONPATH": option(options, "--py-files")}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    file, *tables = done.stdout.split()
+    assert result.returncode == 0, result.stderr
+    file, *tables = result.stdout.split()
     assert "include.zip" in file
     assert "gold.heart_rate_by_model" in tables
 
@@ -141,7 +141,7 @@ def test_a_pod_lives_until_kubernetes_says_that_it_does_not(answers, says: str, 
     answers("spark-submit", "")
     kubernetes = Kubernetes(MASTER, "streams")
     handle = kubernetes.launch("Main driver_2")
-    name = submitted(kubernetes, handle)["name"]
+    name = wait_for_submission(kubernetes, handle)["name"]
     assert name.startswith("streams:sluice-main-driver-2-")
     calls = answers("spark-submit", says, code)
     assert kubernetes.is_alive(handle) is alive
@@ -153,7 +153,7 @@ def test_a_pod_is_ended_by_name_and_one_that_is_gone_is_left_alone(answers):
     answers("spark-submit", "")
     kubernetes = Kubernetes(MASTER, None)
     handle = kubernetes.launch("main")
-    name = submitted(kubernetes, handle)["name"]
+    name = wait_for_submission(kubernetes, handle)["name"]
     calls = answers("spark-submit", "")
     kubernetes.kill(handle)
     assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --kill {name}"
@@ -175,7 +175,7 @@ def test_an_application_lives_as_long_as_yarn_lists_its_tag(answers, says: str, 
     answers("spark-submit", "")
     yarn = Yarn(None)
     handle = yarn.launch("main")
-    tag = submitted(yarn, handle)["name"]
+    tag = wait_for_submission(yarn, handle)["name"]
     calls = answers("yarn", says, code)
     assert yarn.is_alive(handle) is alive
     assert calls.read_text().startswith(f"application -list -appTags {tag} -appStates ")
@@ -186,7 +186,7 @@ def test_an_application_is_ended_by_the_id_that_yarn_lists_for_its_tag(answers):
     answers("spark-submit", "")
     yarn = Yarn(None)
     handle = yarn.launch("main")
-    submitted(yarn, handle)
+    wait_for_submission(yarn, handle)
     calls = answers("yarn", RUNNING)
     yarn.kill(handle)
     assert calls.read_text().splitlines()[1:] == ["application -kill application_1700000000000_0007"]

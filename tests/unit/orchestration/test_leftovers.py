@@ -1,4 +1,4 @@
-"""Logs, scratch and old generations do not grow for ever, and what lives loses nothing."""
+"""Logs, scratch and old generations are deleted, except those of live processes."""
 
 import os
 import subprocess
@@ -30,41 +30,41 @@ def names(folder: Path) -> set[str]:
 
 def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
     monkeypatch.setattr(retention, "LOG_BYTES", 10)
-    short, log = write(home / "log" / "short.log", "short"), write(home / "log" / "long.log", "")
+    short_log, log = write(home / "log" / "short.log", "short"), write(home / "log" / "long.log", "")
     script = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
-    with log.open("ab") as output, log.open() as reading:
+    with log.open("ab") as output, log.open() as reader:
         writer = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=output, text=True)
 
-        def say(line: str) -> None:
+        def write_line(line: str) -> None:
             writer.stdin.write(f"{line}\n")
             writer.stdin.flush()
-            while not reading.readline():
-                reading.seek(min(reading.tell(), log.stat().st_size))
+            while not reader.readline():
+                reader.seek(min(reader.tell(), log.stat().st_size))
 
         try:
-            say("before it was put aside")
+            write_line("before it was put aside")
             assert leftovers.rotate() == [log]
-            reading.seek(0)
-            say("after")
+            reader.seek(0)
+            write_line("after")
         finally:
             writer.communicate()
     assert log.read_bytes() == b"after\n", "the log has a hole where it was cut"
     assert Path(f"{log}.1").read_text() == "before it was put aside\n"
     assert leftovers.rotate() == []
-    assert short.read_text() == "short"
+    assert short_log.read_text() == "short"
 
 
 def test_logs_of_tasks_go_by_age_and_the_oldest_by_size(home, monkeypatch):
     runs = home / "log" / "airflow" / "dag_id=supervise"
-    old = write(runs / "run_id=1" / "attempt=1.log", days_old=retention.TASK_LOG_DAYS + 1)
-    os.utime(old.parent, (NOW, NOW - 2 * DAY_SECONDS))
+    old_log = write(runs / "run_id=1" / "attempt=1.log", days_old=retention.TASK_LOG_DAYS + 1)
+    os.utime(old_log.parent, (NOW, NOW - 2 * DAY_SECONDS))
     for number in range(2, 6):
         write(runs / f"run_id={number}" / "attempt=1.log", "x" * 5_000, days_old=9 - number)
     assert leftovers.forget_task_logs(NOW) == 1
     monkeypatch.setattr(retention, "TASK_LOG_BYTES", 20_000)
     assert leftovers.forget_task_logs(NOW) == 2
     assert {file.parent.name for file in runs.rglob("*.log")} == {"run_id=4", "run_id=5"}
-    assert not old.parent.exists() or not names(old.parent)
+    assert not old_log.parent.exists() or not names(old_log.parent)
 
 
 @pytest.fixture
@@ -73,15 +73,19 @@ def scratch(home) -> Path:
 
 
 def test_the_scratch_of_a_killed_process_goes_at_once_and_that_of_a_living_one_stays(home, scratch, sleeper):
-    own, living, dead = process.create_temporary_folder(), scratch / "process-1", scratch / "process-2"
-    lives, dies = sleeper(), sleeper()
-    write(living / OWNER, Process.of(lives.pid).to_json(), days_old=1_000)
-    write(dead / OWNER, Process.of(dies.pid).to_json())
-    write(dead / "blockmgr-1" / "00" / "shuffle", "much")
-    dies.kill()
-    dies.wait()
+    own_folder, live_folder, dead_folder = (
+        process.create_temporary_folder(),
+        scratch / "process-1",
+        scratch / "process-2",
+    )
+    live_process, dead_process = sleeper(), sleeper()
+    write(live_folder / OWNER, Process.of(live_process.pid).to_json(), days_old=1_000)
+    write(dead_folder / OWNER, Process.of(dead_process.pid).to_json())
+    write(dead_folder / "blockmgr-1" / "00" / "shuffle", "much")
+    dead_process.kill()
+    dead_process.wait()
     assert leftovers.forget_scratch(NOW) == 1
-    assert names(scratch) == {own.name, living.name}
+    assert names(scratch) == {own_folder.name, live_folder.name}
 
 
 def test_scratch_of_nobody_known_goes_when_it_is_old(scratch):

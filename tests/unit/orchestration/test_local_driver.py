@@ -1,4 +1,4 @@
-"""A driver on this machine: started apart from its launcher, ended whole."""
+"""A driver on this machine: it starts in a session of its own, and ends with its child processes."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def spark_submit(tmp_path: Path, monkeypatch) -> Path:
-    """Stands for the JVM: says how it was called, starts a child, as the JVM starts Python, and lives on."""
+    """A script instead of the JVM: it prints its arguments, starts a child process and keeps running."""
     script = tmp_path / "spark-submit"
     script.write_text('#!/bin/sh\necho "$@"\nsleep 600 &\nwait\n')
     script.chmod(0o755)
@@ -27,7 +27,7 @@ def spark_submit(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def launch(spark_submit: Path):
-    """Launches, and ends what is left when the test is over."""
+    """Launch drivers. The fixture kills those that still run after the test."""
     handles = []
 
     def run(launcher: Local, driver: str = "a_test") -> str:
@@ -77,10 +77,10 @@ def test_killing_ends_a_stopped_one_too(launch):
 def test_spark_submit_is_told_the_master_and_where_executors_find_the_jars(launch):
     local = Local("spark://somewhere:7077", ("--queue", "streams"))
     child_of(launch(local))
-    said = Path(local.log("a_test", "{}")).read_text().strip()
+    output = Path(local.log("a_test", "{}")).read_text().strip()
     jars = settings().spark_class_path
     options = f"--master spark://somewhere:7077 --conf spark.executor.extraClassPath={jars} --queue streams"
-    assert said == f"{options} --name sluice a_test {ROOT}/jobs/stream.py --driver a_test"
+    assert output == f"{options} --name sluice a_test {ROOT}/jobs/stream.py --driver a_test"
 
 
 def test_a_log_is_appended_to_until_it_is_long_and_then_put_aside_once(launch, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_log_is_appended_to_until_it_is_long_and_then_put_aside_once(launch, m
 
 def test_the_driver_runs_the_python_of_its_launcher(launch):
     handle = launch(Local("local[*]"))
-    # Until it runs, it has no environment of its own.
+    # Before the script runs, the process has no environment of its own.
     child_of(handle)
     environment = psutil.Process(Process.from_json(handle).pid).environ()
     assert environment["PYSPARK_PYTHON"] == sys.executable

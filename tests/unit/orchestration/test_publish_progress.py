@@ -1,4 +1,4 @@
-"""What the supervisor shows others each minute, and that nothing there keeps it from its work."""
+"""The supervisor publishes progress each minute, and no failure of it stops the supervisor."""
 
 import json
 import time
@@ -17,7 +17,7 @@ SILVER, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
 
 @pytest.fixture(autouse=True)
 def begun(home: Path, own_settings, silent_port: int) -> None:
-    """Two flows have committed a batch; neither broker nor receiver answers."""
+    """Two flows have committed a batch. Neither the broker nor a receiver answers."""
     own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
     lake.rows(SILVER, time.time(), 5, flow=SILVER, generation=1, batch=4, source_to=delta_offset(1))
     checkpoint(BRONZE, {"tracker-events": {"0": 1}})
@@ -25,9 +25,11 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
 
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
     publish_progress.publish_all()
-    said = capsys.readouterr().out
-    assert f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in said
-    assert f"{SILVER}: lineage of batch 1/4" in said
+    output = capsys.readouterr().out
+    assert (
+        f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in output
+    )
+    assert f"{SILVER}: lineage of batch 1/4" in output
     [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
     assert json.loads(event)["job"]["name"] == SILVER
 

@@ -1,4 +1,4 @@
-"""What is made of the answers of a standalone master, and of their absence."""
+"""The launcher for a standalone master handles its answers, and missing answers."""
 
 import json
 import threading
@@ -18,17 +18,17 @@ MASTER = "spark://127.0.0.1:7077"
 
 
 class Master:
-    """A REST API that gives one answer to everything, and remembers what it was asked last."""
+    """A REST API that answers all requests alike, and stores the last request."""
 
     def __init__(self) -> None:
         self.answer: tuple[int, Any] = (200, {})
-        self.asked: dict[str, Any] = {}
+        self.request: dict[str, Any] = {}
         master = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                master.asked = {"method": self.command, "path": self.path, "body": json.loads(body or "null")}
+                master.request = {"method": self.command, "path": self.path, "body": json.loads(body or "null")}
                 status, document = master.answer
                 self.send_response(status)
                 self.end_headers()
@@ -45,13 +45,13 @@ class Master:
 
 @pytest.fixture
 def master() -> Iterator[Master]:
-    made = Master()
-    thread = threading.Thread(target=made.server.serve_forever)
+    instance = Master()
+    thread = threading.Thread(target=instance.server.serve_forever)
     thread.start()
-    yield made
-    made.server.shutdown()
+    yield instance
+    instance.server.shutdown()
     thread.join()
-    made.server.server_close()
+    instance.server.server_close()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def handle() -> Callable[[str], str]:
 def test_a_driver_that_may_still_come_to_something_is_alive(master: Master, handle, state: str):
     master.answer = 200, {"action": "SubmissionStatusResponse", "success": True, "driverState": state}
     assert Standalone(MASTER, master.url).is_alive(handle(master.url))
-    assert master.asked["path"] == "/v1/submissions/status/driver-1"
+    assert master.request["path"] == "/v1/submissions/status/driver-1"
 
 
 @pytest.mark.parametrize("state", ["FINISHED", "FAILED", "KILLED", "ERROR", None])
@@ -91,8 +91,8 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
     master.answer = 200, {"success": True, "submissionId": "driver-7"}
     handle = Standalone(MASTER, master.url).launch("main")
     assert json.loads(handle) == {"submission": "driver-7", "rest": master.url}
-    assert (master.asked["method"], master.asked["path"]) == ("POST", "/v1/submissions/create")
-    request = master.asked["body"]
+    assert (master.request["method"], master.request["path"]) == ("POST", "/v1/submissions/create")
+    request = master.request["body"]
     assert request["appArgs"][:2] == ["--master", MASTER]
     assert request["appArgs"][-3:] == [f"{ROOT}/jobs/stream.py", "--driver", "main"]
     assert request["environmentVariables"]["SLUICE_SOMETHING"] == "else"
@@ -111,22 +111,24 @@ def test_a_master_that_takes_no_driver_is_named_with_its_reason(master: Master):
     master.answer = 200, {"success": False, "message": "Current state is not alive: STANDBY"}
     with pytest.raises(Unreachable, match="takes no driver .Current state is not alive: STANDBY.: start the master"):
         Standalone(MASTER, master.url).launch("main")
-    nobody = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(Unreachable, match=f"REST API at {nobody} takes no driver .*Connection refused"):
-        Standalone(MASTER, nobody).launch("main")
+    unused_url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match=f"REST API at {unused_url} takes no driver .*Connection refused"):
+        Standalone(MASTER, unused_url).launch("main")
 
 
 def test_killing_waits_until_the_driver_is_gone_and_says_so_when_nobody_can_tell(master: Master, handle, monkeypatch):
-    nobody = f"http://127.0.0.1:{free_port()}"
+    unused_url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Unreachable, match="ends no driver .*Connection refused.*: see that it answers"):
-        Standalone(MASTER, nobody).kill(handle(nobody))
-    running = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
+        Standalone(MASTER, unused_url).kill(handle(unused_url))
+    running_answer = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
     monkeypatch.setattr(standalone, "KILL_SECONDS", 0.5)
-    real = standalone._ask
-    killed = {"action": "KillSubmissionResponse", "success": True}
-    monkeypatch.setattr(standalone, "_ask", lambda method, url: killed if "/kill/" in url else real(method, url))
-    master.answer = 200, running
+    original_ask = standalone._ask
+    kill_answer = {"action": "KillSubmissionResponse", "success": True}
+    monkeypatch.setattr(
+        standalone, "_ask", lambda method, url: kill_answer if "/kill/" in url else original_ask(method, url)
+    )
+    master.answer = 200, running_answer
     with pytest.raises(SluiceError, match="driver-1 outlives the master's order to end"):
         Standalone(MASTER, master.url).kill(handle(master.url))
-    master.answer = 200, running | {"driverState": "KILLED"}
+    master.answer = 200, running_answer | {"driverState": "KILLED"}
     Standalone(MASTER, master.url).kill(handle(master.url))

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say, on directories made by hand in Spark's layout."""
+"""Files of checkpoints, in directories that the tests write in Spark's layout."""
 
 import json
 from pathlib import Path
@@ -45,9 +45,9 @@ def test_checksums_and_unfinished_files_are_no_batches(tmp_path: Path):
 
 
 def test_an_end_offset_is_the_line_of_the_source(tmp_path: Path):
-    kafka = {"events": {"0": 5, "1": 7}}
-    write(tmp_path / "offsets", "0", "v1", SETTINGS, json.dumps(kafka))
-    assert checkpoint.end_offset(tmp_path, 0) == kafka
+    offset = {"events": {"0": 5, "1": 7}}
+    write(tmp_path / "offsets", "0", "v1", SETTINGS, json.dumps(offset))
+    assert checkpoint.end_offset(tmp_path, 0) == offset
 
 
 def test_before_the_first_batch_and_for_a_source_without_rows_there_is_no_offset(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""What a Delta log says: of tables the deltalake library wrote, and of commits made by hand as Spark writes them."""
+"""Delta logs of tables that the deltalake library wrote, and of commits that the tests write as Spark does."""
 
 import os
 import time
@@ -15,13 +15,13 @@ from tests.support.delta_log import added, append, commit, commit_info, removed
 
 
 def test_live_files_have_their_size_rows_and_time(tmp_path: Path):
-    began = time.time()
+    begin_seconds = time.time()
     append(tmp_path, rows=3)
     append(tmp_path, rows=5)
     live = DeltaLog(tmp_path).state.live
     assert [file.rows for file in live] == [3, 5]
     assert [file.bytes for file in live] == [(tmp_path / file.path).stat().st_size for file in live]
-    assert all(began - 1 < file.modified_at < time.time() + 1 for file in live)
+    assert all(begin_seconds - 1 < file.modified_at < time.time() + 1 for file in live)
 
 
 def test_what_compaction_took_out_is_a_tombstone_with_its_version_and_size(tmp_path: Path):
@@ -30,8 +30,8 @@ def test_what_compaction_took_out_is_a_tombstone_with_its_version_and_size(tmp_p
     sizes = {file.path: file.bytes for file in DeltaLog(tmp_path).state.live}
     DeltaTable(tmp_path).optimize.compact()
     state = DeltaLog(tmp_path).state
-    assert {one.path: one.bytes for one in state.tombstones} == sizes
-    assert {one.version for one in state.tombstones} == {3}
+    assert {tombstone.path: tombstone.bytes for tombstone in state.tombstones} == sizes
+    assert {tombstone.version for tombstone in state.tombstones} == {3}
     assert [file.rows for file in state.live] == [9]
 
 
@@ -40,7 +40,7 @@ def test_a_state_from_a_checkpoint_is_the_state_from_all_commits(tmp_path: Path)
         append(tmp_path)
     DeltaTable(tmp_path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 days"})
     DeltaTable(tmp_path).optimize.compact()
-    before = DeltaLog(tmp_path).state
+    state_before = DeltaLog(tmp_path).state
     DeltaTable(tmp_path).create_checkpoint()
     append(tmp_path, rows=7)
     for version in range(3):
@@ -48,13 +48,13 @@ def test_a_state_from_a_checkpoint_is_the_state_from_all_commits(tmp_path: Path)
     log = DeltaLog(tmp_path)
     assert list(log.checkpoints) == [4]
     assert log.versions == [3, 4, 5]
-    assert log.state.live[:1] == before.live
+    assert log.state.live[:1] == state_before.live
     assert log.state.live[1].rows == 7
-    assert {one.path: one.deleted_at for one in log.state.tombstones} == {
-        one.path: one.deleted_at for one in before.tombstones
+    assert {tombstone.path: tombstone.deleted_at for tombstone in log.state.tombstones} == {
+        tombstone.path: tombstone.deleted_at for tombstone in state_before.tombstones
     }
-    assert {one.version for one in log.state.tombstones} == {None}
-    assert log.state.properties == before.properties == {"delta.deletedFileRetentionDuration": "interval 3 days"}
+    assert {tombstone.version for tombstone in log.state.tombstones} == {None}
+    assert log.state.properties == state_before.properties == {"delta.deletedFileRetentionDuration": "interval 3 days"}
 
 
 def test_a_file_that_was_added_again_is_live_and_no_tombstone(tmp_path: Path):
@@ -63,7 +63,7 @@ def test_a_file_that_was_added_again_is_live_and_no_tombstone(tmp_path: Path):
     commit(tmp_path, 2, added("a", size=20))
     state = DeltaLog(tmp_path).state
     assert [(file.path, file.bytes) for file in state.live] == [("a", 20)]
-    assert [one.path for one in state.tombstones] == ["b"]
+    assert [tombstone.path for tombstone in state.tombstones] == ["b"]
 
 
 def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path):
@@ -79,7 +79,7 @@ def test_rows_and_sizes_nobody_wrote_down_are_unknown(tmp_path: Path):
     commit(tmp_path, 1, removed("a"))
     state = DeltaLog(tmp_path).state
     assert [file.rows for file in state.live] == [None, 4]
-    assert [one.bytes for one in state.tombstones] == [None]
+    assert [tombstone.bytes for tombstone in state.tombstones] == [None]
 
 
 def test_a_path_is_the_one_on_disk(tmp_path: Path):
@@ -96,7 +96,7 @@ def test_a_mark_inside_a_text_ends_no_line(tmp_path: Path):
 def test_a_checkpoint_counts_only_with_all_its_parts_and_whole(tmp_path: Path):
     for version in range(5):
         commit(tmp_path, version, added(f"{version}"))
-    whole = pyarrow.table({"add": [{"path": "a", "size": 1, "modificationTime": 0}]})
+    actions = pyarrow.table({"add": [{"path": "a", "size": 1, "modificationTime": 0}]})
     for name in (
         "00000000000000000001.checkpoint.0000000001.0000000002.parquet",
         "00000000000000000001.checkpoint.0000000002.0000000002.parquet",
@@ -105,7 +105,7 @@ def test_a_checkpoint_counts_only_with_all_its_parts_and_whole(tmp_path: Path):
         "00000000000000000004.checkpoint.parquet",
         ".00000000000000000004.checkpoint.parquet.crc",
     ):
-        parquet.write_table(whole, tmp_path / "_delta_log" / name)
+        parquet.write_table(actions, tmp_path / "_delta_log" / name)
     os.truncate(tmp_path / "_delta_log" / "00000000000000000003.checkpoint.parquet", 50)
     os.truncate(tmp_path / "_delta_log" / "00000000000000000004.checkpoint.parquet", 0)
     log = DeltaLog(tmp_path)
@@ -163,7 +163,7 @@ def test_the_time_of_a_commit_is_the_one_the_table_vouches_for(tmp_path: Path):
     commit(tmp_path, 0, commit_info(8, inCommitTimestamp=9_000))
     commit(tmp_path, 1, commit_info(8))
     os.utime(commit(tmp_path, 2, added("a")), (10, 10))
-    assert [one.timestamp for one in DeltaLog(tmp_path).commits()] == [10, 8, 9]
+    assert [entry.timestamp for entry in DeltaLog(tmp_path).commits()] == [10, 8, 9]
 
 
 def test_commits_of_the_library_tell_their_operation_and_stamp(tmp_path: Path):
@@ -171,7 +171,7 @@ def test_commits_of_the_library_tell_their_operation_and_stamp(tmp_path: Path):
     append(tmp_path)
     DeltaTable(tmp_path).optimize.compact()
     commits = list(DeltaLog(tmp_path).commits())
-    assert [(one.version, one.operation) for one in commits] == [(2, "OPTIMIZE"), (1, "WRITE"), (0, "WRITE")]
+    assert [(entry.version, entry.operation) for entry in commits] == [(2, "OPTIMIZE"), (1, "WRITE"), (0, "WRITE")]
     assert commits[2].metadata == {"flow": "silver.x"}
 
 
@@ -180,8 +180,8 @@ def test_commits_before_the_checkpoint_are_not_read_for_the_state_nor_for_the_ne
         commit(tmp_path, version, commit_info())
     for version in (0, 1):
         (tmp_path / "_delta_log" / f"{version:020}.json").write_text("no JSON")
-    whole = pyarrow.table({"add": [{"path": "a", "size": 1, "modificationTime": 0}]})
-    parquet.write_table(whole, tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet")
+    actions = pyarrow.table({"add": [{"path": "a", "size": 1, "modificationTime": 0}]})
+    parquet.write_table(actions, tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet")
     log = DeltaLog(tmp_path)
     assert [file.path for file in log.state.live] == ["a"]
     assert next(log.commits()).version == 3
@@ -192,5 +192,5 @@ def test_what_later_commits_removed_is_told_with_its_version(tmp_path: Path):
     commit(tmp_path, 1, removed("a"))
     commit(tmp_path, 2, removed("b", size=4))
     log = DeltaLog(tmp_path)
-    assert [(one.path, one.version) for one in log.removed_after(-1)] == [("a", 1), ("b", 2)]
-    assert [(one.path, one.version, one.bytes) for one in log.removed_after(1)] == [("b", 2, 4)]
+    assert [(tombstone.path, tombstone.version) for tombstone in log.removed_after(-1)] == [("a", 1), ("b", 2)]
+    assert [(tombstone.path, tombstone.version, tombstone.bytes) for tombstone in log.removed_after(1)] == [("b", 2, 4)]

@@ -1,4 +1,4 @@
-"""What a landing folder holds and what of it was taken, read without a JVM."""
+"""The files of a landing folder, and those that batches have taken, read without a JVM."""
 
 import json
 import os
@@ -14,24 +14,27 @@ from include.spec import Files
 
 
 def write(checkpoint: Path, **entries: list[int]) -> None:
-    """A log whose files hold the given entries, one file an entry: `_3=[3]`, `_9_compact=[0, ..., 9]`."""
+    """Writes a log, one file per entry, such as `_3=[3]` and `_9_compact=[0, ..., 9]`."""
     log = checkpoint / "sources" / "0"
     log.mkdir(parents=True)
     for name, numbers in entries.items():
-        lines = [json.dumps({"path": f"file:///in/{n}%20.csv", "timestamp": n + 1, "batchId": n}) for n in numbers]
+        lines = [
+            json.dumps({"path": f"file:///in/{number}%20.csv", "timestamp": number + 1, "batchId": number})
+            for number in numbers
+        ]
         (log / name[1:].replace("_", ".")).write_text("\n".join(["v1", *lines]))
 
 
 def test_the_log_of_files_is_read_across_its_compactions(tmp_path):
     write(tmp_path, _8=[8], _9_compact=list(range(10)), _10=[10], _11=[11])
-    assert [one.path for one in landing_folder.planned_files(tmp_path, {"logOffset": 10})] == [
-        f"/in/{n} .csv" for n in range(11)
+    assert [file.path for file in landing_folder.planned_files(tmp_path, {"logOffset": 10})] == [
+        f"/in/{number} .csv" for number in range(11)
     ]
-    assert [one.entry for one in landing_folder.files_of_batch(tmp_path, {"logOffset": 8}, {"logOffset": 10})] == [
+    assert [file.entry for file in landing_folder.files_of_batch(tmp_path, {"logOffset": 8}, {"logOffset": 10})] == [
         9,
         10,
     ]
-    assert [one.entry for one in landing_folder.files_of_batch(tmp_path, None, {"logOffset": 1})] == [0, 1]
+    assert [file.entry for file in landing_folder.files_of_batch(tmp_path, None, {"logOffset": 1})] == [0, 1]
     assert landing_folder.planned_files(tmp_path, None) == []
 
 
@@ -77,25 +80,29 @@ def test_a_folder_that_is_not_there_cannot_be_looked_at():
 def test_a_file_that_has_another_date_than_when_it_was_found_has_changed(tmp_path):
     (tmp_path / "a.csv").touch()
     os.utime(tmp_path / "a.csv", (5, 5))
-    lying = landing_folder.files_in_folder(Files(str(tmp_path), format="csv"))
+    files = landing_folder.files_in_folder(Files(str(tmp_path), format="csv"))
     uri = (tmp_path / "a.csv").as_uri()
-    found = {
-        found_ms: landing_folder.changed([landing_folder.PlannedFile(uri, found_ms, 0)], lying)
+    changed_files = {
+        found_ms: landing_folder.changed([landing_folder.PlannedFile(uri, found_ms, 0)], files)
         for found_ms in (0, 5000, 5001)
     }
-    assert {found_ms: bool(changed) for found_ms, changed in found.items()} == {0: False, 5000: False, 5001: True}
+    assert {found_ms: bool(changed) for found_ms, changed in changed_files.items()} == {
+        0: False,
+        5000: False,
+        5001: True,
+    }
 
 
 def test_a_folder_lies_below_the_landing_folder_unless_it_is_absolute_or_a_url():
-    where = from_environment({"SLUICE_HOME": "/home/x", "SLUICE_LANDING": "s3a://bucket/in/"})
-    assert where.folder("bills") == "s3a://bucket/in/bills"
-    assert where.folder("/mnt/bills/") == "/mnt/bills"
+    settings = from_environment({"SLUICE_HOME": "/home/x", "SLUICE_LANDING": "s3a://bucket/in/"})
+    assert settings.folder("bills") == "s3a://bucket/in/bills"
+    assert settings.folder("/mnt/bills/") == "/mnt/bills"
     assert from_environment({"SLUICE_HOME": "/home/x"}).folder("bills") == "/home/x/landing/bills"
 
 
 def test_the_bank_writes_each_day_once_and_some_days_late():
-    made = [name for name, _ in transactions.files(seed=1, days=100)]
-    assert made == [name for name, _ in transactions.files(seed=1, days=100)]
-    assert len(made) == len(set(made)) == 100
-    assert made != sorted(made)
-    assert sorted(made)[0] == "2019-08-04_transactions.csv"
+    names = [name for name, _ in transactions.files(seed=1, days=100)]
+    assert names == [name for name, _ in transactions.files(seed=1, days=100)]
+    assert len(names) == len(set(names)) == 100
+    assert names != sorted(names)
+    assert sorted(names)[0] == "2019-08-04_transactions.csv"

@@ -1,4 +1,4 @@
-"""What the ledger says of materialized views, over a lake made by hand: their age, their sources, what they hold."""
+"""Ledger and monitoring of materialized views: their age, their sources, and the rows that they hold."""
 
 import json
 import time
@@ -39,7 +39,7 @@ JOINED = Table(
 ABOVE = Table(
     name="gold.above", source=Delta("gold.joined"), comment="", schema="number BIGINT", write=Replace(), fresh_minutes=5
 )
-TABLES = Catalog({one.name: one for one in (BRONZE, CLICKS, BUYS, JOINED, ABOVE)})
+TABLES = Catalog({table.name: table for table in (BRONZE, CLICKS, BUYS, JOINED, ABOVE)})
 NOW = time.time()
 
 
@@ -48,19 +48,40 @@ def silent_broker(home, own_settings, silent_port):
     own_settings(SLUICE_KAFKA=f"127.0.0.1:{silent_port}", SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
 
 
-def refreshed(view: Table, at: float, run: str, rows: int, dropped: int = 0, empty: tuple = (), **read: int) -> int:
-    """One more version of the view, as a refresh writes it."""
-    tally = {"read": rows + dropped, "kept": rows, "quarantined": 0, "dropped": dropped, "broke": {"known": dropped}}
-    versions = {f"silver.{name}" if name != "joined" else "gold.joined": version for name, version in read.items()}
-    stamp = {"window": 1, "step": "refresh", "refresh": run, "read": versions, "run_reads": versions, "rows": tally}
-    stamp |= {"empty_sources": list(empty)} if empty else {}
+def write_refresh(
+    view: Table, at_seconds: float, run: str, rows: int, dropped: int = 0, empty: tuple = (), **read_versions: int
+) -> int:
+    """Commits one more version of the view, as a refresh does."""
+    row_counts = {
+        "read": rows + dropped,
+        "kept": rows,
+        "quarantined": 0,
+        "dropped": dropped,
+        "broke": {"known": dropped},
+    }
+    versions = {
+        f"silver.{name}" if name != "joined" else "gold.joined": version for name, version in read_versions.items()
+    }
+    metadata = {
+        "window": 1,
+        "step": "refresh",
+        "refresh": run,
+        "read": versions,
+        "run_reads": versions,
+        "rows": row_counts,
+    }
+    metadata |= {"empty_sources": list(empty)} if empty else {}
     path = settings().table_path(view.name)
     version = len(list((path / "_delta_log").glob("*.json")))
-    gone = [{"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at * 1000), "dataChange": True}}]
-    return lake.write(view.name, at, *(gone if version else []), lake.data(f"{version}-0", rows, at), **stamp)
+    removals = [
+        {"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at_seconds * 1000), "dataChange": True}}
+    ]
+    return lake.write(
+        view.name, at_seconds, *(removals if version else []), lake.data(f"{version}-0", rows, at_seconds), **metadata
+    )
 
 
-def restored(table: Table, to: int) -> None:
+def write_restore(table: Table, to: int) -> None:
     path = settings().table_path(table.name)
     info = commit_info(NOW, operation="RESTORE", operationParameters={"version": str(to)})
     commit(path, len(list((path / "_delta_log").glob("*.json"))), info)
@@ -68,13 +89,13 @@ def restored(table: Table, to: int) -> None:
 
 @pytest.fixture
 def made() -> None:
-    """Two silver tables of two versions each; of one the view has read both, of the other the first."""
+    """Two silver tables with two versions each. The view has read both of CLICKS, and the first of BUYS."""
     for table in (CLICKS, BUYS):
         lake.rows(table.name, NOW - 900, 10)
         lake.rows(table.name, NOW - 600, 5)
-    refreshed(JOINED, NOW - 800, "monday", 10, clicks=0, buys=0)
-    refreshed(JOINED, NOW - 500, "tuesday", 12, dropped=3, clicks=1, buys=0)
-    refreshed(ABOVE, NOW - 400, "tuesday", 12, joined=1)
+    write_refresh(JOINED, NOW - 800, "monday", 10, clicks=0, buys=0)
+    write_refresh(JOINED, NOW - 500, "tuesday", 12, dropped=3, clicks=1, buys=0)
+    write_refresh(ABOVE, NOW - 400, "tuesday", 12, joined=1)
 
 
 def test_a_view_is_no_flow_and_nobody_hosts_it():
@@ -88,14 +109,14 @@ def test_a_view_is_no_flow_and_nobody_hosts_it():
 def test_the_views_below_a_table_are_those_made_of_it_by_whatever_way_in_graph_order():
     assert [view.name for view in TABLES.downstream_views("bronze.events")] == ["gold.joined", "gold.above"]
     assert [view.name for view in TABLES.downstream_views("gold.joined")] == ["gold.above"]
-    lonely = Catalog({one.name: one for one in (BRONZE, CLICKS)})
+    without_views = Catalog({table.name: table for table in (BRONZE, CLICKS)})
     with pytest.raises(UsageError, match="no view reads 'bronze.events', nor what is made of it: name a view, or"):
-        lonely.downstream_views("bronze.events")
+        without_views.downstream_views("bronze.events")
 
 
 def test_a_view_is_behind_each_of_its_sources_by_what_its_newest_refresh_has_not_read(made):
-    found = {one.flow: one for one in lag.measure(TABLES.readers.values(), timeout_seconds=0.2).values()}
-    clicks, buys, above = (found[name] for name in ("gold.joined.clicks", "gold.joined.buys", "gold.above"))
+    lags = {entry.flow: entry for entry in lag.measure(TABLES.readers.values(), timeout_seconds=0.2).values()}
+    clicks, buys, above = (lags[name] for name in ("gold.joined.clicks", "gold.joined.buys", "gold.above"))
     assert (clicks.versions, clicks.is_up_to_date, clicks.seconds) == (0, True, 0)
     assert (buys.versions, buys.is_up_to_date, buys.words) == (1, False, "1 versions")
     assert buys.seconds == pytest.approx(time.time() - NOW + 600, abs=60)
@@ -109,65 +130,65 @@ def test_a_run_that_reads_older_versions_than_the_view_holds_is_refused(made):
         FlowBroken, match="'monday' reads silver.clicks at version 0, and run 'tuesday' has made it of ver"
     ):
         refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 1})
-    # Behind a RESTORE it holds what the run before had made.
-    restored(JOINED, to=0)
+    # After the RESTORE, the view holds the result of the run before.
+    write_restore(JOINED, to=0)
     refreshes.require_newest(JOINED.name, "monday", {"silver.clicks": 0, "silver.buys": 0})
 
 
 def test_a_run_that_reads_what_was_taken_back_since_is_refused(made):
-    restored(CLICKS, to=0)
+    write_restore(CLICKS, to=0)
     refreshes.require_newest(JOINED.name, "sunday", {"silver.clicks": 2, "silver.buys": 0})
     with pytest.raises(
         FlowBroken, match="silver.clicks at version 1, which version 2 took back since: it went back to 0"
     ):
         refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
-    restored(CLICKS, to=1)
+    write_restore(CLICKS, to=1)
     refreshes.require_newest(ABOVE.name, "sunday", {"silver.clicks": 1})
 
 
 def test_a_view_of_a_table_that_was_made_anew_is_refreshed(made):
-    refreshed(JOINED, NOW - 300, "wednesday", 12, clicks=7, buys=0)
+    write_refresh(JOINED, NOW - 300, "wednesday", 12, clicks=7, buys=0)
     refreshes.require_newest(JOINED.name, "thursday", {"silver.clicks": 1, "silver.buys": 0})
 
 
 def test_a_deleted_row_makes_a_view_old_although_no_stream_would_read_it(made):
-    gone = {"remove": {"path": "1-0", "deletionTimestamp": int(NOW * 1000), "dataChange": True}}
-    lake.write(CLICKS.name, NOW - 60, gone)
-    found = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)["gold.joined.clicks"]
-    assert (found.versions, found.is_up_to_date) == (1, False)
+    removal = {"remove": {"path": "1-0", "deletionTimestamp": int(NOW * 1000), "dataChange": True}}
+    lake.write(CLICKS.name, NOW - 60, removal)
+    clicks_lag = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)["gold.joined.clicks"]
+    assert (clicks_lag.versions, clicks_lag.is_up_to_date) == (1, False)
 
 
 def test_a_view_that_was_never_refreshed_says_so_and_is_behind_by_all_there_is():
     lake.rows(CLICKS.name, NOW - 600, 5)
-    found = lag.measure([JOINED.readers[0]], timeout_seconds=0.2)["gold.joined.clicks"]
-    assert (found.words, found.versions, found.is_up_to_date) == ("nothing read yet", 1, False)
+    clicks_lag = lag.measure([JOINED.readers[0]], timeout_seconds=0.2)["gold.joined.clicks"]
+    assert (clicks_lag.words, clicks_lag.versions, clicks_lag.is_up_to_date) == ("nothing read yet", 1, False)
 
 
 def test_a_view_is_as_stale_as_the_oldest_commit_of_a_source_that_it_has_not_read(made):
-    found = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)
-    # As if all that feeds the tables had been read.
-    above = {name: replace(found["gold.above"], flow=name) for name in TABLES.flows}
-    fresh = freshness.measure(TABLES, {**found, **above})
-    assert fresh["gold.joined"].seconds == pytest.approx(time.time() - NOW + 600, abs=60)
-    assert (fresh["gold.joined"].by, fresh["gold.joined"].is_kept) == ("gold.joined.buys", False)
-    # It has read all of the view above it, which lacks that commit.
-    assert (fresh["gold.above"].by, fresh["gold.above"].is_kept) == ("gold.joined.buys", False)
+    lags = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)
+    # The flows are made up to date, so that only the lag of the views counts.
+    flow_lags = {name: replace(lags["gold.above"], flow=name) for name in TABLES.flows}
+    freshness_of = freshness.measure(TABLES, {**lags, **flow_lags})
+    assert freshness_of["gold.joined"].seconds == pytest.approx(time.time() - NOW + 600, abs=60)
+    assert (freshness_of["gold.joined"].by, freshness_of["gold.joined"].is_kept) == ("gold.joined.buys", False)
+    # This view has read all of its source, and the source lacks that commit.
+    assert (freshness_of["gold.above"].by, freshness_of["gold.above"].is_kept) == ("gold.joined.buys", False)
 
 
 def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
     database.connect(settings().control_url)
-    found = {one.flow: one for one in status.statuses(TABLES, timeout_seconds=0.2)}
-    buys = found["gold.joined.buys"]
+    statuses = {entry.flow: entry for entry in status.statuses(TABLES, timeout_seconds=0.2)}
+    buys = statuses["gold.joined.buys"]
     assert (buys.state, buys.wanted, buys.trend.verdict) == ("VIEW", None, Direction.RESTING)
-    assert found["gold.joined.clicks"].trend.verdict is Direction.UP_TO_DATE
-    text = status_text(found.values())
+    assert statuses["gold.joined.clicks"].trend.verdict is Direction.UP_TO_DATE
+    text = status_text(statuses.values())
     assert "gold.above" in text
     assert "gold.above:" not in text
 
 
 def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
-    edges = [one for one in graph.build_graph(TABLES).edges if one.target in ("gold.joined", "gold.above")]
-    assert [(one.source, one.target, one.flow) for one in edges] == [
+    edges = [edge for edge in graph.build_graph(TABLES).edges if edge.target in ("gold.joined", "gold.above")]
+    assert [(edge.source, edge.target, edge.flow) for edge in edges] == [
         ("silver.clicks", "gold.joined", "gold.joined.clicks"),
         ("silver.buys", "gold.joined", "gold.joined.buys"),
         ("gold.joined", "gold.above", "gold.above"),
@@ -175,11 +196,11 @@ def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
 
 
 def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
-    found = inspection.inspect(JOINED, 10)
-    assert (found.states, found.others, found.faults, found.restarts) == ({}, {"refresh": 2}, [], {})
-    newest, before = map(line, found.newest)
+    result = inspection.inspect(JOINED, 10)
+    assert (result.states, result.others, result.faults, result.restarts) == ({}, {"refresh": 2}, [], {})
+    newest, previous = map(line, result.newest)
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
-    assert before.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
+    assert previous.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
     origin = provenance.of_version(TABLES, JOINED, 1)
     assert list(provenance.lines(origin)) == [
         "  version 1 of gold.joined is a refresh: 12 rows from silver.clicks version 1, silver.buys version 0, in run "
@@ -196,7 +217,7 @@ def test_verify_holds_a_view_against_what_its_newest_refresh_counted(made):
 
 
 def test_a_refresh_that_does_not_account_for_its_rows_is_named():
-    refreshed(JOINED, NOW, "monday", 10, clicks=0, buys=0)
+    write_refresh(JOINED, NOW, "monday", 10, clicks=0, buys=0)
     path = settings().table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
     path.write_text(path.read_text().replace(r"\"read\": 10", r"\"read\": 11"))
     with pytest.raises(LedgerMismatch, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
@@ -204,12 +225,12 @@ def test_a_refresh_that_does_not_account_for_its_rows_is_named():
 
 
 def test_the_rules_of_a_view_are_counted_for_each_refresh(made):
-    found = row_outcomes.batches(JOINED, 10)
-    assert [(one.name, one.read, one.written, one.dropped) for one in found] == [
+    batches = row_outcomes.batches(JOINED, 10)
+    assert [(batch.name, batch.read, batch.written, batch.dropped) for batch in batches] == [
         ("gold.joined in run 'tuesday'", 15, 12, 3),
         ("gold.joined in run 'monday'", 10, 10, 0),
     ]
-    [rule] = row_outcomes.rules(JOINED, found)
+    [rule] = row_outcomes.rules(JOINED, batches)
     assert (rule.rows, rule.broke) == (25, 3)
 
 
@@ -220,24 +241,26 @@ def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
     }
     assert lineage.emit_events(TABLES) == {}
     lines = (settings().home / "lineage" / "events.ndjson").read_text().splitlines()
-    joined = json.loads(lines[0])
-    assert joined["job"]["name"] == "gold.joined"
-    assert joined["job"]["facets"]["jobType"]["processingType"] == "BATCH"
-    read = [(one["name"], one["facets"]["version"]["datasetVersion"]) for one in joined["inputs"]]
-    assert read == [(str(settings().table_path(name)), v) for name, v in (("silver.clicks", "1"), ("silver.buys", "0"))]
+    event = json.loads(lines[0])
+    assert event["job"]["name"] == "gold.joined"
+    assert event["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+    inputs = [(dataset["name"], dataset["facets"]["version"]["datasetVersion"]) for dataset in event["inputs"]]
+    assert inputs == [
+        (str(settings().table_path(name)), version) for name, version in (("silver.clicks", "1"), ("silver.buys", "0"))
+    ]
 
 
 def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_reads(made):
     engine = database.connect(settings().control_url)
-    [found] = table_state.survey(engine, JOINED, TABLES)
-    assert found.held.name.startswith(vacuum_guard.PROMISE)
+    [survey] = table_state.survey(engine, JOINED, TABLES)
+    assert survey.held.name.startswith(vacuum_guard.PROMISE)
     assert vacuum_guard.readers(TABLES, "silver.clicks") == {}
     assert place_of_compaction(JOINED)[0] is CompactionPlace.WINDOW
 
 
 def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
-    monday = refreshes.in_run(JOINED.name, "monday")
-    assert monday and monday.commit.version == 0
+    monday_refresh = refreshes.in_run(JOINED.name, "monday")
+    assert monday_refresh and monday_refresh.commit.version == 0
     assert refreshes.in_run(JOINED.name, "wednesday") is None
     newest = refreshes.newest(JOINED.name)
     assert newest and newest.run == "tuesday"
@@ -245,7 +268,7 @@ def test_a_run_is_found_in_the_log_also_when_others_came_later(made):
 
 
 def notes() -> list[str]:
-    """What `status` says below its table."""
+    """The lines of `status`."""
     return status_text(status.statuses(TABLES, timeout_seconds=0.2)).splitlines()
 
 
@@ -257,13 +280,13 @@ def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():
     lake.rows(BUYS.name, NOW - 900, 10)
     assert f"gold.joined: never refreshed; {next_time}" in notes()
     assert refreshes.missing_sources([JOINED, ABOVE]) == {}
-    daily = refreshes.next_refresh_words(replace(JOINED, schedule="0 3 * * *"))
-    assert daily.startswith("it comes next by its schedule '0 3 * * *' (UTC), or by `airflow")
+    sentence = refreshes.next_refresh_words(replace(JOINED, schedule="0 3 * * *"))
+    assert sentence.startswith("it comes next by its schedule '0 3 * * *' (UTC), or by `airflow")
 
 
 def test_a_view_that_was_refreshed_before_its_source_held_rows_says_so_until_the_next(made):
     assert not any("held no rows" in line for line in notes())
-    refreshed(JOINED, NOW - 300, "wednesday", 0, empty=("silver.buys",), clicks=1, buys=0)
+    write_refresh(JOINED, NOW - 300, "wednesday", 0, empty=("silver.buys",), clicks=1, buys=0)
     assert any(line.startswith("gold.joined: last refreshed when silver.buys held no rows; next") for line in notes())
-    refreshed(JOINED, NOW - 200, "thursday", 12, clicks=1, buys=1)
+    write_refresh(JOINED, NOW - 200, "thursday", 12, clicks=1, buys=1)
     assert not any("held no rows" in line for line in notes())

@@ -1,4 +1,4 @@
-"""What pyarrow reads of stored tables, to the end of the process."""
+"""Reads of stored tables by pyarrow, up to the end of the process."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ from include.readers import stored_rows
 from include.settings import settings
 from tests.conftest import ROOT
 
-# Arrow still reads ahead when it ends.
-LEAVES_EARLY = """
+# Arrow still reads ahead when this process ends.
+EARLY_EXIT = """
 from include.readers import stored_rows
 
 next(stored_rows.dataset("bronze.x").to_batches(columns=["number"]))
@@ -28,20 +28,20 @@ def test_a_process_that_ends_while_arrow_still_reads_ends_well(home):
         write_deltalake(str(settings().table_path("bronze.x")), rows, mode="append")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLUICE_HOME": str(home)}
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", LEAVES_EARLY], env=environment, capture_output=True, text=True, timeout=60
+        result = subprocess.run(
+            [sys.executable, "-c", EARLY_EXIT], env=environment, capture_output=True, text=True, timeout=60
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_values_by_which_a_table_is_partitioned_may_hold_anything():
     values = ["a b", "c:d", "e%20f", "ü/ö", "x=y", "pl+us", None]
     rows = pyarrow.table({"key": values, "number": range(len(values))})
     write_deltalake(str(settings().table_path("bronze.y")), rows, partition_by=["key"])
-    found = stored_rows.dataset("bronze.y").to_table().to_pylist()
-    assert {row["number"]: row["key"] for row in found} == dict(enumerate(values))
+    stored = stored_rows.dataset("bronze.y").to_table().to_pylist()
+    assert {row["number"]: row["key"] for row in stored} == dict(enumerate(values))
 
 
 def test_nothing_else_reads_by_threads_that_call_python():
-    elsewhere = [file for file in (ROOT / "include").rglob("*.py") if "to_pyarrow_" in file.read_text()]
-    assert elsewhere == [ROOT / "include" / "readers" / "stored_rows.py"]
+    files = [file for file in (ROOT / "include").rglob("*.py") if "to_pyarrow_" in file.read_text()]
+    assert files == [ROOT / "include" / "readers" / "stored_rows.py"]

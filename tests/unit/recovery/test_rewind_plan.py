@@ -1,4 +1,4 @@
-"""What a rewind would do, and why it is refused, by logs that are written by hand."""
+"""Plans of rewinds and their refusals. The tests write the Delta logs by hand."""
 
 import uuid
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from include.spec import Delta, Expect, Replace, Table
 from include.validation.slices import Slice
 from tests.support import lake
 from tests.support.delta_log import removed
-from tests.support.lake import delta_offset as at
+from tests.support.lake import delta_offset as delta_offset
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def engine(tmp_path):
 
 @pytest.fixture
 def silver() -> Table:
-    """Of a bronze with four versions of one file each, in four batches, a second apart."""
+    """A silver table with four batches, a second apart. Its bronze has four versions of one file each."""
     name = f"t{uuid.uuid4().hex[:10]}"
     table = Table(
         name=f"silver.{name}",
@@ -40,49 +40,49 @@ def silver() -> Table:
     lake.write(table.quarantine, 0.01)
     for batch in range(4):
         lake.rows(table.source.table, batch + 0.1, 1)
-        of_batch(table.quarantine, table, batch, batch + 0.2)
-        of_batch(table.name, table, batch, batch + 0.3)
-    lake.checkpoint(table.flow, *map(at, range(1, 5)))
-    for one in (table.name, table.quarantine, table.source.table):
-        for file in lake.settings().table_path(one).glob("_delta_log/*.json"):
+        write_batch(table.quarantine, table, batch, batch + 0.2)
+        write_batch(table.name, table, batch, batch + 0.3)
+    lake.checkpoint(table.flow, *map(delta_offset, range(1, 5)))
+    for table_name in (table.name, table.quarantine, table.source.table):
+        for file in lake.settings().table_path(table_name).glob("_delta_log/*.json"):
             (file.parent.parent / f"{int(file.stem)}-0").touch()
     return table
 
 
-def of_batch(name: str, table: Table, batch: int, when: float) -> int:
-    stamp = {"flow": table.flow, "generation": 1, "batch": batch, "source_to": at(batch + 1)}
-    return lake.rows(name, when, 1, **stamp, source={"table": table.source.table})
+def write_batch(name: str, table: Table, batch: int, at_seconds: float) -> int:
+    metadata = {"flow": table.flow, "generation": 1, "batch": batch, "source_to": delta_offset(batch + 1)}
+    return lake.rows(name, at_seconds, 1, **metadata, source={"table": table.source.table})
 
 
 @pytest.fixture
 def plan(engine, silver) -> Callable[..., RewindPlan]:
-    def ask(seconds: float, *others: Table, table: Table | None = None) -> RewindPlan:
-        tables = Catalog({one.name: one for one in (table or silver, *others)})
+    def make_plan(seconds: float, *others: Table, table: Table | None = None) -> RewindPlan:
+        tables = Catalog({entry.name: entry for entry in (table or silver, *others)})
         return rewind_plan.plan(engine, table or silver, tables, f"1970-01-01T00:00:{seconds:09.6f}")
 
-    return ask
+    return make_plan
 
 
-def parts(found: RewindPlan) -> list[tuple[int, int | None]]:
-    return [(part.version, part.quarantine) for part in found.cut.values()]
+def versions(rewind: RewindPlan) -> list[tuple[int, int | None]]:
+    return [(restore_point.version, restore_point.quarantine) for restore_point in rewind.cut.values()]
 
 
 def test_the_quarantine_goes_back_to_the_last_batch_that_is_kept(plan):
-    assert parts(plan(1.3)) == [(2, 2)]
-    # The quarantine of the next batch was written by then, and not the batch.
-    assert parts(plan(2.25)) == [(2, 2)]
-    assert parts(plan(0.2)) == [(0, 0)]
+    assert versions(plan(1.3)) == [(2, 2)]
+    # At that time, the quarantine of the next batch is written, and its table is not.
+    assert versions(plan(2.25)) == [(2, 2)]
+    assert versions(plan(0.2)) == [(0, 0)]
 
 
 def test_a_replay_is_undone_in_both(silver, plan):
-    mark = lake.rows(silver.quarantine, 5, 1, window=1, replay=1)
+    mark_version = lake.rows(silver.quarantine, 5, 1, window=1, replay=1)
     lake.rows(silver.name, 5.1, 1, window=1, replay=1)
-    done = lake.rows(silver.quarantine, 5.2, 1, window=1, replay=1)
+    end_version = lake.rows(silver.quarantine, 5.2, 1, window=1, replay=1)
     lake.rows(silver.name, 6, 1, window=2, replay=2)
-    assert (mark, done) == (5, 6)
-    # Between the mark and the append nothing of it counts; behind the append all of it does.
-    assert parts(plan(5.05)) == [(4, 4)]
-    assert parts(plan(5.15)) == [(5, 6)]
+    assert (mark_version, end_version) == (5, 6)
+    # Before the append, the replay does not count. After the append, all of it counts.
+    assert versions(plan(5.05)) == [(4, 4)]
+    assert versions(plan(5.15)) == [(5, 6)]
     [step] = plan(5.05).steps.values()
     assert [line for line in step.undone if "are in the quarantine again" in line] == step.undone
 
@@ -91,12 +91,12 @@ def test_what_only_moved_rows_neither_counts_nor_is_undone(silver, plan):
     lake.write(silver.quarantine, 5)
     lake.write(silver.name, 5)
     assert plan(4).steps == {}
-    assert parts(plan(1.3)) == [(2, 2)]
+    assert versions(plan(1.3)) == [(2, 2)]
 
 
 def test_rows_of_a_batch_that_was_tried_and_not_committed_go(silver, plan):
-    of_batch(silver.quarantine, silver, 4, 5)
-    assert parts(plan(2.3)) == [(3, 3)]
+    write_batch(silver.quarantine, silver, 4, 5)
+    assert versions(plan(2.3)) == [(3, 3)]
 
 
 def test_deleted_files_are_named(silver, plan):
@@ -111,7 +111,7 @@ def test_deleted_files_are_named(silver, plan):
 def test_what_would_be_read_again_has_to_be_there_and_the_same(silver, plan):
     assert plan(1.3).refusals == []
     (settings().table_path(silver.source.table) / "2-0").unlink()
-    # Its newest version holds it, so nothing tells that it is gone but its reader, as for any table.
+    # The newest version still names the file, so that only a reader notices the loss.
     assert plan(1.3).refusals == []
     lake.write(silver.source.table, 6, removed("2-0", 6))
     [refusal] = plan(1.3).refusals
@@ -129,20 +129,20 @@ def test_a_log_of_its_source_that_begins_later_is_refused(silver, plan):
 
 
 def test_a_flow_that_would_begin_anew_must_not_say_since_when(silver, plan):
-    since = replace(silver, source=replace(silver.source, since_version=1))
-    assert plan(0.1, table=since).refusals == [
+    table_since = replace(silver, source=replace(silver.source, since_version=1))
+    assert plan(0.1, table=table_since).refusals == [
         f"{silver.flow}: it would begin anew, and its source says since when: name a later moment"
     ]
-    assert plan(0.3, table=since).refusals == []
+    assert plan(0.3, table=table_since).refusals == []
 
 
 def test_a_backfill_that_is_in_the_middle_of_it_is_to_end_first(silver, plan, engine):
-    asked = backfills.begin(engine, silver.name, Slice(), "ada")
-    # One that came to nothing stands in nobody's way.
+    backfill = backfills.begin(engine, silver.name, Slice(), "ada")
+    # A backfill that has stopped no reader is in nobody's way.
     assert plan(1.3).refusals == []
-    backfills.stop_readers(engine, asked, ["gold.x"])
+    backfills.stop_readers(engine, backfill, ["gold.x"])
     [refusal] = plan(1.3).refusals
-    assert refusal.startswith(f"{silver.name}: backfill {asked.number} is in the middle of it")
+    assert refusal.startswith(f"{silver.name}: backfill {backfill.number} is in the middle of it")
 
 
 def test_what_nobody_makes_again_is_said(silver, plan):

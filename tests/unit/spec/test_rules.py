@@ -1,4 +1,4 @@
-"""The ready-made rules: what they say, and what they refuse."""
+"""The ready-made rules: their names and conditions, and the arguments that they refuse."""
 
 import pytest
 
@@ -41,4 +41,4 @@ def test_a_table_comes_after_the_one_that_a_rule_of_its_looks_into():
         return Table(name=name, comment="", source=Kafka("events"), expect=rules)
 
     tables = [table("silver.a", references("key", "silver.b", "key")), table("silver.b")]
-    assert in_graph_order({one.name: one for one in tables}) == ["silver.b", "silver.a"]
+    assert in_graph_order({declaration.name: declaration for declaration in tables}) == ["silver.b", "silver.a"]

@@ -19,7 +19,7 @@ DAY = 86_400
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch) -> Path:
-    """Where the table `bronze.events` of the test's own home lies."""
+    """The path of `bronze.events` in the home directory of one test."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     settings.cache_clear()
     yield settings().table_path("bronze.events")
@@ -27,32 +27,32 @@ def source(tmp_path: Path, monkeypatch) -> Path:
     settings.cache_clear()
 
 
-def table(name: str, source: Delta | Kafka, **more) -> Table:
-    return Table(name=name, comment="", source=source, schema="key BINARY", **more)
+def table(name: str, source: Delta | Kafka, **fields) -> Table:
+    return Table(name=name, comment="", source=source, schema="key BINARY", **fields)
 
 
 def graph(*tables: Table) -> tuple[dict[str, Table], dict[str, Table]]:
-    return inline_steps({one.name: one for one in tables})
+    return inline_steps({declaration.name: declaration for declaration in tables})
 
 
 EVENTS = table("bronze.events", Kafka("events"))
 STEP = table("silver.step", Delta("bronze.events", max_files=7), temporary=True, transform="SELECT key FROM source")
-FURTHER = table("silver.further", Delta("silver.step"), temporary=True)
+SECOND_STEP = table("silver.further", Delta("silver.step"), temporary=True)
 READER = table("gold.reader", Delta("silver.further"))
 
 
 def test_a_table_reads_the_stored_source_of_its_temporary_steps_and_does_them_in_order():
-    stored, steps = graph(EVENTS, STEP, FURTHER, READER)
-    assert list(stored) == ["bronze.events", "gold.reader"]
+    stored_tables, steps = graph(EVENTS, STEP, SECOND_STEP, READER)
+    assert list(stored_tables) == ["bronze.events", "gold.reader"]
     assert list(steps) == ["silver.step", "silver.further"]
-    assert stored["gold.reader"].source == Delta("bronze.events", max_files=7)
-    assert [step.name for step in stored["gold.reader"].steps] == ["silver.step", "silver.further"]
-    assert all(not step.steps for step in stored["gold.reader"].steps)
+    assert stored_tables["gold.reader"].source == Delta("bronze.events", max_files=7)
+    assert [step.name for step in stored_tables["gold.reader"].steps] == ["silver.step", "silver.further"]
+    assert all(not step.steps for step in stored_tables["gold.reader"].steps)
     assert [step.name for step in steps["silver.further"].steps] == ["silver.step"]
 
 
 def test_a_temporary_step_has_no_flow_and_its_reader_keeps_the_files_of_the_stored_source():
-    tables = Catalog(*graph(EVENTS, STEP, FURTHER, READER))
+    tables = Catalog(*graph(EVENTS, STEP, SECOND_STEP, READER))
     assert [flow.name for flow in tables.drivers()["main"]] == ["bronze.events", "gold.reader"]
     assert list(vacuum_guard.readers(tables, "bronze.events")) == ["gold.reader"]
     with pytest.raises(UsageError, match="'silver.step' is a temporary step and has no flow"):
@@ -60,27 +60,33 @@ def test_a_temporary_step_has_no_flow_and_its_reader_keeps_the_files_of_the_stor
 
 
 def test_a_new_definition_of_a_temporary_step_is_one_of_its_readers():
-    def made(transform: str) -> str:
+    def reader_fingerprint(transform: str) -> str:
         step = table("silver.step", Delta("bronze.events"), temporary=True, transform=transform)
-        stored, _ = graph(EVENTS, step, table("gold.reader", Delta("silver.step")))
-        return fingerprint(stored["gold.reader"])
+        stored_tables, _ = graph(EVENTS, step, table("gold.reader", Delta("silver.step")))
+        return fingerprint(stored_tables["gold.reader"])
 
-    assert made("SELECT key FROM source") == made("SELECT key FROM source")
-    assert made("SELECT key FROM source") != made("SELECT upper(key) AS key FROM source")
+    assert reader_fingerprint("SELECT key FROM source") == reader_fingerprint("SELECT key FROM source")
+    assert reader_fingerprint("SELECT key FROM source") != reader_fingerprint("SELECT upper(key) AS key FROM source")
 
 
 def test_a_table_whose_changes_are_read_keeps_its_change_feed():
-    stored, _ = graph(EVENTS, table("silver.a", Delta("bronze.events")), table("gold.a", Delta("silver.a", True)))
-    assert [name for name, one in stored.items() if one.properties.get(CHANGE_FEED_PROPERTY) == "true"] == ["silver.a"]
+    stored_tables, _ = graph(
+        EVENTS, table("silver.a", Delta("bronze.events")), table("gold.a", Delta("silver.a", True))
+    )
+    assert [
+        name
+        for name, declaration in stored_tables.items()
+        if declaration.properties.get(CHANGE_FEED_PROPERTY) == "true"
+    ] == ["silver.a"]
 
 
-def committed(source: Path, *moments: float, first: int = 0) -> None:
-    """Versions that were committed so many seconds after 1970."""
-    for version, at in enumerate(moments, start=first):
-        commit(source, version, commit_info(at), added(f"{version}"))
+def commit_versions(source: Path, *seconds: float, first: int = 0) -> None:
+    """Commit versions at these numbers of seconds after 1970."""
+    for version, second in enumerate(seconds, start=first):
+        commit(source, version, commit_info(second), added(f"{version}"))
 
 
-BEGINNINGS = [
+START_VERSIONS = [
     (Delta("bronze.events"), None),
     (Delta("bronze.events", since_version=0), 0),
     (Delta("bronze.events", since_version=2), 2),
@@ -91,9 +97,9 @@ BEGINNINGS = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "version"), BEGINNINGS)
+@pytest.mark.parametrize(("asked", "version"), START_VERSIONS)
 def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Path, asked: Delta, version: int | None):
-    committed(source, 0.5 * DAY, DAY, 2 * DAY)
+    commit_versions(source, 0.5 * DAY, DAY, 2 * DAY)
     assert starting_version.first_version("silver.reader", asked) == version
 
 
@@ -112,7 +118,7 @@ def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Pat
     ],
 )
 def test_a_flow_waits_for_a_beginning_that_is_still_to_come(source: Path, asked: Delta, sentence: str):
-    committed(source, 0.5 * DAY, DAY, 2 * DAY)
+    commit_versions(source, 0.5 * DAY, DAY, 2 * DAY)
     with pytest.raises(Unreachable) as refusal:
         starting_version.first_version("silver.reader", asked)
     assert str(refusal.value) == sentence
@@ -128,12 +134,12 @@ def test_a_flow_waits_for_a_beginning_that_is_still_to_come(source: Path, asked:
 def test_a_beginning_that_the_log_no_longer_holds_is_refused_instead_of_passed_over(
     source: Path, asked: Delta, what: str
 ):
-    committed(source, DAY, 2 * DAY, first=5)
+    commit_versions(source, DAY, 2 * DAY, first=5)
     with pytest.raises(FlowBroken) as refusal:
         starting_version.first_version("silver.reader", asked)
     assert str(refusal.value) == (
         f"silver.reader begins with {what} of bronze.events, whose log begins with version 5 of "
         f"1970-01-02T00:00:00+00:00: begin later, or with all that it holds"
     )
-    later = Delta("bronze.events", since="1970-01-02T00:00:01Z")
-    assert starting_version.first_version("silver.reader", later) == 6
+    later_start = Delta("bronze.events", since="1970-01-02T00:00:01Z")
+    assert starting_version.first_version("silver.reader", later_start) == 6

@@ -1,7 +1,7 @@
 """Each wrong table file is refused in sentences that name the file, the value and the remedy.
 
-Most are rows of `tests/mistakes/*.py`: a good definition with something replaced. Where the file itself is wrong, or
-what it imports, it lies in a directory there; what Python or an editor cannot read has a name that ends with `.txt`.
+Most cases are entries of `tests/mistakes/*.py`: a good definition with a replaced value. If the file itself or one of
+its imports is wrong, the case is a directory there. Files that Python or an editor cannot read end with `.txt`.
 """
 
 import shutil
@@ -24,7 +24,7 @@ from tests.mistakes.definitions import CASES
 MISTAKES = ROOT / "tests" / "mistakes"
 IN_MEMORY = "in_memory"
 
-# Each begins with its path below the directory of its case.
+# Each sentence starts with the path of the file below the directory of the case.
 SENTENCES = {
     "cycle": ("silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen <- silver.egg): cut one of these",),
     "delta_is_not_imported": ("silver/readings.py:8: 'Delta' is not defined: write `from include.spec import Delta`",),
@@ -98,30 +98,30 @@ SENTENCES = {
 
 
 def package_of(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    unreadable = list((MISTAKES / case).rglob("*.py.txt"))
-    if not unreadable:
+    unreadable_files = list((MISTAKES / case).rglob("*.py.txt"))
+    if not unreadable_files:
         return f"tests.mistakes.{case}"
     shutil.copytree(MISTAKES / case, tmp_path / case)
-    for file in unreadable:
-        copied = tmp_path / file.relative_to(MISTAKES)
-        copied.rename(copied.with_suffix(""))
+    for file in unreadable_files:
+        target = tmp_path / file.relative_to(MISTAKES)
+        target.rename(target.with_suffix(""))
     monkeypatch.syspath_prepend(tmp_path)
     return case
 
 
 def package_with(tables: tuple[Table, ...], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package in which, for all that the catalog can tell, each of them has its file."""
+    """Make the catalog find a file for each of these tables in one package."""
     paths = sorted(f"{table.name.replace('.', '/')}.py" for table in tables)
     monkeypatch.setattr(table_files, "find", lambda packages: [TableFile(*packages, path) for path in paths])
     for table in tables:
         module = ModuleType(f"{IN_MEMORY}.{table.name}")
         module.TABLE = table
-        for one in (ModuleType(f"{IN_MEMORY}.{table.layer}"), module):
-            monkeypatch.setitem(sys.modules, one.__name__, one)
+        for loaded_module in (ModuleType(f"{IN_MEMORY}.{table.layer}"), module):
+            monkeypatch.setitem(sys.modules, loaded_module.__name__, loaded_module)
     return IN_MEMORY
 
 
-def refused(package: str) -> list[str]:
+def error_lines(package: str) -> list[str]:
     with pytest.raises(DeclarationError) as refusal:
         catalog.require(package)
     return str(refusal.value).splitlines()
@@ -131,13 +131,13 @@ def refused(package: str) -> list[str]:
 def test_a_wrong_table_file_is_refused_in_exact_sentences(case: str, tmp_path, monkeypatch):
     package = package_of(case, tmp_path, monkeypatch)
     folder = package.replace(".", "/")
-    assert refused(package) == [f"{folder}/{sentence}" for sentence in SENTENCES[case]]
+    assert error_lines(package) == [f"{folder}/{sentence}" for sentence in SENTENCES[case]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_a_wrong_definition_is_refused_in_exact_sentences(case: Case, monkeypatch):
     package = package_with(case.tables, monkeypatch)
-    assert refused(package) == [f"{package}/{sentence}" for sentence in case.sentences]
+    assert error_lines(package) == [f"{package}/{sentence}" for sentence in case.sentences]
 
 
 def test_the_definitions_of_which_the_wrong_ones_are_made_are_right(monkeypatch):
@@ -145,14 +145,14 @@ def test_the_definitions_of_which_the_wrong_ones_are_made_are_right(monkeypatch)
 
 
 def test_names_in_a_list_are_as_good_as_names_in_a_tuple(monkeypatch):
-    as_a_list = replace(READINGS, write=Append(unique=["key", "offset"]))
-    package = package_with((EVENTS, as_a_list), monkeypatch)
+    table_with_list = replace(READINGS, write=Append(unique=["key", "offset"]))
+    package = package_with((EVENTS, table_with_list), monkeypatch)
     assert list(catalog.require(package).tables) == ["bronze.events", "silver.readings"]
 
 
 def test_every_directory_of_mistakes_has_its_test():
-    found = {entry.name for entry in MISTAKES.iterdir() if entry.is_dir() and not entry.name.startswith("_")}
-    assert found == set(SENTENCES)
+    directories = {entry.name for entry in MISTAKES.iterdir() if entry.is_dir() and not entry.name.startswith("_")}
+    assert directories == set(SENTENCES)
 
 
 def test_every_mistake_has_a_name_of_its_own():

@@ -1,4 +1,4 @@
-"""Which ranges of which tables can be made again, and what is said of the others."""
+"""The ranges of tables that can be recomputed, and the messages for all others."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ GOLD = Table(
     schema="hour TIMESTAMP, rows BIGINT",
     write=Upsert(keys=("hour",), recompute=Bucket("hour", of="time", unit="hour")),
 )
-WHOLE = replace(GOLD, name="gold.whole", write=Upsert(keys=("hour",)))
+WITHOUT_BUCKET = replace(GOLD, name="gold.whole", write=Upsert(keys=("hour",)))
 
 
 def at(hour: int, minute: int = 0) -> datetime:
@@ -34,10 +34,10 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 def test_moments_are_iso_8601_and_utc_where_they_name_no_zone():
-    found = slices.parse_slice(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
-    assert found == Slice(at(1), at(2))
-    assert str(found) == "from 2026-03-01T01:00:00Z to 2026-03-01T02:00:00Z"
-    assert slices.from_stored_texts(*found.texts) == found
+    parsed_slice = slices.parse_slice(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
+    assert parsed_slice == Slice(at(1), at(2))
+    assert str(parsed_slice) == "from 2026-03-01T01:00:00Z to 2026-03-01T02:00:00Z"
+    assert slices.from_stored_texts(*parsed_slice.texts) == parsed_slice
     assert slices.parse_slice(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
 
 
@@ -57,7 +57,7 @@ def test_every_row_is_in_a_range_or_among_the_others():
 def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
     assert slices.parse_slice(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
     assert slices.parse_slice(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
-    assert slices.parse_slice(WHOLE, None, "") == Slice()
+    assert slices.parse_slice(WITHOUT_BUCKET, None, "") == Slice()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
             "2026-03-02",
             "day of silver.readings is a DATE: name whole days, such as --from 2026-03-01",
         ),
-        (WHOLE, "2026-03-01", "2026-03-02", "gold.whole is recomputed as a whole: leave --from and --to out"),
+        (WITHOUT_BUCKET, "2026-03-01", "2026-03-02", "gold.whole is recomputed as a whole: leave --from and --to out"),
         (
             replace(SILVER, source=Kafka("events")),
             "2026-03-01",
@@ -121,34 +121,34 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
     ],
 )
 def test_what_cannot_be_made_again_is_refused_in_one_sentence(table, begin, end, sentence):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         slices.parse_slice(table, begin, end)
-    assert str(refused.value) == sentence
+    assert str(error.value) == sentence
 
 
 def test_what_reads_a_table_follows_by_the_same_time_or_not_at_all():
-    replaced = Slice(at(1, 30), at(2))
+    replaced_slice = Slice(at(1, 30), at(2))
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"))
-    assert slices.downstream_slice(reader, SILVER, replaced) == replaced
-    assert slices.downstream_slice(GOLD, SILVER, replaced) == Slice(at(1), at(2))
-    assert slices.downstream_slice(WHOLE, SILVER, replaced) == Slice()
-    by_day = slices.downstream_slice(replace(reader, time_column="day"), SILVER, replaced)
-    assert by_day == (
+    assert slices.downstream_slice(reader, SILVER, replaced_slice) == replaced_slice
+    assert slices.downstream_slice(GOLD, SILVER, replaced_slice) == Slice(at(1), at(2))
+    assert slices.downstream_slice(WITHOUT_BUCKET, SILVER, replaced_slice) == Slice()
+    message = slices.downstream_slice(replace(reader, time_column="day"), SILVER, replaced_slice)
+    assert message == (
         "its ranges are cut by day, and the one that was replaced by time, so nobody can tell which rows of it are "
         "concerned: backfill the range of day that they lie in"
     )
-    assert "no time_column" in str(slices.downstream_slice(replace(reader, time_column=None), SILVER, replaced))
+    assert "no time_column" in str(slices.downstream_slice(replace(reader, time_column=None), SILVER, replaced_slice))
 
 
 def test_what_reads_a_table_that_is_made_again_as_a_whole_is_so_too():
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"), time_column=None)
     assert slices.downstream_slice(reader, SILVER, Slice()) == Slice()
     assert slices.downstream_slice(GOLD, SILVER, Slice()) == Slice()
-    since = replace(reader, source=Delta("silver.readings", since="2026-03-01T00:00:00Z"))
-    assert "take since out" in str(slices.downstream_slice(since, SILVER, Slice()))
+    reader_since = replace(reader, source=Delta("silver.readings", since="2026-03-01T00:00:00Z"))
+    assert "take since out" in str(slices.downstream_slice(reader_since, SILVER, Slice()))
 
 
-@pytest.mark.parametrize("table", [SILVER, GOLD, WHOLE, replace(SILVER, time_column=None)])
+@pytest.mark.parametrize("table", [SILVER, GOLD, WITHOUT_BUCKET, replace(SILVER, time_column=None)])
 def test_all_of_a_table_can_be_made_again(table):
     assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
 
@@ -158,24 +158,24 @@ def test_a_full_refresh_has_no_range():
         slices.parse_slice(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
 
 
-KEPT = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
+BRONZE = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
 
 
 @pytest.mark.parametrize(
     ("table", "why"),
     [
         (
-            KEPT,
+            BRONZE,
             "Kafka forgets, and rows that topic 'events' no longer holds would be gone for good, so reset_allowed is "
             "False; new data still flows: refresh the tables that read it, or declare reset_allowed=True",
         ),
         (
-            replace(KEPT, source={"eu": Delta("bronze.eu"), "us": Kafka(pattern="us-.*")}),
+            replace(BRONZE, source={"eu": Delta("bronze.eu"), "us": Kafka(pattern="us-.*")}),
             "Kafka forgets, and rows that topics like 'us-.*' no longer holds would be gone for good, so reset_allowed "
             "is False; new data still flows: refresh the tables that read it, or declare reset_allowed=True",
         ),
         (
-            replace(KEPT, source=Files("files", "csv"), reset_allowed=False),
+            replace(BRONZE, source=Files("files", "csv"), reset_allowed=False),
             "its file says reset_allowed=False; new data still flows: refresh the tables that read it, or take that "
             "out",
         ),
@@ -186,14 +186,14 @@ KEPT = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
     ],
 )
 def test_what_is_protected_is_not_refreshed_and_is_told_why_and_what_is_possible_instead(table, why):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error:
         slices.parse_slice(table, None, None, as_a_whole=True)
-    assert str(refused.value) == f"{table.name} cannot be refreshed: {why}"
+    assert str(error.value) == f"{table.name} cannot be refreshed: {why}"
     assert slices.downstream_slice(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
 
 
 @pytest.mark.parametrize(
-    "table", [replace(KEPT, reset_allowed=True), replace(KEPT, source=Files("files", "csv")), SILVER, GOLD]
+    "table", [replace(BRONZE, reset_allowed=True), replace(BRONZE, source=Files("files", "csv")), SILVER, GOLD]
 )
 def test_what_is_not_protected_may_be_refreshed(table):
     assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
@@ -205,7 +205,7 @@ def test_protection_is_no_obstacle_to_making_a_range_again():
 
 def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived_or_are_views():
     tables = catalog.load().tables.values()
-    assert {one.name for one in tables if slices.refusal(one)} == {
-        one.name for one in tables if one.layer == "bronze" or one.is_view
+    assert {table.name for table in tables if slices.refusal(table)} == {
+        table.name for table in tables if table.layer == "bronze" or table.is_view
     }
-    assert all(isinstance(one.write, Append) for one in tables if one.time_column)
+    assert all(isinstance(table.write, Append) for table in tables if table.time_column)

@@ -1,4 +1,4 @@
-"""What a driver is asked to do, and what whoever waits for it is told."""
+"""Requests for backfills: what a driver reads, and the status that a requester reads."""
 
 from collections.abc import Callable
 
@@ -19,20 +19,20 @@ DAY = slices.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:
 @pytest.fixture
 def live(engine: Engine, holder: Callable[[], Holder]) -> lease.Lease:
     """The lease of the driver."""
-    [taken] = lease.acquire(engine, [lease.driver_lease(DRIVER)], holder(), 30)
-    return taken
+    [driver_lease] = lease.acquire(engine, [lease.driver_lease(DRIVER)], holder(), 30)
+    return driver_lease
 
 
-def ask(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
+def request_backfill(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
     return backfill_queue.request(engine, TABLE, range_, "a test", driver)
 
 
-def asked(engine: Engine) -> int | None:
-    """As its driver reads it."""
+def requested_backfill(engine: Engine) -> int | None:
+    """The number of the backfill that the driver reads."""
     return orders.read(engine, DRIVER, []).backfill
 
 
-def at_work(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
+def acquire_job_lease(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
     return lease.acquire(engine, [backfills.lease_name(number)], holder, 30)
 
 
@@ -41,35 +41,35 @@ def finish(engine: Engine, number: int) -> None:
 
 
 def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine):
-    assert ask(engine) is None
+    assert request_backfill(engine) is None
     assert backfills.newest(engine) == []
 
 
 def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
-    first, second = ask(engine), ask(engine, Slice())
-    assert (asked(engine), orders.read(engine, "side", []).backfill) == (first, None)
+    first, second = request_backfill(engine), request_backfill(engine, Slice())
+    assert (requested_backfill(engine), orders.read(engine, "side", []).backfill) == (first, None)
     backfill_queue.withdraw(engine, first)
-    assert asked(engine) == second
+    assert requested_backfill(engine) == second
 
 
 def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
-    number = ask(engine)
-    assert ask(engine) == number
+    number = request_backfill(engine)
+    assert request_backfill(engine) == number
     backfill_queue.claim(engine, number)
-    assert ask(engine) != number
+    assert request_backfill(engine) != number
 
 
 def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_by_another(engine, live):
-    number, wide = ask(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
+    number, wide_number = request_backfill(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
     assert backfills.begin(engine, TABLE, DAY, "a job").number != number
-    finish(engine, wide)
+    finish(engine, wide_number)
     assert not backfill_queue.status(engine, number).is_done
     lease.release(engine, [live])
     assert backfills.begin(engine, TABLE, DAY, "a job").number == number
 
 
 def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
-    number = ask(engine)
+    number = request_backfill(engine)
     for _ in range(backfill_queue.TRIES):
         assert backfill_queue.claim(engine, number).number == number
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
@@ -77,27 +77,27 @@ def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
 
 
 def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
-    number = ask(engine)
+    number = request_backfill(engine)
     for _ in range(backfill_queue.TRIES + 1):
         assert backfill_queue.claim(engine, number)
         backfill_queue.hand_back(engine, number)
 
 
 def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
-    number = ask(engine)
+    number = request_backfill(engine)
     assert backfill_queue.status(engine, number) == backfill_queue.RequestStatus("driver 'main' is asked to do it")
     backfill_queue.claim(engine, number)
-    [job] = at_work(engine, holder(), number)
+    [job_lease] = acquire_job_lease(engine, holder(), number)
     backfills.set_phase(engine, number, backfills.COMPUTING, "makes rows")
-    now = backfill_queue.status(engine, number)
-    assert (now.said, now.is_in_hand, now.failure) == (f"{TABLE}: computing: makes rows", True, None)
-    later = ask(engine, Slice())
-    assert backfill_queue.status(engine, later).is_in_hand
-    lease.release(engine, [job])
+    status = backfill_queue.status(engine, number)
+    assert (status.said, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
+    later_number = request_backfill(engine, Slice())
+    assert backfill_queue.status(engine, later_number).is_in_hand
+    lease.release(engine, [job_lease])
     backfill_queue.fail(engine, number, "it broke a rule")
     assert backfill_queue.status(engine, number).failure == "it broke a rule"
-    assert not backfill_queue.status(engine, later).is_in_hand
-    assert ask(engine) == number
+    assert not backfill_queue.status(engine, later_number).is_in_hand
+    assert request_backfill(engine) == number
     assert backfill_queue.status(engine, number).failure is None
     finish(engine, number)
     backfill_queue.withdraw(engine, number)
@@ -105,8 +105,8 @@ def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(eng
 
 
 def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
-    number = ask(engine)
-    at_work(engine, holder(), number)
+    number = request_backfill(engine)
+    acquire_job_lease(engine, holder(), number)
     backfill_queue.fail(engine, number, "somebody else has it")
     assert backfills.find(engine, number).failure is None
     assert backfill_queue.status(engine, number).is_in_hand

@@ -1,4 +1,4 @@
-"""What is remembered of a backfill: who has stopped whom, what is stale, and what the next try finds."""
+"""The stored state of backfills: stopped readers, stale tables, and what a retry finds."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ NEXT = Slice(datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC))
 BOTH = Slice(DAY.begin, NEXT.end)
 
 
-def wanted(engine: Engine, flow: str) -> str:
+def wanted_state(engine: Engine, flow: str) -> str:
     with database.transaction(engine) as connection:
         return orders.order(connection, flow).state
 
@@ -38,96 +38,103 @@ def all_resets(engine: Engine) -> list[str]:
 
 
 def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engine: Engine, holder: Callable):
-    begun = backfills.begin(engine, SILVER, DAY, "ada")
-    assert (begun.root, begun.phase, str(begun.range)) == (begun.number, "planned", str(DAY))
-    assert backfills.begin(engine, SILVER, DAY, "bob").number == begun.number
-    assert backfills.begin(engine, SILVER, NEXT, "bob").number != begun.number
-    assert backfills.begin(engine, GOLD, DAY, "bob").number != begun.number
-    lease.acquire(engine, [backfills.lease_name(begun.root)], holder(), 60)
-    assert backfills.begin(engine, SILVER, DAY, "bob").number != begun.number, "its job lives"
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
+    assert (backfill.root, backfill.phase, str(backfill.range)) == (backfill.number, "planned", str(DAY))
+    assert backfills.begin(engine, SILVER, DAY, "bob").number == backfill.number
+    assert backfills.begin(engine, SILVER, NEXT, "bob").number != backfill.number
+    assert backfills.begin(engine, GOLD, DAY, "bob").number != backfill.number
+    lease.acquire(engine, [backfills.lease_name(backfill.root)], holder(), 60)
+    assert backfills.begin(engine, SILVER, DAY, "bob").number != backfill.number, "its job lives"
 
 
 def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engine):
     commands.execute(engine, Command(Action.DRAIN, (OTHER,), "ada", "the weekend"))
-    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
     for _ in range(2):
-        # The second try must not take its own stop for what was wanted.
-        backfills.stop_readers(engine, one, [GOLD, OTHER])
-        assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("stopped", "stopped")
-    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [one.number]
-    backfills.fail_before_replace(engine, one, "no space left")
-    assert (wanted(engine, GOLD), wanted(engine, OTHER)) == ("running", "draining")
+        # A retry must not remember the stop of the first try as the wanted state.
+        backfills.stop_readers(engine, backfill, [GOLD, OTHER])
+        assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("stopped", "stopped")
+    assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [backfill.number]
+    backfills.fail_before_replace(engine, backfill, "no space left")
+    assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("running", "draining")
     assert backfills.interrupted(engine, SILVER) == [] and all_resets(engine) == []
     assert backfills.newest(engine)[0].failure == "no space left"
 
 
 def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_their_turn(engine: Engine):
-    one = backfills.begin(engine, SILVER, DAY, "ada")
-    backfills.stop_readers(engine, one, [GOLD, OTHER])
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, backfill, [GOLD, OTHER])
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
-    backfills.finish(engine, one, 7, (10, 12), followers)
-    assert (wanted(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
-    assert [found.table for found in stale_tables.list_all(engine)] == [GOLD, OTHER]
-    [below] = backfills.unfinished_of(engine, one.root)
-    assert (below.table, below.root, below.range) == (GOLD, one.number, DAY)
-    backfills.finish(engine, below, 8, (1, 1), [])
-    assert [found.table for found in stale_tables.list_all(engine)] == [OTHER]
-    assert backfills.unfinished_of(engine, one.root) == []
+    backfills.finish(engine, backfill, 7, (10, 12), followers)
+    assert (wanted_state(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
+    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [GOLD, OTHER]
+    [follower] = backfills.unfinished_of(engine, backfill.root)
+    assert (follower.table, follower.root, follower.range) == (GOLD, backfill.number, DAY)
+    backfills.finish(engine, follower, 8, (1, 1), [])
+    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER]
+    assert backfills.unfinished_of(engine, backfill.root) == []
     backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [])
-    assert [found.table for found in stale_tables.list_all(engine)] == [OTHER], "that is another range"
+    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER], "that is another range"
     backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [])
     assert stale_tables.list_all(engine) == []
 
 
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
-    one = backfills.begin(engine, SILVER, DAY, "ada")
-    backfills.finish(engine, one, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
-    backfills.finish(engine, backfills.unfinished_of(engine, one.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
-    assert [left.table for left in backfills.unfinished_of(engine, one.root)] == [OTHER]
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.finish(engine, backfill, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
+    backfills.finish(engine, backfills.unfinished_of(engine, backfill.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    assert [entry.table for entry in backfills.unfinished_of(engine, backfill.root)] == [OTHER]
 
 
 def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
-    died, outside = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
-    lives = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
-    lease.acquire(engine, [backfills.lease_name(lives.root)], holder(), 60)
-    lease.acquire(engine, [backfills.lease_name(died.root)], holder(), 60)
-    again = backfills.begin(engine, SILVER, DAY, "bob")
-    assert again.number != died.number
+    dead_job, wider_job = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
+    live_job = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
+    lease.acquire(engine, [backfills.lease_name(live_job.root)], holder(), 60)
+    lease.acquire(engine, [backfills.lease_name(dead_job.root)], holder(), 60)
+    second_job = backfills.begin(engine, SILVER, DAY, "bob")
+    assert second_job.number != dead_job.number
     with database.transaction(engine) as connection:
-        connection.exec_driver_sql(f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.lease_name(died.root)}'")
-    backfills.finish(engine, again, 7, (1, 1), [])
-    phases = {one.number: one.phase for one in backfills.newest(engine)}
-    assert phases == {died.number: "done", outside.number: "planned", lives.number: "planned", again.number: "done"}
+        connection.exec_driver_sql(
+            f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.lease_name(dead_job.root)}'"
+        )
+    backfills.finish(engine, second_job, 7, (1, 1), [])
+    phases = {backfill.number: backfill.phase for backfill in backfills.newest(engine)}
+    assert phases == {
+        dead_job.number: "done",
+        wider_job.number: "planned",
+        live_job.number: "planned",
+        second_job.number: "done",
+    }
 
 
 def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
-    died = backfills.begin(engine, SILVER, DAY, "ada")
-    backfills.stop_readers(engine, died, [GOLD])
+    dead_job = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, dead_job, [GOLD])
     backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [])
-    assert [left.number for left in backfills.interrupted(engine, SILVER)] == [died.number]
+    assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [dead_job.number]
 
 
 def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
-    for stamp in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
-        lake.rows(SILVER, 1, 10, 10, **stamp)
+    for metadata in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
+        lake.rows(SILVER, 1, 10, 10, **metadata)
 
-    def behind(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
-        found = resume_position.skip_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
-        return found["reservoirVersion"], found["index"], found["isStartingVersion"]
+    def skip_replacements(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
+        offset = resume_position.skip_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
+        return offset["reservoirVersion"], offset["index"], offset["isStartingVersion"]
 
-    # Version 1 is read to its end, which is said in two ways.
-    assert behind(2) == behind(1, index=1) == (4, -1, False)
-    assert behind(1, index=0) == (1, 0, False)
-    assert behind(4) == (4, -1, False)
-    assert behind(5) == behind(6) == (6, -1, False)
-    # The four files of the snapshot it began with.
-    assert behind(1, index=3, is_first=True) == (4, -1, False)
-    assert behind(1, index=2, is_first=True) == (1, 2, True)
+    # Both offsets mean the end of version 1.
+    assert skip_replacements(2) == skip_replacements(1, index=1) == (4, -1, False)
+    assert skip_replacements(1, index=0) == (1, 0, False)
+    assert skip_replacements(4) == (4, -1, False)
+    assert skip_replacements(5) == skip_replacements(6) == (6, -1, False)
+    # The snapshot that the stream began with has four files.
+    assert skip_replacements(1, index=3, is_first=True) == (4, -1, False)
+    assert skip_replacements(1, index=2, is_first=True) == (1, 2, True)
 
 
 @pytest.fixture
 def said(home, capsys) -> Callable[..., str]:
-    """What `python -m include.ledger backfills` prints."""
+    """The output of `python -m include.ledger backfills`."""
 
     def run(**options) -> str:
         arguments = {"table": None, "limit": 50, "json": False, **options}
@@ -141,9 +148,9 @@ def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said, home, o
     own_settings(SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}")
     engine = database.connect(settings().control_url)
     assert said() == "no backfill yet\n"
-    one = backfills.begin(engine, SILVER, DAY, "ada")
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
     assert "its job died while planned" in said()
-    backfills.finish(engine, one, 7, (1_000, 1_002), [Follower(OTHER, "nobody can tell: do this")])
+    backfills.finish(engine, backfill, 7, (1_000, 1_002), [Follower(OTHER, "nobody can tell: do this")])
     lines = said().splitlines()
     assert lines[0].endswith(f"done      {SILVER} from 2026-03-01T00:00:00Z to 2026-03-02T00:00:00Z  by ada")
     assert lines[1].startswith("      1,000 rows before, 1,002 after, version 7, ")

@@ -1,4 +1,4 @@
-"""Rows of an earlier definition are named until they are made again, or kept as they are."""
+"""Rows of an earlier definition stay marked until a backfill replaces them or somebody accepts them."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,11 +25,11 @@ def days(first: int, last: int) -> Slice:
     return Slice(datetime(2026, 3, first, tzinfo=UTC), datetime(2026, 3, last, tzinfo=UTC))
 
 
-def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
+def mark_and_replace(engine: Engine, marked_range: Slice, *replaced_ranges: Slice) -> list[Slice]:
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 7, marked)
-        for part in made:
-            outdated_rows.unmark_range(connection, FLOW, part, database.now(connection))
+        outdated_rows.mark(connection, FLOW, 1, 7, marked_range)
+        for replaced_range in replaced_ranges:
+            outdated_rows.unmark_range(connection, FLOW, replaced_range, database.now(connection))
     return [mark.range for mark in outdated_rows.list_all(engine)]
 
 
@@ -49,11 +49,11 @@ def left(engine: Engine, marked: Slice, *made: Slice) -> list[Slice]:
     ],
 )
 def test_what_was_made_again_is_outdated_no_more_and_the_rest_is(engine: Engine, marked, made, rest):
-    assert left(engine, marked, *made) == rest
+    assert mark_and_replace(engine, marked, *made) == rest
 
 
 def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
-    left(engine, days(1, 9))
+    mark_and_replace(engine, days(1, 9))
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 1, 9, days(1, 12))
     [mark] = outdated_rows.list_all(engine)
@@ -67,7 +67,7 @@ def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
 def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlier_ones_are_not(
     engine: Engine, last_commit, stands
 ):
-    left(engine, days(1, 9))
+    mark_and_replace(engine, days(1, 9))
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 2, 3, days(1, 12))
         outdated_rows.unmark_undone(connection, FLOW, last_commit)
@@ -84,37 +84,39 @@ def test_a_backfill_that_was_asked_for_before_the_change_ends_nothing(engine: En
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
-    left(engine, days(1, 9))
+    mark_and_replace(engine, days(1, 9))
     [mark] = outdated_rows.list_all(engine)
-    said = describe(mark, TABLE)
-    assert f"{FLOW}: its definition of 20" in said
+    description = describe(mark, TABLE)
+    assert f"{FLOW}: its definition of 20" in description
     assert (
         "holds from batch 1/7 on, and rows from 2026-03-01T00:00:00Z to 2026-03-09T00:00:00Z are of an earlier one"
-        in said
+        in description
     )
-    assert """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in said
-    whole = replace(mark, range=Slice())
+    assert (
+        """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in description
+    )
+    whole_table_mark = replace(mark, range=Slice())
     assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in describe(
-        whole, TABLE
+        whole_table_mark, TABLE
     )
-    kafka = Table(name="bronze.orders", comment="", source=Kafka("orders"))
-    assert "no backfill can make them again" in describe(replace(whole, flow="bronze.orders"), kafka)
+    kafka_table = Table(name="bronze.orders", comment="", source=Kafka("orders"))
+    assert "no backfill can make them again" in describe(replace(whole_table_mark, flow="bronze.orders"), kafka_table)
 
 
 def test_the_range_is_the_days_of_the_rows_that_are_stored(home):
-    moments = [datetime(2026, 3, 2, 10, tzinfo=UTC), datetime(2026, 3, 5, 23, 59, 59, tzinfo=UTC), None]
-    rows = pa.table({"time": pa.array(moments, pa.timestamp("us", tz="UTC"))})
+    times = [datetime(2026, 3, 2, 10, tzinfo=UTC), datetime(2026, 3, 5, 23, 59, 59, tzinfo=UTC), None]
+    rows = pa.table({"time": pa.array(times, pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(settings().table_path(FLOW)), rows)
     assert range_of(TABLE) == days(2, 6)
     assert range_of(replace(TABLE, time_column=None)) == Slice()
 
 
-def doubled(rows):
+def double_amount(rows):
     return rows.selectExpr("time", "2 * amount AS amount")
 
 
 ROWS_CHANGE = {
-    "a transform": {"transform": doubled},
+    "a transform": {"transform": double_amount},
     "SQL": {"transform": "SELECT * FROM source"},
     "a type": {"schema": SCHEMA.replace("INT", "BIGINT")},
     "a rule": {"expect": (Expect("positive", "amount > 0"),)},

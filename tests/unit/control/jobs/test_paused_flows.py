@@ -1,4 +1,4 @@
-"""Flows that jobs hold still: what a person asks happens when the last job lets go, and no failure outlives that."""
+"""Commands to a flow that a job has stopped take effect when the last job ends, and no failure outlives that."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from include.control.supervision import supervision
 from include.validation.slices import Slice
 
 FLOW, OTHER = "silver.held", "silver.other"
-TABLE, ABOVE = "silver.held", "bronze.above"
+TABLE, SOURCE = "silver.held", "bronze.above"
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
 
 
@@ -38,19 +38,19 @@ def want(engine: Engine, state: str) -> None:
 
 
 def refresh(engine: Engine) -> Backfill:
-    """A full refresh of the flow's table, which has stopped it."""
-    return held_by(engine, TABLE)
+    """A full refresh of the flow's table that has stopped the flow."""
+    return begin_backfill(engine, TABLE)
 
 
 def backfill(engine: Engine) -> Backfill:
-    """Of the table that it reads."""
-    return held_by(engine, ABOVE)
+    """A backfill of the flow's source that has stopped the flow."""
+    return begin_backfill(engine, SOURCE)
 
 
-def held_by(engine: Engine, table: str) -> Backfill:
-    one = backfills.begin(engine, table, Slice(), "bob")
-    backfills.stop_readers(engine, one, [FLOW])
-    return one
+def begin_backfill(engine: Engine, table: str) -> Backfill:
+    job = backfills.begin(engine, table, Slice(), "bob")
+    backfills.stop_readers(engine, job, [FLOW])
+    return job
 
 
 def by_backfill(engine: Engine):
@@ -63,15 +63,15 @@ def by_refresh(engine: Engine):
 
 def by_rewind(engine: Engine):
     cut = {TABLE: RestorePoint(1, None, {FLOW: 1}, 7.0)}
-    one = rewinds.plan(engine, TABLE, "2026-03-01", cut, [], "bob", "a bug")
-    rewinds.stop(engine, one)
-    return partial(rewinds.finish, engine, one, "done")
+    rewind = rewinds.plan(engine, TABLE, "2026-03-01", cut, [], "bob", "a bug")
+    rewinds.stop(engine, rewind)
+    return partial(rewinds.finish, engine, rewind, "done")
 
 
 JOBS = [by_backfill, by_refresh, by_rewind]
 
-# action, what was wanted before the job: what is wanted after it, and what is answered where that is nothing.
-WORDS = {
+# (action, wanted state before the job): wanted state after the job, and a part of the answer.
+ANSWERS = {
     (Action.STOP, "running"): ("stopped", "it is stopped"),
     (Action.STOP, "draining"): ("stopped", "it is stopped"),
     (Action.STOP, "stopped"): ("stopped", "it is stopped"),
@@ -89,16 +89,16 @@ WORDS = {
 
 
 @pytest.mark.parametrize("hold", JOBS)
-@pytest.mark.parametrize(("action", "before"), WORDS)
+@pytest.mark.parametrize(("action", "before"), ANSWERS)
 def test_what_a_person_asks_of_a_flow_that_is_held_still_happens_when_it_is_let_go(engine, hold, action, before):
-    after, answer = WORDS[action, before]
+    after, answer = ANSWERS[action, before]
     want(engine, before)
-    let_go = hold(engine)
+    end_job = hold(engine)
     for _ in range(2):
-        said = ask(engine, action)
-        assert answer in said and "still holds it" in said
+        reply = ask(engine, action)
+        assert answer in reply and "still holds it" in reply
         assert order(engine).state == "stopped", "it was woken while it was held still"
-    let_go()
+    end_job()
     assert order(engine).state == after
     assert ask(engine, Action.START) == "is started"
 
@@ -122,12 +122,12 @@ def test_the_second_job_remembers_what_was_wanted_before_the_first(engine: Engin
 
 
 def test_a_retry_stops_a_flow_again_that_somebody_woke(engine: Engine):
-    one = backfill(engine)
+    job = backfill(engine)
     with database.transaction(engine) as connection:
         connection.execute(update(desired).values(state="draining", reason="by an earlier build"))
-    backfills.stop_readers(engine, one, [FLOW])
+    backfills.stop_readers(engine, job, [FLOW])
     assert order(engine).state == "stopped"
-    backfills.fail_before_replace(engine, one, "it cannot be made")
+    backfills.fail_before_replace(engine, job, "it cannot be made")
     assert order(engine).state == "draining"
 
 
@@ -137,21 +137,21 @@ def test_a_schedule_never_wakes_a_flow_that_is_held_still(engine: Engine, hold):
         return schedule.follow(engine, {FLOW: cron}, lambda _cron, at: at + 60)
 
     follow()
-    let_go = hold(engine)
+    end_job = hold(engine)
     with database.transaction(engine) as connection:
         connection.execute(update(ticks).values(at=ticks.c.at - 3600))
     assert (follow(), follow(None)) == ({}, {})
     assert order(engine).state == "stopped"
-    let_go()
+    end_job()
     assert follow() == {FLOW: "reads what its source holds now, then stops"}
 
 
 @pytest.mark.parametrize("hold", JOBS)
 def test_a_stop_keeps_the_schedule_from_starting_a_flow_that_is_held_still(engine: Engine, hold):
     schedule.follow(engine, {FLOW: "* * * * *"}, lambda _cron, at: at + 60)
-    let_go = hold(engine)
+    end_job = hold(engine)
     ask(engine, Action.STOP)
-    let_go()
+    end_job()
     assert schedule.follow(engine, {FLOW: "* * * * *"}, lambda _cron, at: at) == {}
     assert order(engine).state == "stopped"
 
@@ -161,10 +161,10 @@ def test_a_flow_that_failed_while_it_was_held_still_is_not_broken_afterwards(eng
     supervision.settle(engine, "main", [FLOW])
     lease.acquire(engine, [lease.driver_lease("main")], Holder.here("main", 1), 3600)
     turn = order(engine).turn
-    let_go = hold(engine)
+    end_job = hold(engine)
     orders.fail(engine, [FLOW], INCURABLE, turn)
-    let_go()
-    # The control database was away, or the driver busy: it tells that late.
+    end_job()
+    # A driver may report a failure late, as after an outage of the control database.
     orders.fail(engine, [FLOW], INCURABLE, turn)
     assert supervision.settle(engine, "main", [FLOW]).decisions[FLOW].state is State.STARTING
     orders.fail(engine, [FLOW], INCURABLE, order(engine).turn)
@@ -172,11 +172,11 @@ def test_a_flow_that_failed_while_it_was_held_still_is_not_broken_afterwards(eng
 
 
 def test_a_restart_of_a_flow_that_is_held_still_starts_it_once_and_not_twice(engine: Engine):
-    let_go = by_refresh(engine)
-    before = order(engine).turn
+    end_job = by_refresh(engine)
+    turn_before = order(engine).turn
     ask(engine, Action.RESTART)
-    let_go()
-    assert order(engine).turn == before + 1
+    end_job()
+    assert order(engine).turn == turn_before + 1
 
 
 def test_a_flow_that_no_job_holds_is_obeyed_at_once(engine: Engine):
@@ -186,17 +186,17 @@ def test_a_flow_that_no_job_holds_is_obeyed_at_once(engine: Engine):
 
 
 def test_a_reset_of_a_flow_that_is_held_still_waits_for_its_next_start(engine: Engine):
-    let_go = by_refresh(engine)
+    end_job = by_refresh(engine)
     assert "at its next start" in ask(engine, Action.RESET_CHECKPOINT)
     assert order(engine).state == "stopped"
-    let_go()
+    end_job()
     assert resets.pending(engine, FLOW) is not None
 
 
 def test_the_audit_keeps_what_was_asked_while_a_flow_was_held_still(engine: Engine):
-    one = backfill(engine)
+    job = backfill(engine)
     ask(engine, Action.STOP)
     with database.transaction(engine) as connection:
-        last = connection.execute(select(audits).order_by(audits.c.number.desc()).limit(1)).one()
-    said = f"backfill {one.number} still holds it, and it is stopped when that is done"
-    assert (last.who, last.action, last.target, last.result) == ("ada", "stop", FLOW, said)
+        audit = connection.execute(select(audits).order_by(audits.c.number.desc()).limit(1)).one()
+    result = f"backfill {job.number} still holds it, and it is stopped when that is done"
+    assert (audit.who, audit.action, audit.target, audit.result) == ("ada", "stop", FLOW, result)

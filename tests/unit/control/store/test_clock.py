@@ -1,4 +1,4 @@
-"""A clock that is put back by a day delays no restart, hides no silence and keeps nobody waiting."""
+"""After the clock is set back by a day, no restart is delayed, no silence is hidden, and nobody waits."""
 
 from collections.abc import Callable
 
@@ -16,17 +16,17 @@ from include.control.supervision.supervision import Settlement
 
 FLOW = "silver.readings"
 DAY_SECONDS = 86_400
-# Leases are judged by their holders' deadlines, too.
-MOMENTS = (
+# The expiry of leases is missing, because their holders also keep deadlines of their own.
+TIME_COLUMNS = (
     *(runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at),
     *(pulses.c.at, shutdowns.c.began_at, ticks.c.at, backlogs.c.at, audits.c.at),
 )
 
 
 def put_clock_back(engine: Engine, seconds: float = DAY_SECONDS) -> None:
-    """As everything looks that was written before; below 0: time has passed."""
+    """Makes all stored times later by these seconds. Below 0, time passes."""
     with database.transaction(engine) as connection:
-        for column in MOMENTS:
+        for column in TIME_COLUMNS:
             connection.execute(update(column.table).values({column: column + seconds}))
 
 
@@ -40,7 +40,7 @@ def state(settlement: Settlement) -> State:
 
 @pytest.fixture
 def at_work(engine: Engine, holder: Callable[[], Holder]) -> Holder:
-    """A driver whose flow has been well for a while."""
+    """A driver whose flow has been healthy for a while."""
     driver = holder()
     supervision.record_launch(engine, "main", driver.python.to_json(), settle(engine).launch_since)
     orders.begin(engine, [FLOW], by_hand=False)
@@ -135,7 +135,7 @@ def test_a_schedule_that_was_followed_before_is_due_once_more_and_then_as_ever(e
 def test_a_backlog_of_before_is_no_part_of_a_trend(engine: Engine):
     with database.transaction(engine) as connection:
         now, samples = database.now(connection), range(lag_history.SAMPLES)
-        rows = [{"flow": FLOW, "at": now - lag_history.SAMPLES + behind, "behind": behind} for behind in samples]
+        rows = [{"flow": FLOW, "at": now - lag_history.SAMPLES + sample, "behind": sample} for sample in samples]
         connection.execute(backlogs.insert(), rows)
     assert lag_history.growing(engine)
     put_clock_back(engine)

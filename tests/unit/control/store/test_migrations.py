@@ -1,4 +1,4 @@
-"""A control database of an older build is brought to the schema of this one, with all it holds."""
+"""A control database of an older build is migrated to the current schema, and keeps all its rows."""
 
 import tarfile
 from collections.abc import Callable, Iterator
@@ -17,16 +17,16 @@ from include.errors import UsageError
 from tests.conftest import ROOT
 from tests.support.postgresql import Server
 
-FIRST = ROOT / "tests" / "upgrades"
-# As a build after this one may change a released table.
-NEXT = ("ALTER TABLE audit ADD COLUMN host VARCHAR", "CREATE INDEX audit_of_host ON audit (host)")
+UPGRADES = ROOT / "tests" / "upgrades"
+# A later build may change a released table like this.
+NEXT_MIGRATION = ("ALTER TABLE audit ADD COLUMN host VARCHAR", "CREATE INDEX audit_of_host ON audit (host)")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def first(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
-    """A control database as the first release made it; returns what connects to it, as a new process does."""
+    """A control database of the first release. Returns a function that connects to it as a new process does."""
     if request.param == "sqlite":
-        with tarfile.open(FIRST / "home-1.tar.gz") as home:
+        with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
             home.extract("control.db", tmp_path, filter="data")
         url = f"sqlite:///{tmp_path / 'control.db'}"
     else:
@@ -35,29 +35,29 @@ def first(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
             connection.execute("DROP DATABASE IF EXISTS first")
             connection.execute("CREATE DATABASE first")
         url = server.url.replace("/postgres", "/first")
-        made = create_engine(url)
-        with made.begin() as connection:
-            for statement in (FIRST / "control-1.sql").read_text().split(";\n"):
+        server_engine = create_engine(url)
+        with server_engine.begin() as connection:
+            for statement in (UPGRADES / "control-1.sql").read_text().split(";\n"):
                 connection.execute(text(statement))
-        made.dispose()
-    opened = []
+        server_engine.dispose()
+    engines = []
 
     def connect() -> Engine:
-        # Not `connect` itself, which remembers what it has connected to.
-        opened.append(database.connect.__wrapped__(url))
-        return opened[-1]
+        # The cached `connect` would return an earlier engine.
+        engines.append(database.connect.__wrapped__(url))
+        return engines[-1]
 
     yield connect
-    for engine in opened:
+    for engine in engines:
         engine.dispose()
 
 
 def columns(engine: Engine) -> dict[str, dict[str, tuple[str, bool]]]:
-    """By table and column, its type and whether it may be NULL."""
-    found = inspect(engine)
+    """Type and nullability of each column, by table."""
+    inspector = inspect(engine)
     return {
-        table: {column["name"]: (str(column["type"]), column["nullable"]) for column in found.get_columns(table)}
-        for table in found.get_table_names()
+        table: {column["name"]: (str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)}
+        for table in inspector.get_table_names()
     }
 
 
@@ -67,43 +67,43 @@ def version(engine: Engine) -> int:
 
 
 def test_a_database_of_the_first_release_gets_the_schema_of_a_new_one(first, tmp_path: Path):
-    migrated = first()
-    fresh = database.connect(f"sqlite:///{tmp_path / 'fresh.db'}")
-    if migrated.dialect.name == "sqlite":
-        assert columns(migrated) == columns(fresh)
-    assert {table: set(found) for table, found in columns(migrated).items()} == {
+    migrated_engine = first()
+    new_engine = database.connect(f"sqlite:///{tmp_path / 'fresh.db'}")
+    if migrated_engine.dialect.name == "sqlite":
+        assert columns(migrated_engine) == columns(new_engine)
+    assert {table: set(table_columns) for table, table_columns in columns(migrated_engine).items()} == {
         table.name: {column.name for column in table.columns} for table in metadata.tables.values()
     }
     indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
-    found = inspect(migrated)
-    assert indexes <= {index["name"] for table in found.get_table_names() for index in found.get_indexes(table)}
-    assert version(migrated) == version(fresh) == migrations.newest_version()
+    inspector = inspect(migrated_engine)
+    assert indexes <= {index["name"] for table in inspector.get_table_names() for index in inspector.get_indexes(table)}
+    assert version(migrated_engine) == version(new_engine) == migrations.newest_version()
 
 
 def test_what_the_first_release_has_written_is_understood(tmp_path: Path):
-    with tarfile.open(FIRST / "home-1.tar.gz") as home:
+    with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
         home.extract("control.db", tmp_path, filter="data")
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     [backfill], [rewind] = backfills.newest(engine), rewinds.newest(engine)
     assert backfill.readers == {"gold.other": ("running", "")}
     assert rewind.is_begun
     assert rewind.stopped == {"silver.third": ("running", "")}
-    told = orders.read(engine, "main", ["silver.other", "gold.other", "silver.of_an_older_build"])
-    assert {flow: order.state for flow, order in told.of.items()} == {
+    driver_orders = orders.read(engine, "main", ["silver.other", "gold.other", "silver.of_an_older_build"])
+    assert {flow: order.state for flow, order in driver_orders.of.items()} == {
         "silver.other": "stopped",
         "gold.other": "stopped",
         "silver.of_an_older_build": "running",
     }
-    assert told.failed == {"silver.other"}
-    stuck = incidents.open_of(engine, "silver.of_an_older_build")
-    assert stuck and stuck[0].state == "STUCK"
+    assert driver_orders.failed == {"silver.other"}
+    open_incidents = incidents.open_of(engine, "silver.of_an_older_build")
+    assert open_incidents and open_incidents[0].state == "STUCK"
     commands.execute(engine, Command(Action.START, ("silver.other",), "ann", "a reason"))
     engine.dispose()
 
 
 def test_a_changed_table_is_migrated_once_by_whoever_comes_first(first, monkeypatch):
     first()
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION))
     with ThreadPoolExecutor(4) as pool:
         engines = list(pool.map(lambda _: first(), range(4)))
     assert "host" in columns(engines[0])["audit"]
@@ -111,30 +111,32 @@ def test_a_changed_table_is_migrated_once_by_whoever_comes_first(first, monkeypa
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(first, monkeypatch):
-    before = first()
-    then = version(before)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT, ("ALTER TABLE nothing ADD COLUMN x",)))
+    first_engine = first()
+    version_before = version(first_engine)
+    monkeypatch.setattr(
+        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION, ("ALTER TABLE nothing ADD COLUMN x",))
+    )
     with pytest.raises(Exception, match="nothing"):
         first()
-    assert "host" not in columns(before)["audit"]
-    assert version(before) == then
+    assert "host" not in columns(first_engine)["audit"]
+    assert version(first_engine) == version_before
 
 
 def test_a_database_that_a_newer_build_has_migrated_is_refused(first, monkeypatch):
-    with monkeypatch.context() as newer:
-        newer.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT))
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION))
         first()
-    known = migrations.newest_version()
-    with pytest.raises(UsageError) as refused:
+    newest = migrations.newest_version()
+    with pytest.raises(UsageError) as refusal:
         first()
-    assert str(refused.value) == (
-        f"the control database has version {known + 1} of its schema, and this build knows up to {known}: run the "
+    assert str(refusal.value) == (
+        f"the control database has version {newest + 1} of its schema, and this build knows up to {newest}: run the "
         f"newer build again, or put back the backup of before the upgrade"
     )
 
 
 def test_a_column_that_is_not_there_is_not_called_unreachable(first):
     engine = first()
-    with pytest.raises(Exception, match="nothing") as raised, database.transaction(engine) as connection:
+    with pytest.raises(Exception, match="nothing") as error, database.transaction(engine) as connection:
         connection.execute(text("SELECT nothing FROM audit"))
-    assert type(raised.value).__name__ in ("OperationalError", "ProgrammingError")
+    assert type(error.value).__name__ in ("OperationalError", "ProgrammingError")

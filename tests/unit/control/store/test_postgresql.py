@@ -1,4 +1,4 @@
-"""PostgreSQL as it fails: whoever hangs, stops or goes away holds up nobody, and no lease changes hands by accident."""
+"""Failures of PostgreSQL: a server or client that hangs or stops delays nobody, and no lease is lost by accident."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ from tests.support.postgresql import Server
 from tests.support.waiting import wait_until
 
 FLOW = "silver.readings"
-# What the processors of a busy machine may add.
+# A busy machine may add 1.5 s.
 PATIENCE_SECONDS = BUSY_TIMEOUT_SECONDS + 1.5
 ROUNDS = 200
 
@@ -39,48 +39,48 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - begin < seconds
 
 
-def renew(engine: Engine, held: list[lease.Lease]) -> None:
+def renew(engine: Engine, held_leases: list[lease.Lease]) -> None:
     with database.transaction(engine) as connection:
-        lease.renew(connection, held, 30)
+        lease.renew(connection, held_leases, 30)
 
 
 def test_of_two_that_ask_at_the_same_instant_one_wins_each_time_in_whatever_order_they_name_the_flows(
     on_postgresql: Engine, holder: Callable[[], Holder]
 ):
-    together = threading.Barrier(2)
-    won: list[list[int]] = [[] for _ in range(ROUNDS)]
-    unexpected: list[Exception] = []
+    barrier = threading.Barrier(2)
+    epochs_by_round: list[list[int]] = [[] for _ in range(ROUNDS)]
+    errors: list[Exception] = []
 
-    def ask(flows: list[str], me: Holder) -> None:
+    def acquire(flows: list[str], new_holder: Holder) -> None:
         try:
-            for winners in won:
-                together.wait(30)
-                taken = []
+            for epochs in epochs_by_round:
+                barrier.wait(30)
+                new_leases = []
                 with suppress(LeaseHeld):
-                    taken = lease.acquire(on_postgresql, flows, me, 30)
-                    winners += [one.epoch for one in taken if one.flow == "a"]
-                together.wait(30)
-                lease.release(on_postgresql, taken)
+                    new_leases = lease.acquire(on_postgresql, flows, new_holder, 30)
+                    epochs += [new_lease.epoch for new_lease in new_leases if new_lease.flow == "a"]
+                barrier.wait(30)
+                lease.release(on_postgresql, new_leases)
         except Exception as error:
-            unexpected.append(error)
-            together.abort()
+            errors.append(error)
+            barrier.abort()
 
-    threads = [threading.Thread(target=ask, args=(flows, holder())) for flows in (["a", "b"], ["b", "a"])]
+    threads = [threading.Thread(target=acquire, args=(flows, holder())) for flows in (["a", "b"], ["b", "a"])]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert unexpected == []
-    assert won == [[number] for number in range(1, ROUNDS + 1)]
+    assert errors == []
+    assert epochs_by_round == [[number] for number in range(1, ROUNDS + 1)]
 
 
 def test_a_server_that_hangs_is_given_up_in_time_and_used_again_when_it_works_again(postgresql, on_postgresql, holder):
-    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    held_leases = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
     with postgresql.hanging():
         for _ in range(2):
             with within(PATIENCE_SECONDS), pytest.raises(Unreachable, match="^the control database does not answer"):
-                renew(on_postgresql, held)
-    renew(on_postgresql, held)
+                renew(on_postgresql, held_leases)
+    renew(on_postgresql, held_leases)
 
 
 def test_a_server_that_hangs_in_the_middle_of_a_transaction_is_given_up_in_time(postgresql, on_postgresql):
@@ -94,51 +94,51 @@ def test_a_server_that_hangs_in_the_middle_of_a_transaction_is_given_up_in_time(
 
 
 def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgresql, on_postgresql, holder):
-    halted_at: list[float] = []
-    keeper = LeaseRenewer(on_postgresql, holder(), 4, lambda _reason: halted_at.append(time.time()))
-    keeper.take([FLOW])
+    halt_times: list[float] = []
+    renewer = LeaseRenewer(on_postgresql, holder(), 4, lambda _reason: halt_times.append(time.time()))
+    renewer.take([FLOW])
     with database.transaction(on_postgresql) as connection:
-        over = connection.execute(select(leases.c.expires_at)).scalar_one()
-    keeper.start()
+        expiry = connection.execute(select(leases.c.expires_at)).scalar_one()
+    renewer.start()
     with postgresql.hanging():
-        wait_until(lambda: halted_at, 10)
-    keeper.stop()
-    assert halted_at[0] < over
+        wait_until(lambda: halt_times, 10)
+    renewer.stop()
+    assert halt_times[0] < expiry
 
 
 def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
-    halted: list[str] = []
-    keeper = LeaseRenewer(on_postgresql, holder(), 1.5, halted.append)
-    keeper.take([FLOW, "silver.more"])
-    giving_back = threading.Thread(target=lambda: keeper.give_back(["silver.more"]))
+    halt_reasons: list[str] = []
+    renewer = LeaseRenewer(on_postgresql, holder(), 1.5, halt_reasons.append)
+    renewer.take([FLOW, "silver.more"])
+    return_thread = threading.Thread(target=lambda: renewer.give_back(["silver.more"]))
 
     @event.listens_for(on_postgresql, "before_cursor_execute", once=True)
-    def meanwhile(*_: object) -> None:
-        giving_back.start()
-        # It has to wait for the renewal, which has begun.
-        giving_back.join(0.5)
+    def start_return(*_: object) -> None:
+        return_thread.start()
+        # The return waits for the renewal, which has begun.
+        return_thread.join(0.5)
 
-    keeper.start()
-    wait_until(lambda: not keeper.holds("silver.more") and not giving_back.is_alive(), 10)
-    keeper.stop()
-    assert halted == []
+    renewer.start()
+    wait_until(lambda: not renewer.holds("silver.more") and not return_thread.is_alive(), 10)
+    renewer.stop()
+    assert halt_reasons == []
 
 
 def test_a_server_that_is_started_anew_is_found_by_the_same_engine(postgresql: Server, on_postgresql: Engine, holder):
-    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    held_leases = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
     postgresql.stop()
     try:
         with within(PATIENCE_SECONDS), pytest.raises(Unreachable):
-            renew(on_postgresql, held)
+            renew(on_postgresql, held_leases)
     finally:
         postgresql.start()
-    renew(on_postgresql, held)
+    renew(on_postgresql, held_leases)
     postgresql.stop()
     postgresql.start()
-    renew(on_postgresql, held)
+    renew(on_postgresql, held_leases)
 
 
-# Renews a lease, says so before it commits, and goes on when told to.
+# Renews a lease, prints a line before it commits, and continues after a line of input.
 RENEWER = """
 import sys
 from include.control import lease
@@ -158,8 +158,8 @@ except Unreachable:
 def test_a_client_that_is_stopped_inside_a_transaction_loses_it_before_the_others_lose_patience(
     on_postgresql: Engine, holder
 ):
-    [held] = lease.acquire(on_postgresql, [FLOW], holder(), 30)
-    stopped = subprocess.Popen(
+    [held_lease] = lease.acquire(on_postgresql, [FLOW], holder(), 30)
+    client = subprocess.Popen(
         [sys.executable, "-c", RENEWER, on_postgresql.url.render_as_string()],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
@@ -167,19 +167,19 @@ def test_a_client_that_is_stopped_inside_a_transaction_loses_it_before_the_other
         text=True,
     )
     try:
-        assert stopped.stdout.readline() == "inside\n"
-        os.kill(stopped.pid, signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED, 10)
+        assert client.stdout.readline() == "inside\n"
+        os.kill(client.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(client.pid).status() == psutil.STATUS_STOPPED, 10)
         with within(BUSY_TIMEOUT_SECONDS):
-            renew(on_postgresql, [held])
-        os.kill(stopped.pid, signal.SIGCONT)
-        assert stopped.communicate("go on\n", timeout=30)[0] == "unreachable\n"
+            renew(on_postgresql, [held_lease])
+        os.kill(client.pid, signal.SIGCONT)
+        assert client.communicate("go on\n", timeout=30)[0] == "unreachable\n"
     finally:
-        stopped.kill()
-        stopped.wait()
+        client.kill()
+        client.wait()
     with database.transaction(on_postgresql) as connection:
-        left = connection.execute(select(leases.c.expires_at)).scalar_one() - database.now(connection)
-    assert left < 60
+        remaining_seconds = connection.execute(select(leases.c.expires_at)).scalar_one() - database.now(connection)
+    assert remaining_seconds < 60
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -189,12 +189,12 @@ def test_processes_that_connect_to_an_empty_database_at_the_same_instant_all_can
         with postgresql.connection() as connection:
             connection.execute("CREATE DATABASE untouched")
         url = postgresql.url.replace("/postgres", "/untouched")
-    # Forked, so that none comes late because it imports.
+    # Forked processes import nothing, so that all of them connect at the same instant.
     fork = multiprocessing.get_context("fork")
-    together = fork.Barrier(8)
+    barrier = fork.Barrier(8)
 
     def connect() -> None:
-        together.wait(30)
+        barrier.wait(30)
         database.connect(url)
 
     processes = [fork.Process(target=connect) for _ in range(8)]
@@ -206,7 +206,7 @@ def test_processes_that_connect_to_an_empty_database_at_the_same_instant_all_can
 
 
 class Proxy:
-    """A network in between that may swallow all that is sent."""
+    """A network proxy that can drop all data."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -223,10 +223,10 @@ class Proxy:
         self._lets_through.set()
 
     def close(self) -> None:
-        for one in self._sockets:
+        for open_socket in self._sockets:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -234,55 +234,55 @@ class Proxy:
                 client = self._sockets[0].accept()[0]
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets += [client, server]
-                for ends in ((client, server), (server, client)):
-                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+                for direction in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=direction, daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while sent := source.recv(65536):
+            while data := source.recv(65536):
                 if self._lets_through.is_set():
-                    target.sendall(sent)
+                    target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture
 def proxy(postgresql: Server) -> Iterator[Proxy]:
-    made = Proxy(postgresql.port)
-    yield made
-    made.close()
+    new_proxy = Proxy(postgresql.port)
+    yield new_proxy
+    new_proxy.close()
 
 
 def test_a_network_that_swallows_all_packets_is_given_up_in_time_and_used_again_when_it_is_mended(
     proxy: Proxy, on_postgresql: Engine, holder
 ):
-    held = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
-    behind = database.connect(on_postgresql.url.set(port=proxy.port).render_as_string())
-    renew(behind, held)
+    held_leases = lease.acquire(on_postgresql, [FLOW], holder(), 3600)
+    proxied_engine = database.connect(on_postgresql.url.set(port=proxy.port).render_as_string())
+    renew(proxied_engine, held_leases)
     with proxy.swallowing():
         for _ in range(2):
             with within(PATIENCE_SECONDS), pytest.raises(Unreachable):
-                renew(behind, held)
-        unknown = on_postgresql.url.set(port=proxy.port, query={"application_name": "new"}).render_as_string()
+                renew(proxied_engine, held_leases)
+        unknown_url = on_postgresql.url.set(port=proxy.port, query={"application_name": "new"}).render_as_string()
         with within(PATIENCE_SECONDS), pytest.raises(Unreachable, match="^SLUICE_CONTROL_URL is .*: start that data"):
-            database.connect(unknown)
-    renew(behind, held)
-    behind.dispose()
+            database.connect(unknown_url)
+    renew(proxied_engine, held_leases)
+    proxied_engine.dispose()
 
 
 def test_threads_never_wait_for_each_others_connections(on_postgresql: Engine):
-    together = threading.Barrier(21)
+    barrier = threading.Barrier(21)
 
     def hold() -> None:
         with database.transaction(on_postgresql):
-            together.wait(10)
+            barrier.wait(10)
 
     threads = [threading.Thread(target=hold) for _ in range(20)]
     for thread in threads:
         thread.start()
-    together.wait(10)
+    barrier.wait(10)
     for thread in threads:
         thread.join()
-    assert not together.broken
+    assert not barrier.broken
 
 
 def test_the_clock_runs_on_inside_a_transaction(engine: Engine):

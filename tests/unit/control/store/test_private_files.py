@@ -1,4 +1,4 @@
-"""What may hold a secret is open to nobody else: new files, and those that an earlier build left open."""
+"""Only their owner may read files that may hold a secret, new ones and those of an earlier build."""
 
 import os
 import stat
@@ -18,8 +18,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def stored(engine: Engine) -> list[Path]:
-    """The control database and what SQLite keeps beside it."""
+def database_files(engine: Engine) -> list[Path]:
+    """The database file, and the files that SQLite adds to it."""
     supervision.heartbeat(engine)
     files = [Path(engine.url.database + suffix) for suffix in ("", "-wal", "-shm")]
     assert all(file.exists() for file in files)
@@ -28,9 +28,9 @@ def stored(engine: Engine) -> list[Path]:
 
 @pytest.fixture
 def open_to_all() -> Iterator[None]:
-    before = os.umask(0)
+    former_umask = os.umask(0)
     yield
-    os.umask(before)
+    os.umask(former_umask)
 
 
 @pytest.mark.usefixtures("open_to_all")
@@ -38,36 +38,36 @@ def test_the_control_database_is_its_owners_alone_also_where_it_was_open(tmp_pat
     url = f"sqlite:///{tmp_path / 'control.db'}"
     connect = database.connect.__wrapped__
     engine = connect(url)
-    files = stored(engine)
+    files = database_files(engine)
     assert [mode(file) for file in files] == [0o600] * 3
     for file in files:
         file.chmod(0o644)
-    again = connect(url)
+    second_engine = connect(url)
     assert [mode(file) for file in files] == [0o600] * 3
-    assert supervision.heartbeat_seconds_ago(again) is not None
+    assert supervision.heartbeat_seconds_ago(second_engine) is not None
     engine.dispose()
-    again.dispose()
+    second_engine.dispose()
 
 
 @pytest.mark.usefixtures("open_to_all")
 def test_the_environment_with_the_password_is_its_owners_alone_also_where_it_was_open(tmp_path: Path):
     url = "postgresql+psycopg://ada:secret@127.0.0.1/control"
-    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": url})
-    environment.write(where, java.home())
-    file, airflow = where.home / "env.sh", where.home / "airflow"
+    settings = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": url})
+    environment.write(settings, java.home())
+    file, airflow = settings.home / "env.sh", settings.home / "airflow"
     assert "secret" in file.read_text()
     assert (mode(file), mode(airflow)) == (0o600, 0o700)
     file.chmod(0o644)
     airflow.chmod(0o755)
-    environment.write(where, java.home())
+    environment.write(settings, java.home())
     assert (mode(file), mode(airflow)) == (0o600, 0o700)
 
 
 @pytest.mark.usefixtures("open_to_all")
 def test_every_file_below_the_home_that_names_the_password_is_its_owners_alone(tmp_path: Path):
     url = "postgresql+psycopg://ada:a_password@127.0.0.1/control"
-    where = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": url})
-    environment.write(where, java.home())
-    for file in where.home.rglob("*"):
+    settings = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_CONTROL_URL": url})
+    environment.write(settings, java.home())
+    for file in settings.home.rglob("*"):
         if file.is_file() and "a_password" in file.read_text():
             assert mode(file) == 0o600, file

@@ -1,4 +1,4 @@
-"""Whoever only reads the control database waits for nobody, and cannot write by mistake."""
+"""Readers of the control database wait for nobody, and cannot write by mistake."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 FLOW = "silver.readings"
 
-# Writes, says so before it commits, and goes on when told to.
+# Writes, prints a line before it commits, and continues after a line of input.
 WRITER = """
 import sys
 from include.control.store import database
@@ -38,9 +38,9 @@ with database.transaction(database.connect(sys.argv[1])) as connection:
 
 @pytest.fixture
 def on_sqlite(tmp_path: Path) -> Iterator[Engine]:
-    made = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    yield made
-    made.dispose()
+    sqlite_engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    yield sqlite_engine
+    sqlite_engine.dispose()
 
 
 @contextmanager
@@ -76,10 +76,10 @@ def test_a_client_stopped_inside_a_transaction_keeps_nobody_from_reading(
         with pytest.raises(Unreachable):
             supervision.heartbeat(on_sqlite)
         assert pulse_names(on_sqlite) == [supervision.SUPERVISOR]
-        # As by a process that starts now.
-        unused = database.connect.__wrapped__(on_sqlite.url.render_as_string())
-        assert pulse_names(unused) == [supervision.SUPERVISOR]
-        unused.dispose()
+        # A process that starts now opens a new connection.
+        new_engine = database.connect.__wrapped__(on_sqlite.url.render_as_string())
+        assert pulse_names(new_engine) == [supervision.SUPERVISOR]
+        new_engine.dispose()
         assert orders.read(on_sqlite, "main", [FLOW]).of[FLOW].state == "running"
         assert supervisor_presence.read(on_sqlite).worked_seconds_ago is not None
         assert supervision.preview(on_sqlite, "main", [FLOW])[FLOW][1].state == "STARTING"
@@ -93,7 +93,7 @@ def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_t
         database.reading(engine) as connection,
     ):
         connection.execute(insert)
-    # By the same connection, as it comes out of the pool again.
+    # The pool hands out the same connection again.
     with database.transaction(engine) as connection:
         connection.execute(insert)
     assert pulse_names(engine) == ["a test"]
@@ -101,7 +101,7 @@ def test_a_transaction_that_only_reads_and_tries_to_write_fails_as_the_mistake_t
 
 def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
     with database.reading(on_sqlite) as connection:
-        before = connection.execute(select(pulses.c.name)).all()
+        first_names = connection.execute(select(pulses.c.name)).all()
         supervision.heartbeat(on_sqlite)
-        assert connection.execute(select(pulses.c.name)).all() == before == []
+        assert connection.execute(select(pulses.c.name)).all() == first_names == []
     assert pulse_names(on_sqlite) == [supervision.SUPERVISOR]

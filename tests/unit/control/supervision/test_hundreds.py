@@ -1,4 +1,4 @@
-"""Hundreds of flows: what the supervisor and the drivers ask of the control database does not grow with them."""
+"""The supervisor and the drivers send no more statements for hundreds of flows than for a few."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def counting(engine: Engine) -> Iterator[list[int]]:
     def on_commit(*_) -> None:
         counts.append(0)
 
-    # When it first connects, SQLAlchemy asks a server what it is.
+    # At its first connection, SQLAlchemy sends statements of its own.
     with database.transaction(engine):
         pass
     event.listen(engine, "before_cursor_execute", on_statement)
@@ -43,7 +43,7 @@ def counting(engine: Engine) -> Iterator[list[int]]:
 
 
 def statements(engine: Engine, do: Callable[[], object]) -> int:
-    """Of all its transactions."""
+    """The number of statements of all transactions of `do`."""
     with counting(engine) as counts:
         do()
     assert sum(counts)
@@ -51,7 +51,7 @@ def statements(engine: Engine, do: Callable[[], object]) -> int:
 
 
 def work(engine: Engine, driver: Holder, flows: list[str]) -> None:
-    """A driver that has run these flows for an hour."""
+    """Lets a driver run these flows, for an hour by now."""
     lease.acquire(engine, [lease.driver_lease("main"), *flows], driver, HOUR_SECONDS)
     orders.report_progress(engine, flows)
     with database.transaction(engine) as connection:
@@ -80,14 +80,14 @@ def test_a_look_at_many_flows_asks_no_more_than_one_at_few(engine, holder, do):
 def test_alarms_that_last_cost_nothing_and_begin_and_end_all_the_same(engine, holder):
     work(engine, holder("main"), MANY)
     orders.fail(engine, MANY, INCURABLE)
-    decided = supervision.settle(engine, "main", MANY).decisions
-    assert {decision.state for decision in decided.values()} == {State.BROKEN}
+    decisions = supervision.settle(engine, "main", MANY).decisions
+    assert {decision.state for decision in decisions.values()} == {State.BROKEN}
     assert len(incidents.untold(engine)) == len(MANY)
-    again = statements(engine, lambda: supervision.settle(engine, "main", MANY))
-    assert again == statements(engine, lambda: supervision.settle(engine, "main", FEW))
+    statements_of_many = statements(engine, lambda: supervision.settle(engine, "main", MANY))
+    assert statements_of_many == statements(engine, lambda: supervision.settle(engine, "main", FEW))
     commands.execute(engine, Command(Action.STOP, tuple(MANY), "ada", "a test"))
     supervision.settle(engine, "main", MANY)
-    assert all(one.is_over for one in incidents.untold(engine))
+    assert all(incident.is_over for incident in incidents.untold(engine))
 
 
 def test_of_hundreds_of_flows_that_are_due_at_once_each_is_a_short_transaction(engine):

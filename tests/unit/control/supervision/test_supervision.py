@@ -1,4 +1,4 @@
-"""The supervisor's memory: an intent outlives a crash, nothing is started twice, and nobody is told a thing twice."""
+"""What the supervisor stores: a start outlives a crash and is never doubled, and no incident is notified twice."""
 
 import os
 import re
@@ -31,12 +31,12 @@ from tests.support.waiting import wait_until
 A, B = FLOWS = ["bronze.a", "silver.a"]
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
-MOMENTS = (runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at, audits.c.at)
+TIME_COLUMNS = (runs.c.intended_at, runs.c.sign_at, drivers.c.intended_at, drivers.c.ends_at, audits.c.at)
 
 
-def settle(engine: Engine, dead: str | None = None, **outlook: str) -> Settlement:
-    """`outlook` is that of the first flow."""
-    return supervision.settle(engine, "main", FLOWS, dead, {A: SourceHealth(**outlook)})
+def settle(engine: Engine, dead: str | None = None, **health: str) -> Settlement:
+    """`health` is that of the source of the first flow."""
+    return supervision.settle(engine, "main", FLOWS, dead, {A: SourceHealth(**health)})
 
 
 def states(settlement: Settlement) -> list[State]:
@@ -61,20 +61,20 @@ def run(engine: Engine, flow: str = A):
 
 
 def pass_time(engine: Engine, seconds: float) -> None:
-    """As if everything but the leases lay so much further back."""
+    """Moves all times but those of the leases this many seconds back."""
     with database.transaction(engine) as connection:
-        for column in MOMENTS:
+        for column in TIME_COLUMNS:
             connection.execute(update(column.table).values({column: column - seconds}))
 
 
 def come_up(engine: Engine, driver: Holder, by_hand: bool = False) -> None:
-    """What a driver does that was started."""
+    """Acts as a driver that was just started."""
     orders.begin(engine, FLOWS, by_hand)
     lease.acquire(engine, [lease.driver_lease("main"), *FLOWS], driver, 3600)
 
 
-def works(engine: Engine, driver: Holder) -> Holder:
-    """A driver that was started and shows that its flows are at work."""
+def healthy_driver(engine: Engine, driver: Holder) -> Holder:
+    """Starts a driver whose flows report progress."""
     launched(engine, settle(engine), driver.python.to_json())
     come_up(engine, driver)
     pass_time(engine, HEALTHY_SECONDS + 1)
@@ -85,12 +85,12 @@ def works(engine: Engine, driver: Holder) -> Holder:
 
 def give_back(engine: Engine, *names: str) -> None:
     with database.transaction(engine) as connection:
-        held = [Lease(name, lease.epoch(connection, name)) for name in names]
-    lease.release(engine, held)
+        held_leases = [Lease(name, lease.epoch(connection, name)) for name in names]
+    lease.release(engine, held_leases)
 
 
 def fail(engine: Engine, flow: str, failure: Failure) -> None:
-    """Its driver lives on and says so."""
+    """Fails the flow in a driver that lives on."""
     orders.fail(engine, [flow], failure)
     give_back(engine, flow)
 
@@ -100,12 +100,12 @@ def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) 
     return result
 
 
-def news(engine: Engine) -> list[str]:
-    """What somebody is notified of now about the first flow."""
-    found = [incident for incident in incidents.untold(engine) if incident.target == A]
-    for incident in found:
+def notify(engine: Engine) -> list[str]:
+    """Marks the new incidents of the first flow as notified, and returns their states."""
+    untold = [incident for incident in incidents.untold(engine) if incident.target == A]
+    for incident in untold:
         incidents.mark_told(engine, incident.number)
-    return [incident.state for incident in found]
+    return [incident.state for incident in untold]
 
 
 def open_incidents(engine: Engine) -> list[str]:
@@ -113,7 +113,7 @@ def open_incidents(engine: Engine) -> list[str]:
 
 
 def hold_again(engine: Engine, driver: Holder, flow: str = A) -> None:
-    """Its driver starts the flow."""
+    """Takes the lease of the flow again, as its driver does at a start."""
     lease.acquire(engine, [flow], driver, 3600)
 
 
@@ -145,22 +145,22 @@ def test_a_launch_that_fails_each_time_is_tried_ever_more_slowly_and_told_once(e
         attempts.append(run(engine).attempts)
         pass_time(engine, 60)
     assert attempts == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5]
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
 
 
 def test_a_launch_that_took_so_long_that_it_was_given_up_is_not_taken_for_the_next(engine):
-    slow = settle(engine)
+    slow_settlement = settle(engine)
     pass_time(engine, START_SECONDS + 1)
     launched(engine, settle(engine), "process 8")
-    launched(engine, slow, "process 7")
+    launched(engine, slow_settlement, "process 7")
     assert supervision.handles(engine).get("main") == "process 8"
 
 
 def test_of_many_supervisors_at_one_moment_one_starts_the_driver(engine):
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def supervisor(_: int) -> bool:
-        together.wait(10)
+        barrier.wait(10)
         return launches(settle(engine))
 
     with ThreadPoolExecutor(4) as pool:
@@ -190,14 +190,14 @@ def test_a_launch_that_died_before_it_had_its_leases_backs_off_and_comes_again(e
 
 
 def test_a_driver_that_was_killed_is_started_at_once_though_its_leases_still_run(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     driver.python.kill()
     settlement = settle(engine)
     assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, True)
 
 
 def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     for process in (driver.python, driver.jvm):
         os.kill(process.pid, signal.SIGSTOP)
     with database.transaction(engine) as connection:
@@ -208,7 +208,7 @@ def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, ho
 
 
 def test_a_driver_that_ended_and_gave_everything_back_is_started_anew(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     give_back(engine, lease.driver_lease("main"), *FLOWS)
     assert launches(settle(engine))
 
@@ -229,7 +229,7 @@ def test_a_healthy_spell_makes_the_next_failure_the_first(engine, holder):
 
 
 def test_a_failed_flow_is_started_again_in_the_driver_that_lives(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     fail(engine, B, CURABLE)
     assert orders.read(engine, "main", FLOWS).failed == {B}
     settlement = settle(engine)
@@ -252,8 +252,10 @@ def test_a_new_driver_tries_what_backs_off_too_and_leaves_alone_what_is_broken_o
         connection.execute(update(runs).where(runs.c.flow == "dead").values(attempts=0))
     settlement = supervision.settle(engine, "main", flows, dead_handle="process 7")
     assert launches(settlement)
-    seen = {row.flow: (settlement.decisions[row.flow].state, row.attempts, row.failure) for row in rows(engine, runs)}
-    assert seen == {
+    states_by_flow = {
+        row.flow: (settlement.decisions[row.flow].state, row.attempts, row.failure) for row in rows(engine, runs)
+    }
+    assert states_by_flow == {
         "broken": (State.BROKEN, 1, INCURABLE.sentence),
         "dead": (State.STARTING, 1, None),
         "failed": (State.BACKING_OFF, 2, None),
@@ -269,7 +271,7 @@ def test_what_is_not_wanted_or_broken_starts_no_driver(engine):
 
 
 def test_a_driver_that_was_asked_to_restart_has_its_time_then_is_ended_by_force_and_started_again(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     ask(engine, Action.RESTART, driver="main")
     pass_time(engine, FORCE_SECONDS - 5)
     settlement = settle(engine)
@@ -280,25 +282,25 @@ def test_a_driver_that_was_asked_to_restart_has_its_time_then_is_ended_by_force_
     assert settlement.holder == driver
     driver.fence()
     settlement = settle(engine)
-    assert (launches(settlement), settlement.kill, news(engine)) == (True, False, [])
+    assert (launches(settlement), settlement.kill, notify(engine)) == (True, False, [])
     come_up(engine, holder("main"))
     pass_time(engine, 10 * FORCE_SECONDS)
     assert not settle(engine).kill
 
 
 def test_a_driver_that_even_force_does_not_end_is_told(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     ask(engine, Action.STOP, B)
     give_back(engine, B)
     ask(engine, Action.RESTART, driver="main")
     pass_time(engine, 2 * FORCE_SECONDS + 1)
     settlement = settle(engine)
     assert (settlement.kill, states(settlement)) == (True, [State.STUCK, State.STOPPED])
-    assert news(engine) == ["STUCK"]
+    assert notify(engine) == ["STUCK"]
 
 
 def is_to_end(engine: Engine) -> bool:
-    """What the newest driver reads."""
+    """Whether the newest driver reads that it has to end."""
     with database.transaction(engine) as connection:
         epoch = lease.epoch(connection, lease.driver_lease("main"))
     return epoch <= orders.read(engine, "main", FLOWS).ends_epoch
@@ -307,7 +309,7 @@ def is_to_end(engine: Engine) -> bool:
 @pytest.mark.parametrize("was_there_before", [False, True])
 def test_a_restart_while_no_driver_lives_is_the_next_start(engine, holder, was_there_before: bool):
     if was_there_before:
-        works(engine, holder("main")).fence()
+        healthy_driver(engine, holder("main")).fence()
     ask(engine, Action.RESTART, driver="main")
     pass_time(engine, 10 * FORCE_SECONDS)
     settlement = settle(engine)
@@ -330,7 +332,7 @@ def test_a_driver_that_is_asked_to_restart_while_it_hangs_on_its_way_is_ended_an
 
 @pytest.mark.parametrize("has_said_why", [False, True])
 def test_a_restart_after_the_restarted_driver_died_on_its_way_starts_it_at_once(engine, holder, has_said_why: bool):
-    works(engine, holder("main")).fence()
+    healthy_driver(engine, holder("main")).fence()
     ask(engine, Action.RESTART, driver="main")
     launched(engine, settle(engine), "process 8")
     if has_said_why:
@@ -345,7 +347,7 @@ def test_a_restart_after_the_restarted_driver_died_on_its_way_starts_it_at_once(
 
 
 def test_each_restart_ends_the_driver_of_its_time_and_no_later_one(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     for _ in range(2):
         assert not is_to_end(engine)
         ask(engine, Action.RESTART, driver="main")
@@ -359,7 +361,7 @@ def test_each_restart_ends_the_driver_of_its_time_and_no_later_one(engine, holde
 
 
 def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_when_it_ends(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     ask(engine, Action.STOP, A)
     give_back(engine, A)
     ask(engine, Action.START, A)
@@ -374,11 +376,11 @@ def test_a_run_by_hand_beside_the_driver_is_no_news_neither_while_it_lasts_nor_w
     assert (launches(settlement), states(settlement)) == (False, [State.STARTING, State.HEALTHY])
     hold_again(engine, driver)
     assert states(settle(engine)) == [State.HEALTHY] * 2
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_is_started(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     ask(engine, Action.STOP, A)
     give_back(engine, A)
     ask(engine, Action.RESET_CHECKPOINT, A)
@@ -389,7 +391,7 @@ def test_a_flow_that_is_reset_while_it_is_stopped_stays_so_and_is_reset_when_it_
     assert states(settle(engine)) == [State.STARTING, State.HEALTHY]
     hold_again(engine, driver)
     assert resets.pending(engine, A).who == "ann"
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_drivers_are_settled_each_for_itself(engine):
@@ -399,7 +401,7 @@ def test_drivers_are_settled_each_for_itself(engine):
 
 
 def test_a_flow_that_falls_behind_or_whose_source_is_away_says_so(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     settlement = settle(engine, backlog="9 h behind, Kafka keeps 12 h")
     assert states(settlement) == [State.LAGGING, State.HEALTHY]
     assert settlement.decisions[A].reason == "9 h behind, Kafka keeps 12 h"
@@ -407,13 +409,13 @@ def test_a_flow_that_falls_behind_or_whose_source_is_away_says_so(engine, holder
 
 
 def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     for seconds in (1, 1, 31, 1, 61):
         fail(engine, A, CURABLE)
         settle(engine)
         pass_time(engine, seconds)
         settle(engine)
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
     assert states(settle(engine))[0] is State.STARTING
     hold_again(engine, driver)
     orders.report_progress(engine, [A])
@@ -423,20 +425,20 @@ def test_an_incident_lasts_across_the_starts_in_between_and_ends_with_health(eng
     orders.report_progress(engine, [A])
     settle(engine)
     assert open_incidents(engine) == []
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     fail(engine, A, CURABLE)
     settle(engine)
     fail(engine, A, CURABLE)
     settle(engine)
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
     orders.fail(engine, [A], INCURABLE)
     settle(engine)
     settle(engine)
-    assert news(engine) == ["BROKEN"]
+    assert notify(engine) == ["BROKEN"]
     ask(engine, Action.STOP, A)
     settle(engine)
     assert open_incidents(engine) == []
@@ -451,7 +453,7 @@ def test_a_pulse_tells_how_long_ago_it_was(engine):
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(engine, holder, signs: bool):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     fail(engine, A, CURABLE)
     for _ in range(5):
         settle(engine)
@@ -462,11 +464,11 @@ def test_a_flow_that_fails_70_seconds_after_each_start_backs_off_and_is_told(eng
         pass_time(engine, 5)
         fail(engine, A, CURABLE)
         settle(engine)
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
 
 
 def test_a_broker_that_stays_away_is_told_once_however_often_the_flow_is_tried(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     fail(engine, A, CURABLE)
     for _ in range(3):
         pass_time(engine, 1000)
@@ -475,26 +477,26 @@ def test_a_broker_that_stays_away_is_told_once_however_often_the_flow_is_tried(e
         settle(engine, waits_for="no broker answers")
         fail(engine, A, CURABLE)
         settle(engine)
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
 
 
 def test_a_flow_that_comes_back_too_far_behind_is_new_news(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     for _ in range(2):
         fail(engine, A, CURABLE)
         settle(engine)
-    assert news(engine) == ["BACKING OFF"]
+    assert notify(engine) == ["BACKING OFF"]
     pass_time(engine, 31)
     settle(engine)
     hold_again(engine, driver)
     pass_time(engine, 10 * HEALTHY_SECONDS)
     orders.report_progress(engine, FLOWS)
     settle(engine, backlog="9 h behind, Kafka keeps 12 h")
-    assert news(engine) == ["LAGGING"]
+    assert notify(engine) == ["LAGGING"]
 
 
 def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     with database.transaction(engine) as connection:
         connection.execute(update(runs).values(attempts=5))
     pass_time(engine, 10_000)
@@ -504,19 +506,19 @@ def test_a_flow_that_works_for_hours_behind_its_source_has_recovered(engine, hol
 
 
 def test_a_flow_that_breaks_anew_after_somebody_mended_it_is_new_news(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     fail(engine, A, INCURABLE)
     settle(engine)
-    assert news(engine) == ["BROKEN"]
+    assert notify(engine) == ["BROKEN"]
     ask(engine, Action.RESTART, A)
     settle(engine)
     fail(engine, A, Failure("column 'kcal' is gone", "DeclarationError", needs_person=True))
     settle(engine)
-    assert news(engine) == ["BROKEN"]
+    assert notify(engine) == ["BROKEN"]
 
 
 def test_a_flow_that_a_live_driver_takes_up_after_days_is_not_stuck(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     ask(engine, Action.STOP, A)
     give_back(engine, A)
     pass_time(engine, 200_000)
@@ -526,7 +528,7 @@ def test_a_flow_that_a_live_driver_takes_up_after_days_is_not_stuck(engine, hold
 
 
 def test_a_driver_that_was_started_by_hand_after_days_is_not_stuck(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     driver.fence()
     pass_time(engine, 200_000)
     come_up(engine, holder("main"), by_hand=True)
@@ -540,7 +542,7 @@ def test_a_flow_that_hangs_after_it_was_started_by_hand_for_the_first_time_is_st
 
 
 def test_a_flow_that_somebody_ran_by_hand_is_not_stuck_when_that_run_ends(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     fail(engine, A, INCURABLE)
     pass_time(engine, 200_000)
     orders.begin(engine, [A], by_hand=True)
@@ -559,7 +561,7 @@ def test_a_driver_that_came_up_after_its_restart_was_asked_for_is_left_alone(eng
 
 
 def test_asking_again_does_not_give_a_hanging_driver_more_time(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     for _ in range(3):
         ask(engine, Action.RESTART, driver="main")
         pass_time(engine, FORCE_SECONDS - 20)
@@ -568,28 +570,28 @@ def test_asking_again_does_not_give_a_hanging_driver_more_time(engine, holder):
 
 def test_a_failure_that_is_reported_while_the_supervisor_decides_is_not_lost(on_postgresql, holder):
     engine = on_postgresql
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     give_back(engine, lease.driver_lease("main"), *FLOWS)
     with ThreadPoolExecutor(2) as pool:
         with database.transaction(engine) as connection:
 
-            def until_blocked(work: Future, count: int) -> None:
-                waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                wait_until(lambda: work.done() or connection.execute(waiting).scalar_one() == count, 2)
+            def wait_until_blocked(future: Future, count: int) -> None:
+                blocked_query = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                wait_until(lambda: future.done() or connection.execute(blocked_query).scalar_one() == count, 2)
 
-            # The supervisor has seen the first flow, and waits for the second.
+            # The supervisor has read the first flow, and waits for the row of the second.
             connection.execute(update(runs).where(runs.c.flow == B).values(sign_at=None))
-            settling = pool.submit(settle, engine)
-            until_blocked(settling, 1)
-            failing = pool.submit(orders.fail, engine, [A], INCURABLE)
-            until_blocked(failing, 2)
-        settling.result()
-        failing.result()
+            settle_future = pool.submit(settle, engine)
+            wait_until_blocked(settle_future, 1)
+            fail_future = pool.submit(orders.fail, engine, [A], INCURABLE)
+            wait_until_blocked(fail_future, 2)
+        settle_future.result()
+        fail_future.result()
     assert run(engine).failure == INCURABLE.sentence
 
 
 def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder):
-    works(engine, holder("main"))
+    healthy_driver(engine, holder("main"))
     job = holder("maintain")
     lease.acquire(engine, [lease.window_lease(A)], job, 60)
     with database.transaction(engine) as connection:
@@ -597,7 +599,7 @@ def test_a_flow_whose_table_is_in_a_window_waits_and_is_not_sick(engine, holder)
     settlement = settle(engine)
     assert states(settlement) == [State.WAITING, State.HEALTHY]
     assert f"a window has {A} to itself for" in settlement.decisions[A].reason
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
@@ -608,66 +610,70 @@ def test_each_flow_of_a_table_waits_for_its_window(engine, holder):
     lease.acquire(engine, [lease.window_lease(A)], holder("maintain"), 60)
     with database.transaction(engine) as connection:
         lock.enter(connection, LockRequest(lease.window_lease(A), A, alone=True))
-    settled = supervision.settle(engine, "main", flows).decisions
-    assert {settled[flow].state for flow in flows} == {State.WAITING}
+    decisions = supervision.settle(engine, "main", flows).decisions
+    assert {decisions[flow].state for flow in flows} == {State.WAITING}
 
 
 def stop_by_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
-    """The lease of its job, and what lets the flow go on."""
-    asked = backfills.begin(engine, "silver.a", Slice(), "ada")
-    backfills.stop_readers(engine, asked, [A])
-    return backfills.lease_name(asked.root), partial(backfills.fail_before_replace, engine, asked, "it cannot be made")
+    """Returns the lease of the job, and a function that ends the job and lets the flow go on."""
+    backfill = backfills.begin(engine, "silver.a", Slice(), "ada")
+    backfills.stop_readers(engine, backfill, [A])
+    return backfills.lease_name(backfill.root), partial(
+        backfills.fail_before_replace, engine, backfill, "it cannot be made"
+    )
 
 
 def stop_by_another_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
-    asked = backfills.begin(engine, "bronze.a", Slice(), "ada")
-    backfills.stop_readers(engine, asked, [A])
-    return backfills.lease_name(asked.root), partial(backfills.fail_before_replace, engine, asked, "it cannot be made")
+    backfill = backfills.begin(engine, "bronze.a", Slice(), "ada")
+    backfills.stop_readers(engine, backfill, [A])
+    return backfills.lease_name(backfill.root), partial(
+        backfills.fail_before_replace, engine, backfill, "it cannot be made"
+    )
 
 
 def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
-    part = RestorePoint(1, None, {A: 1}, 7.0)
-    asked = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": part}, [], "ada", "a bug")
-    rewinds.stop(engine, asked)
-    return rewinds.lease_name(asked.number), partial(rewinds.finish, engine, asked, "done")
+    restore_point = RestorePoint(1, None, {A: 1}, 7.0)
+    rewind = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": restore_point}, [], "ada", "a bug")
+    rewinds.stop(engine, rewind)
+    return rewinds.lease_name(rewind.number), partial(rewinds.finish, engine, rewind, "done")
 
 
 @pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
 def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engine, stop):
-    driver = works(engine, Holder.here("main", 1))
-    job, let_go = stop(engine)
-    lives = lease.acquire(engine, [job], driver, 3600)
+    driver = healthy_driver(engine, Holder.here("main", 1))
+    job, end_job = stop(engine)
+    job_leases = lease.acquire(engine, [job], driver, 3600)
     assert settle(engine).decisions[A].state is State.STOPPED
-    lease.release(engine, lives)
-    found = settle(engine).decisions[A]
-    assert (found.state, found.error) == (State.BROKEN, job.split()[0].upper() + "_UNFINISHED")
-    assert "which died" in found.reason
-    let_go()
+    lease.release(engine, job_leases)
+    decision = settle(engine).decisions[A]
+    assert (decision.state, decision.error) == (State.BROKEN, job.split()[0].upper() + "_UNFINISHED")
+    assert "which died" in decision.reason
+    end_job()
     assert settle(engine).decisions[A].state is State.STARTING
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_jobs_that_have_stopped_a_flow_the_last_one_lets_it_go_on(engine: Engine, order):
-    works(engine, Holder.here("main", 1))
-    let_go = [stop(engine)[1] for stop in (stop_by_backfill, stop_by_another_backfill)]
-    let_go[order[0]]()
-    assert wanted(engine) == "stopped"
-    let_go[order[1]]()
-    assert wanted(engine) == "running"
+    healthy_driver(engine, Holder.here("main", 1))
+    end_jobs = [stop(engine)[1] for stop in (stop_by_backfill, stop_by_another_backfill)]
+    end_jobs[order[0]]()
+    assert wanted_state(engine) == "stopped"
+    end_jobs[order[1]]()
+    assert wanted_state(engine) == "running"
 
 
-def wanted(engine: Engine) -> str:
+def wanted_state(engine: Engine) -> str:
     with database.transaction(engine) as connection:
         return orders.order(connection, A).state
 
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engine):
-    job, let_go = stop_by_rewind(engine)
+    job, end_job = stop_by_rewind(engine)
     with pytest.raises(FlowBroken, match=f"nobody else may write it: {job} of bronze.a has begun and is not done"):
         rewinds.require_unblocked(engine, "bronze.a", lambda name: False)
     rewinds.require_unblocked(engine, "bronze.a", lambda name: name == job)
     rewinds.require_unblocked(engine, "silver.a", lambda name: False)
-    let_go()
+    end_job()
     rewinds.require_unblocked(engine, "bronze.a", lambda name: False)
 
 
@@ -676,30 +682,30 @@ def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_fo
         stale_tables.mark(connection, "bronze.a", Slice(), "made of what is no more")
         since = database.now(connection)
     backfills.begin(engine, "bronze.a", Slice(), "ada")
-    for at, left in ((since + 60, 1), (since - 60, 0)):
-        cut = {"bronze.a": RestorePoint(1, None, {}, at)}
+    for restored_at, count in ((since + 60, 1), (since - 60, 0)):
+        cut = {"bronze.a": RestorePoint(1, None, {}, restored_at)}
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
-        assert len(stale_tables.list_all(engine)) == left
-        assert len([one for one in backfills.newest(engine) if one.ended_at is None]) == left
+        assert len(stale_tables.list_all(engine)) == count
+        assert len([backfill for backfill in backfills.newest(engine) if backfill.ended_at is None]) == count
 
 
 def test_a_flow_that_was_stopped_with_the_platform_is_stopped_and_no_incident_and_comes_up_again(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     shutdown.begin(engine, {driver.python.pid, driver.jvm.pid})
     assert states(settle(engine)) == [State.HEALTHY] * 2
     driver.fence()
     for _ in range(2):
-        # A supervisor that is still at work, and `status`.
+        # The supervisor and `status` agree.
         settlement = settle(engine)
         assert (states(settlement), launches(settlement)) == ([State.STOPPED] * 2, False)
-        assert [seen.reason for _, seen in supervision.preview(engine, "main", FLOWS).values()] == [
+        assert [decision.reason for _, decision in supervision.preview(engine, "main", FLOWS).values()] == [
             "stopped with the platform"
         ] * 2
         pass_time(engine, 1_000)
     shutdown.end(engine)
     settlement = settle(engine)
     assert (states(settlement), launches(settlement)) == ([State.STARTING] * 2, True)
-    assert (news(engine), open_incidents(engine)) == ([], [])
+    assert (notify(engine), open_incidents(engine)) == ([], [])
 
 
 def test_a_driver_that_is_stopped_with_the_platform_on_its_way_has_not_failed(engine, sleeper):
@@ -711,24 +717,24 @@ def test_a_driver_that_is_stopped_with_the_platform_on_its_way_has_not_failed(en
     assert states(settle(engine)) == [State.STOPPED] * 2
     shutdown.end(engine)
     assert launches(settle(engine, dead=supervision.handles(engine).get("main")))
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_a_driver_that_died_before_the_platform_was_stopped_or_that_is_none_of_its_own_is_not_hidden(engine, holder):
-    died = works(engine, holder("main"))
-    died.fence()
-    shutdown.begin(engine, {died.python.pid, died.jvm.pid})
+    dead_driver = healthy_driver(engine, holder("main"))
+    dead_driver.fence()
+    shutdown.begin(engine, {dead_driver.python.pid, dead_driver.jvm.pid})
     settlement = settle(engine)
     assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, False)
     shutdown.end(engine)
-    foreign = works(engine, holder("main"))
+    foreign_driver = healthy_driver(engine, holder("main"))
     shutdown.begin(engine, {os.getpid()})
-    foreign.fence()
+    foreign_driver.fence()
     assert states(settle(engine)) == [State.BACKING_OFF] * 2
 
 
 def test_a_supervisor_that_was_started_by_other_means_than_make_up_takes_up_its_work(engine, holder):
-    driver = works(engine, holder("main"))
+    driver = healthy_driver(engine, holder("main"))
     shutdown.begin(engine, {driver.python.pid})
     driver.fence()
     shutdown.end(engine, older_than_seconds=60)
@@ -737,7 +743,7 @@ def test_a_supervisor_that_was_started_by_other_means_than_make_up_takes_up_its_
         connection.execute(update(shutdowns).values(began_at=shutdowns.c.began_at - 61))
     shutdown.end(engine, older_than_seconds=60)
     assert launches(settle(engine))
-    assert news(engine) == []
+    assert notify(engine) == []
 
 
 def test_flows_that_a_busy_driver_starts_one_after_the_other_are_not_stuck_and_the_one_that_hangs_is(engine, holder):

@@ -1,4 +1,4 @@
-"""Whether anybody acts on the states: as `status` says it above its table, and as the watchdog sees it."""
+"""Whether a supervisor is at work, as `status` and the watchdog report it."""
 
 import pytest
 
@@ -24,8 +24,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_whoever_reads_the_states_is_told_why_nobody_acts_on_them(case: str):
-    seen, words = CASES[case]
-    assert (seen.absence is None) if words is None else (seen.absence or "").startswith(words)
+    presence, absence = CASES[case]
+    assert (presence.absence is None) if absence is None else (presence.absence or "").startswith(absence)
 
 
 def test_it_is_read_from_what_make_up_make_down_and_the_supervisor_leave_behind(engine):
