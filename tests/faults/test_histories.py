@@ -15,10 +15,9 @@ from include.errors import UsageError
 from include.ledger import verify
 from include.settings import settings
 from include.spec import Delta, Table
-from tests.faults.test_reckoning import kill_next_batch
-from tests.faults.test_rewinds import double_numbers
 from tests.support.backfills import Backfills, Killed
-from tests.support.flows import FULL, rows_of
+from tests.support.commits import kill_next_batch
+from tests.support.flows import FULL, double_numbers, rows_of
 from tests.support.rewinds import Rewinds, moment_of
 
 ROUNDS = 20 if FULL else 4

@@ -3,15 +3,12 @@
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.control.commands import Action
-from include.errors import FlowFailed
 from include.ledger import provenance
 from include.ledger.verify import verify
 from include.readers import kafka_broker
@@ -19,7 +16,7 @@ from include.readers.batches import STATES_WITH_ROWS, BatchHistory
 from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Table
-from tests.support.commits import intercept_commits
+from tests.support.commits import kill_next_batch
 from tests.support.flows import FULL, Chain, only_in_full_runs
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -28,22 +25,6 @@ Position = tuple[int, int]
 
 RUNS = 24 if FULL else 3
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
-
-
-@contextmanager
-def kill_next_batch(monkeypatch, flow: str, is_written: bool) -> Iterator[None]:
-    """The flow's next batch fails after the commit of its table if `is_written`, else after its quarantine."""
-
-    def die(table, commit) -> None:
-        if table.flow != flow:
-            return commit()
-        if is_written:
-            commit()
-        raise OSError("the lights went out")
-
-    with monkeypatch.context() as patch, pytest.raises(FlowFailed, match="the lights went out"):
-        intercept_commits(patch, die)
-        yield
 
 
 def rows_by_version(table: Table) -> dict[int, Counter[Position]]:

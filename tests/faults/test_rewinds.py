@@ -9,15 +9,11 @@ from include.control.jobs import rewinds
 from include.readers.active_commits import REWIND
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
-from tests.support.flows import has_rows, numbers, only_in_full_runs, rows_of
+from tests.support.flows import double_numbers, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs import Job
 from tests.support.producing import produce_numbers
 from tests.support.rewinds import moment_of
 from tests.support.waiting import wait_until
-
-
-def double_numbers(rows):
-    return numbers(rows).selectExpr("number * 2 AS number", "partition", "offset", "time")
 
 
 def in_phase(phase: str) -> Callable:

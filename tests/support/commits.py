@@ -1,6 +1,7 @@
 """Intercepts the commits of batches, on the Spark path and on the fast path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from include.engine.fast_path import path
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.tables import commit
+from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Table
 
@@ -48,3 +50,19 @@ def fail_commits(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
         committed_tables.append(table)
 
     intercept_commits(monkeypatch, fail)
+
+
+@contextmanager
+def kill_next_batch(monkeypatch, flow: str, is_written: bool) -> Iterator[None]:
+    """The flow's next batch fails after the commit of its table if `is_written`, else after its quarantine."""
+
+    def die(table, commit) -> None:
+        if table.flow != flow:
+            return commit()
+        if is_written:
+            commit()
+        raise OSError("the lights went out")
+
+    with monkeypatch.context() as patch, pytest.raises(FlowFailed, match="the lights went out"):
+        intercept_commits(patch, die)
+        yield

@@ -39,6 +39,10 @@ def numbers(rows, *extra_columns: str):
     return rows.selectExpr("*", "timestamp_seconds(number) AS time")
 
 
+def double_numbers(rows):
+    return numbers(rows).selectExpr("number * 2 AS number", "partition", "offset", "time")
+
+
 def sums(rows):
     from pyspark.sql import functions as F
 

@@ -258,6 +258,16 @@ def test_no_file_edits_the_import_path():
     assert [str(file.relative_to(ROOT)) for file in code_files() if needle in file.read_text()] == []
 
 
+def test_no_file_imports_a_test():
+    imported = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files_of("tests/**/*.py", "include/**/*.py", "benchmarks/**/*.py")
+        for _, name in imports(ast.parse(file.read_text()))
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert imported == []
+
+
 # No other code can set an unnamed event, so a wait for it is a sleep.
 SLEEPS = ("time.sleep", "sleep", "threading.Event().wait", "Event().wait")
 
