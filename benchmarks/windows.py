@@ -179,7 +179,7 @@ def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited
 
 def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
     path, policy = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
-    ingested = rewritten = 0
+    rewritten = 0
     for number in range(triggers):
         write_deltalake(str(path), rows(1_000 + number % 300, number), mode="append")
         if number % every == every - 1:

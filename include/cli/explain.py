@@ -28,8 +28,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
     record = (arguments.topic, arguments.partition, arguments.offset)
-    forms = [arguments.version is not None, arguments.file is not None, None not in record]
-    if sum(forms) != 1 or (arguments.table is None) != (None not in record):
+    is_given = [part is not None for part in record]
+    forms = [arguments.version is not None, arguments.file is not None, any(is_given)]
+    if sum(forms) != 1 or any(is_given) != all(is_given) or (arguments.table is None) != any(is_given):
         raise UsageError("explain takes TABLE --version N, TABLE --file NAME, or --topic T --partition P --offset O")
     if arguments.version is not None:
         origin = provenance.of_version(tables, tables.table(arguments.table), arguments.version)

@@ -5,7 +5,7 @@ python -m include.ledger graph [--json]
 python -m include.ledger metrics [--port N]
 python -m include.ledger mirror
 python -m include.ledger lineage [--url URL]
-python -m include.ledger windows [TABLE] [--json]
+python -m include.ledger windows [TABLE] [--limit N] [--json]
 python -m include.ledger plan TABLE [--json]
 python -m include.ledger backfills [TABLE] [--limit N] [--json]
 python -m include.ledger rewind TABLE MOMENT [--json]

@@ -1,6 +1,7 @@
 """Both directions: the origin of a version, and the way of a record or a file through the tables."""
 
 import json
+import sys
 import uuid
 
 import pyarrow
@@ -8,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
+from include.cli import ledger
 from include.errors import UsageError
 from include.ledger import provenance, trace
 from include.readers.offset_ranges import OffsetRange
@@ -153,3 +155,21 @@ def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_coun
     origin = provenance.of_version(Catalog({table.name: table}), table, 2)
     assert origin.files == [f"{tmp_path}/b.csv"]
     assert DeltaTable(stored_table.path).version() == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("bronze.clicks",),
+        ("bronze.clicks", "--version", "1", "--file", "a.json"),
+        ("bronze.clicks", "--version", "1", "--partition", "0"),
+        ("bronze.clicks", "--topic", "t", "--partition", "0", "--offset", "1"),
+        ("--topic", "t", "--partition", "0"),
+        ("--version", "1"),
+    ],
+)
+def test_a_call_that_names_no_form_or_parts_of_several_is_refused(arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ledger", "explain", *arguments])
+    with pytest.raises(UsageError, match=r"^explain takes TABLE --version N, TABLE --file NAME, or --topic T"):
+        ledger.main()
