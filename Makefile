@@ -73,8 +73,8 @@ venv:
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
-faults: setup s3 ## the tests at full length: what is killed while data flows must lose and double nothing
-	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults tests/streaming tests/airflow tests/tables
+faults: ## make test at full length: what is killed while data flows must lose and double nothing
+	@SLUICE_FAULTS=full $(MAKE) test
 
 lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
 	@$(LOCK) requirements-dev.txt -o requirements-dev.lock
