@@ -83,6 +83,24 @@ def test_a_flow_whose_failure_may_pass_is_started_again_by_the_supervisor(chain,
     chain.assert_silver_holds(topic.messages())
 
 
+def hang_writes(monkeypatch, table: str) -> tuple[threading.Event, threading.Event]:
+    """Let the batches of a table hang before their write.
+
+    Returns two events: the first is set as soon as a batch hangs, and the test sets the second to release the batches.
+    """
+    is_hanging, release = threading.Event(), threading.Event()
+    write = batch.write
+
+    def hang(rows, number, context):
+        if context.table.name == table:
+            is_hanging.set()
+            release.wait(TIMEOUT)
+        return write(rows, number, context)
+
+    monkeypatch.setattr(batch, "write", hang)
+    return is_hanging, release
+
+
 def test_a_query_that_cannot_be_stopped_keeps_its_lease_and_the_other_flow_goes_on(
     chain, topic, driver, engine, ask, monkeypatch, spark, capsys
 ):
@@ -92,16 +110,7 @@ def test_a_query_that_cannot_be_stopped_keeps_its_lease_and_the_other_flow_goes_
         stderr.append(capsys.readouterr().err)
         return f"{chain.silver.name}: its query was asked to stop and hangs, so it keeps its lease" in "".join(stderr)
 
-    is_hanging, release = threading.Event(), threading.Event()
-    write = batch.write
-
-    def hang(rows, number, context):
-        if context.table.name == chain.silver.name:
-            is_hanging.set()
-            release.wait(TIMEOUT)
-        return write(rows, number, context)
-
-    monkeypatch.setattr(batch, "write", hang)
+    is_hanging, release = hang_writes(monkeypatch, chain.silver.name)
     monkeypatch.setattr(flow, "SILENT_SECONDS", 0.5)
     spark.conf.set("spark.sql.streaming.stopTimeout", "1s")
     topic.create().send(1, 2)

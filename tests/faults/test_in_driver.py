@@ -219,11 +219,15 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     pipeline.wait_until_gold_is_right()
     time_range = slices.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
     number = backfill_queue.request(pipeline.control, table.name, time_range, "a test", table.driver)
-    # wait_until polls only five times a second.
-    pause = threading.Event()
-    while backfills.find(pipeline.control, number).phase != moment:
-        pause.wait(0.01)
+
+    def has_reached_moment() -> bool:
+        if backfills.find(pipeline.control, number).phase == moment:
+            return True
         assert not backfill_queue.status(pipeline.control, number).is_done, "it was over before it was seen"
+        return False
+
+    # A phase may last less than 0.2 s.
+    wait_until(has_reached_moment, 180, poll_seconds=0.01)
     pipeline.kill(pipeline.submitted[-1], "both")
     assert not backfill_queue.status(pipeline.control, number).is_done
     pipeline.produce(random_events(2, count=500))

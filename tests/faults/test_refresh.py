@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -196,6 +197,18 @@ def test_a_run_that_died_between_two_views_is_ended_by_the_same_versions(name, g
     assert (len(rows_of(first.name)), has_all_rows(rows_of(second.name))) == (13, True)
 
 
+def wait_for_path_of_job(path: Path, job: subprocess.Popen, log: Path) -> None:
+    """Wait until the job has made the path. Fails as soon as the job ends without it."""
+
+    def is_made() -> bool:
+        if path.exists():
+            return True
+        assert job.poll() is None, log.read_text()
+        return False
+
+    wait_until(is_made, 180, log.read_text, poll_seconds=0.01)
+
+
 @only_in_full_runs
 @pytest.mark.parametrize("moment", ["behind the first", "within the first"])
 def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, moment: str):
@@ -206,8 +219,7 @@ def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name,
         job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         awaited_path = settings().table_path(first.name)
         awaited_path = awaited_path / "_delta_log" / f"{0:020}.json" if moment == "behind the first" else awaited_path
-        while not awaited_path.exists():
-            assert job.poll() is None, (tmp_path / "job.log").read_text()
+        wait_for_path_of_job(awaited_path, job, tmp_path / "job.log")
         processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
         for process in processes:
             process.kill()

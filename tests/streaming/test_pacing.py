@@ -75,7 +75,7 @@ def newest_version(table: Table) -> int:
     return DeltaTable(str(settings().table_path(table.name))).version()
 
 
-def run_command(driver: Driver, action: Action, table: Table) -> None:
+def run_command(action: Action, table: Table) -> None:
     commands.execute(database.connect(settings().control_url), Command(action, (table.flow,), "test", "a test"))
 
 
@@ -137,11 +137,11 @@ def test_a_flow_that_waits_for_its_source_is_restarted_and_drained(name, driver,
         wait_for_rows(silver, 1)
         wait_until_idle(running_driver, silver)
         query = running_driver.query(silver)
-        run_command(running_driver, Action.RESTART, silver)
+        run_command(Action.RESTART, silver)
         wait_until(lambda: running_driver.query(silver) not in (None, query), 120)
         wait_until_idle(running_driver, silver)
         raw(2, target=bronze.name)
-        run_command(running_driver, Action.DRAIN, silver)
+        run_command(Action.DRAIN, silver)
         wait_for_rows(silver, 2)
         wait_until(lambda: running_driver.query(silver) is None, 120)
         # Bronze continues, and its commits wake only flows that run.

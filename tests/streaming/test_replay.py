@@ -105,7 +105,7 @@ def kill_at(step: str, monkeypatch) -> None:
     def die(*arguments, **options):
         raise OSError("killed")
 
-    def wrap(function: Callable, *when: bool) -> Callable:
+    def wrap(function: Callable) -> Callable:
         def delete_or_die(spark, table, condition, commit_metadata):
             if not condition.startswith("_replay ="):
                 return function(spark, table, condition, commit_metadata)
@@ -138,9 +138,9 @@ def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, r
         kill_at(step, patched)
         with pytest.raises(FlowFailed, match="killed"):
             replay(with_new_rule(table))
-    places_by_step = {"begun": [0, 1, 2, 3, 4], "marked": [0, 1, 2, 3, 4], "deleted": [0, 1, 2, 3, 4]}
     all_places = sorted(stored_places(table.name) + stored_places(table.quarantine))
-    assert all_places == places_by_step.get(step, [0, 1, 1, 2, 3, 4, 4])
+    # Between the append and the delete, the rows that are put back are stored twice.
+    assert all_places == ([0, 1, 1, 2, 3, 4, 4] if step == "appended" else [0, 1, 2, 3, 4])
     # The flow continues before the next replay, and the rule changes again.
     batches.write(with_new_rule(table), [("d", at(5), 60, 6), ("e", at(6), 360, 7)])
     replay(with_new_rule(table, "bpm < 305"))

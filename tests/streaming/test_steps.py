@@ -10,7 +10,6 @@ from include.spec import Bucket, Delta, Expect, Table, Upsert
 from include.validation.delta_sources import inline_steps
 from tests.support.flows import rows_of
 
-READING = "device STRING, time TIMESTAMP, bpm INT"
 ROWS = [
     ("a", "2026-03-01 12:00:01", 60),
     ("a", "2026-03-01 12:00:02", 400),

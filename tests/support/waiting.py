@@ -5,13 +5,16 @@ from collections.abc import Callable
 
 
 def wait_until(
-    condition: Callable[[], object], timeout_seconds: float, details: Callable[[], str] = lambda: ""
+    condition: Callable[[], object],
+    timeout_seconds: float,
+    details: Callable[[], str] = lambda: "",
+    poll_seconds: float = 0.2,
 ) -> None:
     """Poll until the condition holds. Raises AssertionError, with `details()`, on timeout."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         assert time.monotonic() < deadline, f"did not come true within {timeout_seconds:.0f} s. {details()}"
-        time.sleep(0.2)
+        time.sleep(poll_seconds)
 
 
 def sleep_through(seconds: float) -> None:

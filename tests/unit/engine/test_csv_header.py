@@ -1,7 +1,6 @@
 """The first record of a CSV file names its columns, or the file goes to the quarantine."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -108,7 +107,7 @@ def test_a_column_without_a_name_has_nothing_in_common_with_another():
     assert csv_header.unrelated([("garbage", "_c1", "zz")], ("date", "_c1")) == [0]
 
 
-def test_the_sentence_names_what_was_expected(tmp_path: Path):
+def test_the_sentence_names_what_was_expected():
     assert (
         csv_header.unrelated_reason(("x",), ())
         == "its header 'x' has no name in common with the other files that came with it"

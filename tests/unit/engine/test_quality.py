@@ -242,11 +242,9 @@ def payloads() -> st.SearchStrategy[bytes | None]:
     return st.one_of(fields.map(lambda value: json.dumps(value).encode()), st.binary(max_size=40), st.none())
 
 
-@pytest.fixture(scope="module")
-def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, BatchWriter, list[bytes | None]]:
-    """One flow for all examples, with the values of all earlier examples."""
+def table_of_payloads() -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    flow_table = Table(
+    return Table(
         name=f"silver.{name}",
         comment="payloads",
         source=Delta(f"bronze.{name}"),
@@ -255,18 +253,10 @@ def flow(spark: SparkSession, tmp_path_factory) -> tuple[Table, BatchWriter, lis
         write=Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=20)),
         expect=(*FOUR_RULES[:3], not_null("time", otherwise="warn")),
     )
-    return flow_table, BatchWriter(spark, tmp_path_factory.mktemp("flow"), "value BINARY, place BIGINT"), []
 
 
-@settings_of(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(payloads(), max_size=40))
-def test_whatever_comes_is_written_repeated_quarantined_or_dropped_as_declared(flow, values: list[bytes | None]):
-    table, batches, all_values = flow
-    rows = [(value, len(all_values) + place) for place, value in enumerate(values)]
-    all_values += values
-    result = batches.write(table, rows)
-    assert result.read == len(values)
-    assert result.read == result.written + result.duplicates + result.quarantined + result.dropped
+def assert_every_row_is_accounted_for(table: Table, all_values: list[bytes | None]) -> None:
+    """all_values: of all batches of the table. The place of a row is the index of its value."""
     history = row_outcomes.batches(table, 1_000)
     stored_rows, quarantined_rows = rows_of(table.name), rows_of(table.quarantine)
     assert sum(batch.written for batch in history) == len(stored_rows)
@@ -279,6 +269,23 @@ def test_whatever_comes_is_written_repeated_quarantined_or_dropped_as_declared(f
         value = json.loads(all_values[place] or b"null")
         is_alive = isinstance(value.get("bpm"), int) and value["bpm"] > 0
         assert not is_alive or value["device"] in stored_devices, value
+
+
+@settings_of(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(payloads(), max_size=40), min_size=2, max_size=3))
+def test_whatever_comes_is_written_repeated_quarantined_or_dropped_as_declared(
+    spark, tmp_path_factory, values_by_batch: list[list[bytes | None]]
+):
+    """Each example has its own table, with several batches."""
+    table = table_of_payloads()
+    batches = BatchWriter(spark, tmp_path_factory.mktemp("flow"), "value BINARY, place BIGINT")
+    all_values: list[bytes | None] = []
+    for values in values_by_batch:
+        result = batches.write(table, [(value, len(all_values) + place) for place, value in enumerate(values)])
+        all_values += values
+        assert result.read == len(values)
+        assert result.read == result.written + result.duplicates + result.quarantined + result.dropped
+        assert_every_row_is_accounted_for(table, all_values)
 
 
 def test_the_ledger_prints_the_counts_for_people_and_for_programs(tmp_path):

@@ -73,6 +73,7 @@ def quarantined_row(flow: str, offset: int) -> pyarrow.Table:
 
 @pytest.fixture(scope="module")
 def made() -> Pipeline:
+    """Its tests only read. A test that writes makes its own Pipeline."""
     return Pipeline()
 
 
@@ -127,14 +128,16 @@ def test_a_record_that_is_nowhere_is_told_with_what_its_batch_dropped(made):
     assert "these batches dropped 1 rows (broken: 'odd', 'small') and left out 0" in silver.sentence
 
 
-def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named(made):
-    [step] = trace.of_record(made.tables, "t", 0, 30)
+def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named():
+    # The planned batch must not be visible to the tests that share `made`.
+    pipeline = Pipeline()
+    [step] = trace.of_record(pipeline.tables, "t", 0, 30)
     assert step.sentence.endswith("offset 30 of t/0 no batch has read yet")
-    made.bronze.plan(3, end_offset(35))
-    [step] = trace.of_record(made.tables, "t", 0, 30)
-    assert step.sentence.endswith(f"is in batch {made.bronze.table.name} 1/3, which is planned and not written")
+    pipeline.bronze.plan(3, end_offset(35))
+    [step] = trace.of_record(pipeline.tables, "t", 0, 30)
+    assert step.sentence.endswith(f"is in batch {pipeline.bronze.table.name} 1/3, which is planned and not written")
     with pytest.raises(UsageError, match="--topic is 'other', and no batch of a stored table has read it"):
-        trace.of_record(made.tables, "other", 0, 1)
+        trace.of_record(pipeline.tables, "other", 0, 1)
 
 
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):

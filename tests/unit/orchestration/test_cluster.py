@@ -146,7 +146,8 @@ def test_a_pod_lives_until_kubernetes_says_that_it_does_not(answers, says: str, 
     calls = answers("spark-submit", says, code)
     assert kubernetes.is_alive(handle) is alive
     assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --status {name}"
-    assert f"kubectl logs -n streams {name.partition(':')[2]}" in kubernetes.log("main", handle)
+    pod = name.removeprefix("streams:")
+    assert kubernetes.log("main", handle) == f"kubectl logs -n streams {pod}; its submission: {submit.log('main')}"
 
 
 def test_a_pod_is_ended_by_name_and_one_that_is_gone_is_left_alone(answers):
@@ -179,7 +180,8 @@ def test_an_application_lives_as_long_as_yarn_lists_its_tag(answers, says: str, 
     calls = answers("yarn", says, code)
     assert yarn.is_alive(handle) is alive
     assert calls.read_text().startswith(f"application -list -appTags {tag} -appStates ")
-    assert tag in yarn.log("main", handle)
+    submission = f"its submission: {submit.log('main')}"
+    assert yarn.log("main", handle) == f"yarn logs of the application with the tag {tag}; {submission}"
 
 
 def test_an_application_is_ended_by_the_id_that_yarn_lists_for_its_tag(answers):

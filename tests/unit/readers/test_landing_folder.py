@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from include.errors import FlowBroken, Unreachable
-from include.examples import transactions
 from include.readers import landing_folder
 from include.settings import from_environment
 from include.spec import Files
@@ -98,11 +97,3 @@ def test_a_folder_lies_below_the_landing_folder_unless_it_is_absolute_or_a_url()
     assert settings.folder("bills") == "s3a://bucket/in/bills"
     assert settings.folder("/mnt/bills/") == "/mnt/bills"
     assert from_environment({"SLUICE_HOME": "/home/x"}).folder("bills") == "/home/x/landing/bills"
-
-
-def test_the_bank_writes_each_day_once_and_some_days_late():
-    names = [name for name, _ in transactions.files(seed=1, days=100)]
-    assert names == [name for name, _ in transactions.files(seed=1, days=100)]
-    assert len(names) == len(set(names)) == 100
-    assert names != sorted(names)
-    assert sorted(names)[0] == "2019-08-04_transactions.csv"

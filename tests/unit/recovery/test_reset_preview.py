@@ -6,9 +6,11 @@ import pytest
 from deltalake import DeltaTable
 
 from include.errors import FlowBroken
+from include.readers import kafka_broker
 from include.recovery import reset_preview
 from include.settings import settings
 from include.spec import Kafka, Table
+from tests.conftest import free_port
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -64,7 +66,7 @@ def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(store
     assert "put the table back to version 2 first" in warning
 
 
-def test_a_table_without_a_batch_would_be_read_from_the_beginning(stored):
+def test_a_table_without_a_batch_would_be_read_from_the_beginning():
     new_table = StoredTable(reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some"))
     new_table.create(kafka_rows(0, 0))
     preview = reset_preview.plan(new_table.table)
@@ -76,7 +78,9 @@ def test_another_source_is_refused_as_the_start_would(stored):
         reset_preview.plan(reader(stored.table.name.split(".")[1], "bronze.other"))
 
 
-def test_without_a_broker_the_stamps_still_tell(monkeypatch):
+def test_without_a_broker_the_stamps_still_tell(own_settings, monkeypatch):
+    own_settings(SLUICE_KAFKA=f"127.0.0.1:{free_port()}")
+    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
     new_table = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     new_table.create(kafka_rows(0, 0))
     new_table.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))
