@@ -11,7 +11,7 @@ from include.control.jobs import stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.stale_tables import Stale
 from include.control.store import database
-from include.errors import SluiceError
+from include.errors import FlowBroken, SluiceError
 from include.maintenance import vacuum_guard
 from include.readers import position, stored_rows
 from include.readers.batches import BACKFILL
@@ -87,16 +87,21 @@ def txn_app_id(backfill: Backfill) -> str:
 
 
 def replacing_commit(table: str, backfill: Backfill) -> Commit | None:
-    """Returns the commit that replaced the range, also if its job died later; None where there is none."""
+    """Returns the commit that replaced the range, also if its job died later; None where nothing was replaced.
+
+    Raises FlowBroken if the range was replaced and the log no longer holds the commit.
+    """
     path = settings().table_path(table)
     if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(backfill)) is None:
         return None
-    commits = (
-        commit
-        for commit in DeltaLog(path).commits()
-        if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key
+    log = DeltaLog(path)
+    for commit in log.commits():
+        if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key:
+            return commit
+    raise FlowBroken(
+        f"{table}: its log no longer holds the commit by which backfill {backfill.number} replaced its range, so "
+        f"nobody can tell what is left to do: restore {log.directory} from its backup"
     )
-    return next(commits)
 
 
 def readers(tables: Catalog, table: str) -> list[Table]:

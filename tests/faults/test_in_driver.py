@@ -15,8 +15,7 @@ from include.control.jobs import backfill_queue, backfills, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
-from include.engine.jobs import backfill
-from include.engine.jobs import backfill_rows as engine_slices
+from include.engine.jobs import backfill, replacement
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.ledger import verify
@@ -119,7 +118,7 @@ def test_a_backfill_that_fails_leaves_the_driver_alone_and_is_done_once_it_is_me
 def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_until_it_is_done(
     silver, append, driver, engine, monkeypatch
 ):
-    replace_table = engine_slices._replace_table
+    replace_table = replacement.replace_table
 
     def replace_and_check(*arguments) -> None:
         flow, version = running_driver.host._flows[silver.flow], DeltaLog(settings().table_path(silver.name)).newest
@@ -135,7 +134,7 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
 
     with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
-        monkeypatch.setattr(engine_slices, "_replace_table", replace_and_check)
+        monkeypatch.setattr(replacement, "replace_table", replace_and_check)
         assert wait_for_outcome(engine, request_backfill(engine, silver, running_driver.name, 1, 3)).is_done
         running_driver.thread.join(60)
         assert not running_driver.thread.is_alive()
@@ -157,7 +156,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
     with driver(silver, gold) as running_driver:
         wait_for_rows(gold, 10)
         with monkeypatch.context() as patch:
-            patch.setattr(engine_slices, "_replace_table", die)
+            patch.setattr(replacement, "replace_table", die)
             number = request_backfill(engine, silver, running_driver.name, 1, 3)
             assert "do it in a process of its own" in wait_for_outcome(engine, number).failure
             assert len(kills) == backfill_queue.TRIES

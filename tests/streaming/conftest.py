@@ -3,7 +3,6 @@
 import os
 import uuid
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +77,8 @@ def replay(spark: SparkSession) -> Callable[..., windows.Window]:
             replay_window = window.Window(
                 engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number
             )
-            replay_window.run(lambda reason: os.abort(), partial(engine_replay.replay, rules=list(rules)))
+            with replay_window.open(lambda reason: os.abort()) as open_window:
+                engine_replay.replay(open_window, list(rules))
         finally:
             lease_renewer.stop()
         calendar_entry = windows.find(engine, number)

@@ -11,7 +11,7 @@ from include.control.jobs import backfills, stale_tables
 from include.control.store import database
 from include.engine.batch import batch
 from include.engine.jobs import backfill as engine_backfill
-from include.engine.jobs import backfill_rows
+from include.engine.jobs import replacement
 from include.engine.stream.host import Host
 from include.errors import FlowBroken, FlowFailed
 from include.ledger import verify
@@ -178,7 +178,7 @@ def test_a_full_refresh_that_dies_half_way_leaves_the_old_table_in_service(silve
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(backfill_rows, "_replace_table", die)
+        patched.setattr(replacement, "replace_table", die)
         Backfills(spark, (new_silver,)).run(new_silver, as_a_whole=True)
     assert contents(silver) == [(0, 1), (1, 61)]
     Backfills(spark, (new_silver,)).run(new_silver, as_a_whole=True)
@@ -270,7 +270,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     first_flow, second_flow = silver.flows
     bring(1, 61)
     run_once(first_flow)
-    compute_rows = backfill_rows.compute_rows
+    compute_rows = replacement.compute_rows
 
     def compute_rows_slowly(*arguments):
         rows = compute_rows(*arguments)
@@ -283,7 +283,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
         run_once(second_flow)
         return rows
 
-    monkeypatch.setattr(engine_backfill, "compute_rows", compute_rows_slowly)
+    monkeypatch.setattr(replacement, "compute_rows", compute_rows_slowly)
     new_silver = replace(silver, transform=times_ten)
     [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
     assert contents(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
@@ -299,7 +299,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
     bring(1, 61)
     run_once(silver, copy)
     new_silver = replace(silver, transform=times_ten)
-    runner, compute_rows = Backfills(spark, (new_silver, copy)), backfill_rows.compute_rows
+    runner, compute_rows = Backfills(spark, (new_silver, copy)), replacement.compute_rows
 
     def compute_rows_slowly(*arguments):
         monkeypatch.undo()
@@ -307,7 +307,7 @@ def test_where_its_source_is_replaced_between_the_making_and_the_window_all_is_m
         runner.run(new_silver, 60, 120)
         return rows
 
-    monkeypatch.setattr(engine_backfill, "compute_rows", compute_rows_slowly)
+    monkeypatch.setattr(replacement, "compute_rows", compute_rows_slowly)
     runner.run(copy, 0, 120)
     assert contents(copy) == contents(silver) == [(0, 1), (1, 610)]
     verify.verify(copy)
@@ -543,13 +543,13 @@ def kill(monkeypatch) -> Callable[[str], None]:
         return run_and_die
 
     points = {
-        "made": (engine_backfill, "compute_rows", die_after),
+        "made": (replacement, "compute_rows", die_after),
         "stopped": (engine_backfill.backfills, "stop_readers", die_after),
-        "drained": (engine_backfill, "_drain", die_after),
-        "quarantined": (backfill_rows, "_replace_quarantine", die_after),
+        "drained": (engine_backfill, "drain_readers", die_after),
+        "quarantined": (replacement, "replace_quarantine", die_after),
         "replaced": (engine_backfill, "_finish", lambda _: die),
         "failed": (engine_backfill, "_finish", lambda _: fail),
-        "below": (engine_backfill, "replace_aggregate", lambda _: die),
+        "below": (replacement.Aggregate, "prepare", lambda _: die),
     }
 
     def kill_at(phase: str) -> None:

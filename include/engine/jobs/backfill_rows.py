@@ -1,9 +1,7 @@
-"""Computes the rows of a range with today's code from the source rows that the flows have read so far, and replaces the
-range: first in the quarantine, then in the table, each in one commit.
-"""
+"""Computes the rows of a range with today's code, and replaces the range in the quarantine and in the table."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -32,13 +30,26 @@ from include.validation import slices
 
 @dataclass(frozen=True)
 class RangeRows:
-    """The rows of a range, stored on disk until the window opens: the table's columns, plus `_flow` if it has rules.
+    """The rows of a range, stored on disk: the table's columns, plus `_flow` if a table of appends has rules.
 
     last_commits: for each flow, the metadata of the commit up to which its source was read.
     """
 
     rows: DataFrame
     count: int
+    last_commits: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """The rows of a range by today's rules. good: for the table. bad: for the quarantine. last_commits: as `RangeRows`.
+
+    kept: how many rows the rules leave to the table. `unique` may drop some of them.
+    """
+
+    good: DataFrame
+    bad: DataFrame
+    kept: int
     last_commits: dict[str, dict[str, Any]]
 
 
@@ -59,25 +70,33 @@ def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
     commits = last_commits(table)
     flows = [flow for flow in table.flows if flow.flow in commits]
     parts = [_transformed(_rows_read(spark, flow, commits[flow.flow]), flow, job) for flow in flows]
-    rows = reduce(DataFrame.unionByName, parts).persist(StorageLevel.DISK_ONLY)
+    return _kept_on_disk(reduce(DataFrame.unionByName, parts), commits)
+
+
+def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
+    """Computes the buckets of the range, or all rows of a table without buckets, inside the window."""
+    assert isinstance(table.write, Upsert)
+    commits = last_commits(table)
+    version = checkpoint.read_version(commits[table.flow]["source_to"])
+    bucket = table.write.recompute
+    source = job.range.condition(bucket.of) if bucket else "true"
+    return _kept_on_disk(table_rows.recomputed(spark, table, table.write, version, source), commits)
+
+
+def _kept_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:
     with ExitStack() as cleanup:
+        rows = rows.persist(StorageLevel.DISK_ONLY)
         cleanup.callback(rows.unpersist)
         range_rows = RangeRows(rows, rows.count(), commits)
         cleanup.pop_all()
     return range_rows
 
 
-def replace_appends(
-    spark: SparkSession,
-    table: Table,
-    job: Backfill,
-    range_rows: RangeRows,
-    metadata: dict[str, Any],
-    before_commit: Callable[[], None],
-) -> None:
-    """Replaces the range, inside the window, after adding the rows that the flows have read since `range_rows`.
+@contextmanager
+def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: RangeRows) -> Iterator[CheckedRows]:
+    """Yields the checked rows of the range, inside the window, with those that the flows have read since `range_rows`.
 
-    before_commit: called before the first commit, when only writes can still fail.
+    Raises FlowBroken if a row breaks a rule that fails.
     """
     assert isinstance(table.write, Append)
     commits, other_rows = last_commits(table), job.range.others(table.sliced_by, slices.is_date(table))
@@ -93,31 +112,8 @@ def replace_appends(
         good = good.select(*_columns(table))
         if table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
-        before_commit()
-        if settings().is_stored(table.quarantine):
-            bad_rows = rows.filter(quality.ends_as("quarantine", table.expect)) if counts.quarantined else rows.limit(0)
-            _replace_quarantine(bad_rows, table, job, metadata, commits)
-        _replace_table(table_rows.coalesce_small(good, counts.kept), table, job, metadata, commits)
-
-
-def replace_aggregate(
-    spark: SparkSession, table: Table, job: Backfill, metadata: dict[str, Any], before_commit: Callable[[], None]
-) -> None:
-    """Replaces the buckets of the range, or all rows of a table without buckets. Parameters: as for
-    `replace_appends`.
-    """
-    assert isinstance(table.write, Upsert)
-    commits = last_commits(table)
-    version = checkpoint.read_version(commits[table.flow]["source_to"])
-    bucket = table.write.recompute
-    source = job.range.condition(bucket.of) if bucket else "true"
-    rows = table_rows.recomputed(spark, table, table.write, version, source).persist(StorageLevel.DISK_ONLY)
-    try:
-        count = rows.count()
-        before_commit()
-        _replace_table(table_rows.coalesce_small(rows, count), table, job, metadata, commits)
-    finally:
-        rows.unpersist()
+        bad = rows.filter(quality.ends_as("quarantine", table.expect)) if counts.quarantined else rows.limit(0)
+        yield CheckedRows(good, bad, counts.kept, commits)
 
 
 def _columns(table: Table) -> list[str]:
@@ -203,7 +199,7 @@ def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
     return counts
 
 
-def _replace_quarantine(
+def replace_quarantine(
     rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
 ) -> None:
     """Replaces the range in the quarantine; the new rows carry the newest batch of their flow."""
@@ -218,7 +214,7 @@ def _replace_quarantine(
         _replace(rows.coalesce(1), table, table.quarantine, job)
 
 
-def _replace_table(
+def replace_table(
     rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
 ) -> None:
     """Replaces the range in the table."""

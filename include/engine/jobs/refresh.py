@@ -6,7 +6,6 @@ uses them again. It also stores the run's name, so that a run refreshes no view 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +96,8 @@ def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
         except SluiceError as error:
             windows.close_unfinished(worker.engine, number, "skipped", str(error))
             raise
-        worker.window(view, number).run(worker.halt, partial(_refresh, run=run))
+        with worker.window(view, number).open(worker.halt) as open_window:
+            _refresh(open_window, run)
         with database.transaction(worker.engine) as connection:
             stale_tables.unmark_range(connection, view.name, Slice())
         # After a failure the leases go back only when this process can no longer write.

@@ -7,7 +7,7 @@ commit, the next one makes the third. If it dies earlier, the next one starts ag
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any
 
@@ -67,7 +67,8 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
     reason = f"{STEP}: {', '.join(rules) or 'all rules'}"
     number = windows.plan(engine, table.name, "by hand", reason, is_worth_it=True)
     names = [table.name, table.quarantine]
-    window.run_in(engine, table, tables, number, names, partial(replay, rules=rules))
+    with window.open_window(engine, table, tables, number, names) as open_window:
+        replay(open_window, rules)
 
 
 def _require_quarantine(table: Table) -> None:

@@ -6,7 +6,6 @@ it.
 """
 
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -155,8 +154,11 @@ def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
     ):
         return
     number = windows.plan(worker.engine, table.name, rewind.who, f"rewind {rewind.number} to {rewind.moment}", True)
-    with worker.hold_leases([lease.window_lease(table.name)], table.maintain.longest_minutes * 60):
-        worker.window(table, number).run(worker.halt, partial(_restore, rewind=rewind))
+    with (
+        worker.hold_leases([lease.window_lease(table.name)], table.maintain.longest_minutes * 60),
+        worker.window(table, number).open(worker.halt) as open_window,
+    ):
+        _restore(open_window, rewind)
 
 
 def _restore(open_window: Window, rewind: Rewind) -> None:

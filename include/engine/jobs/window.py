@@ -57,13 +57,13 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
         number = windows.plan(engine, table.name, "by hand", table_state.why(surveys), is_worth_it)
         if not is_worth_it:
             return
-    run_in(engine, table, tables, number, [survey.name for survey in surveys], Window.maintain)
+    with open_window(engine, table, tables, number, [survey.name for survey in surveys]) as table_window:
+        table_window.maintain()
 
 
-def run_in(
-    engine: Engine, table: Table, tables: Catalog, number: int, reads: list[str], work: Callable[["Window"], None]
-) -> None:
-    """Does `work` in a window of the calendar, with its own Spark session and leases.
+@contextmanager
+def open_window(engine: Engine, table: Table, tables: Catalog, number: int, reads: list[str]) -> Iterator["Window"]:
+    """Yields an open window of the calendar, with its own Spark session and leases.
 
     reads: stored tables that warm up the session. Raises as `run`.
     """
@@ -73,7 +73,8 @@ def run_in(
         except SluiceError as error:
             windows.close_unfinished(engine, number, "skipped", str(error))
             raise
-        job_worker.window(table, number).run(job_worker.halt, work)
+        with job_worker.window(table, number).open(job_worker.halt) as table_window:
+            yield table_window
 
 
 @dataclass(frozen=True)
@@ -159,19 +160,17 @@ class Window:
     tables: Catalog
     number: int
 
-    def run(self, halt: Callable[[str], None], work: Callable[["Window"], None] | None = None) -> None:
-        """Opens the window, does `work` (by default maintenance), and closes it.
+    def run(self, halt: Callable[[str], None]) -> None:
+        """Does the maintenance in the window. Parameters and errors: as for `open`."""
+        with self.open(halt):
+            self.maintain()
+
+    @contextmanager
+    def open(self, halt: Callable[[str], None]) -> Iterator["Window"]:
+        """Opens the window for the work of the caller, and closes it after that.
 
         halt: ends this process when the window lasts too long. Raises FlowFailed and Unreachable.
         """
-        with self._open(halt):
-            surveys = self._survey()
-            windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
-            (work or Window.maintain)(self)
-            windows.close(self.engine, self.number, self._survey()[0].shape)
-
-    @contextmanager
-    def _open(self, halt: Callable[[str], None]) -> Iterator[None]:
         name = lease.window_lease(self.table.name)
         longest_seconds = self.table.maintain.longest_minutes * 60
         windows.request(self.engine, self.number, self.table.name, self.keeper.epoch(name))
@@ -188,7 +187,10 @@ class Window:
             timeout_timer.start()
             # Checked after the wait, because a rewind may begin while this job waits.
             rewinds.require_unblocked(self.engine, self.table.name, self.keeper.holds)
-            yield
+            surveys = self._survey()
+            windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
+            yield self
+            windows.close(self.engine, self.number, self._survey()[0].shape)
         except Exception as error:
             window_error = failure.of_exception(self.table.name, error)
             with suppress(SluiceError):

@@ -1,0 +1,156 @@
+"""The ways in which a backfill replaces a range of one table: appended rows, an aggregate, and a shadow table.
+
+All have the same phases. They differ in what they compute before the window and inside it.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from include.control.jobs import backfills
+from include.control.jobs.backfills import Backfill
+from include.engine.batch import table_rows
+from include.engine.jobs import shadow_swap, shadow_table
+from include.engine.jobs.backfill_rows import (
+    CheckedRows,
+    RangeRows,
+    check_rows,
+    compute_aggregate,
+    compute_rows,
+    replace_quarantine,
+    replace_table,
+)
+from include.engine.jobs.drain import DRAIN_SECONDS
+from include.engine.jobs.window import Window, Worker
+from include.engine.tables import create_table
+from include.readers.batches import BACKFILL
+from include.settings import settings
+from include.spec import Delta, Table, Upsert
+from include.validation.slices import Slice
+
+
+class Replacement(Protocol):
+    """The replacement of one table's range. The methods are called once each, in this order."""
+
+    def compute(self) -> int | None:
+        """Computes what needs no window, while the streams go on. Returns the number of rows, or None if uncounted."""
+
+    def prepare(self, open_window: Window) -> AbstractContextManager[None]:
+        """Computes the rest in the window, while readers still run. The context lasts until the backfill is done."""
+
+    def replace(self) -> None:
+        """Replaces the range by one commit of the table. The readers have read to the end and stopped."""
+
+    def discard(self) -> None:
+        """Releases what `compute` has kept, also after a failure."""
+
+
+def choose_replacement(worker: Worker, table: Table, job: Backfill) -> Replacement:
+    if job.range == Slice() and shadow_table.is_needed(worker.spark, table):
+        return ShadowTable(worker, table, job)
+    if isinstance(table.write, Upsert):
+        return Aggregate(worker, table, job)
+    return AppendedRows(worker, table, job)
+
+
+class AppendedRows:
+    """Rows that the flows have appended. The window only adds and checks what the flows have read meanwhile."""
+
+    def __init__(self, worker: Worker, table: Table, job: Backfill) -> None:
+        self._worker, self._table, self._job = worker, table, job
+        self._range_rows: RangeRows | None = None
+        self._checked_rows: CheckedRows
+        self._metadata: dict[str, Any]
+
+    def compute(self) -> int:
+        sources = [flow.source.table for flow in self._table.flows if isinstance(flow.source, Delta)]
+        progress = f"makes rows of {', '.join(dict.fromkeys(sources))}"
+        backfills.set_phase(self._worker.engine, self._job.number, backfills.COMPUTING, progress)
+        self._range_rows = compute_rows(self._worker.spark, self._table, self._job)
+        return self._range_rows.count
+
+    @contextmanager
+    def prepare(self, open_window: Window) -> Iterator[None]:
+        assert self._range_rows, "compute has run"
+        self._metadata = _begin(open_window)
+        with check_rows(self._worker.spark, self._table, self._job, self._range_rows) as self._checked_rows:
+            yield
+
+    def replace(self) -> None:
+        table, job, checked = self._table, self._job, self._checked_rows
+        backfills.set_phase(self._worker.engine, job.number, backfills.REPLACING, "replaces its range")
+        if settings().is_stored(table.quarantine):
+            replace_quarantine(checked.bad, table, job, self._metadata, checked.last_commits)
+        rows = table_rows.coalesce_small(checked.good, checked.kept)
+        replace_table(rows, table, job, self._metadata, checked.last_commits)
+
+    def discard(self) -> None:
+        if self._range_rows:
+            self._range_rows.rows.unpersist()
+
+
+class Aggregate:
+    """The buckets of the range, or all rows of a table without buckets. All are computed in the window."""
+
+    def __init__(self, worker: Worker, table: Table, job: Backfill) -> None:
+        self._worker, self._table, self._job = worker, table, job
+        self._range_rows: RangeRows
+        self._metadata: dict[str, Any]
+
+    def compute(self) -> None:
+        pass
+
+    @contextmanager
+    def prepare(self, open_window: Window) -> Iterator[None]:
+        self._metadata = _begin(open_window)
+        self._range_rows = compute_aggregate(self._worker.spark, self._table, self._job)
+        try:
+            yield
+        finally:
+            self._range_rows.rows.unpersist()
+
+    def replace(self) -> None:
+        computed = self._range_rows
+        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
+        rows = table_rows.coalesce_small(computed.rows, computed.count)
+        replace_table(rows, self._table, self._job, self._metadata, computed.last_commits)
+
+    def discard(self) -> None:
+        pass
+
+
+class ShadowTable:
+    """All rows, read again from the source into a shadow table. In the window the table's own flows stop, too."""
+
+    def __init__(self, worker: Worker, table: Table, job: Backfill) -> None:
+        self._worker, self._table, self._job = worker, table, job
+        self._shadow_name = shadow_table.shadow_of(table).name
+        self._metadata: dict[str, Any]
+
+    def compute(self) -> None:
+        progress = f"fills {self._shadow_name} from the source"
+        backfills.set_phase(self._worker.engine, self._job.number, backfills.COMPUTING, progress)
+        shadow_table.fill(self._worker, self._table)
+
+    @contextmanager
+    def prepare(self, open_window: Window) -> Iterator[None]:
+        worker, flows = self._worker, [flow.flow for flow in self._table.flows]
+        self._metadata = open_window.begin(BACKFILL, self._table.name)
+        backfills.stop_readers(worker.engine, self._job, flows)
+        with worker.hold_leases([flow for flow in flows if not worker.keeper.holds(flow)], DRAIN_SECONDS):
+            yield
+
+    def replace(self) -> None:
+        shadow_table.read_to_end(self._worker, self._table)
+        progress = f"takes over what {self._shadow_name} holds"
+        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, progress)
+        shadow_swap.put_in_place(self._worker, self._table, self._job, self._metadata)
+
+    def discard(self) -> None:
+        pass
+
+
+def _begin(open_window: Window) -> dict[str, Any]:
+    """Brings the stored table to its declaration; returns the `userMetadata` of the commits."""
+    create_table.create(open_window.spark, open_window.table)
+    return open_window.begin(BACKFILL, open_window.table.name)
