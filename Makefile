@@ -12,7 +12,7 @@ PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # What checks Sluice needs more packages than what runs it.
-dev test test-platforms test-tables lint faults: DEV := --dev
+dev test test-platforms test-tables lint: DEV := --dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean

@@ -44,11 +44,18 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
     return "\n".join([text_columns.in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
 
 
+def _in_short(lag: Lag) -> str:
+    """The lag in the words of a column. The reason of an unknown one is a sentence, which stands below the table."""
+    return "unknown" if lag.unknown and lag.words == lag.unknown else lag.words
+
+
+def _reason(lag: Lag) -> str:
+    return f"{lag.unknown}" if lag.is_away else f"{lag.flow}: {lag.unknown}"
+
+
 def _behind(lag: Lag) -> str:
-    if lag.unknown:
-        return "unknown: no broker" if lag.words == "unknown: no broker" else "unknown"
-    if lag.rows is None or not lag.rows:
-        return lag.words
+    if lag.unknown or not lag.rows:
+        return _in_short(lag)
     return f"{lag.words}, {'over ' if lag.is_more else ''}{lag.rows:,} rows, {(lag.bytes or 0) / 1e6:,.1f} MB"
 
 
@@ -64,7 +71,7 @@ def _notes(status: FlowStatus) -> list[str]:
     elif status.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
         notes.append(f"{status.flow}: {status.state}: {status.reason}")
     if status.lag.unknown:
-        notes.append(status.lag.unknown if status.lag.is_away else f"{status.flow}: {status.lag.unknown}")
+        notes.append(_reason(status.lag))
     if status.longer_interval_seconds and status.state == "HEALTHY":
         seconds = status.longer_interval_seconds
         notes.append(f"{status.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
@@ -97,10 +104,13 @@ def _run(arguments: argparse.Namespace) -> None:
 def summary() -> str:
     """Returns one line for each table: rows, lag, and age of its newest commit.
 
-    Tables with several flows, and views with several sources, have one more line for each.
+    Tables with several flows, and views with several sources, have one more line for each. The reasons of unknown lags
+    follow.
     """
     tables = catalog.load()
-    behind = {flow: flow_lag.words for flow, flow_lag in lags.measure(tables.readers.values()).items()}
+    measured = lags.measure(tables.readers.values())
+    behind = {flow: _in_short(flow_lag) for flow, flow_lag in measured.items()}
+    reasons = dict.fromkeys(_reason(flow_lag) for flow_lag in measured.values() if flow_lag.unknown)
     lines = [("table", "rows", "behind its source by", "newest commit")]
     for table in tables.tables.values():
         flows, kind = table.readers, "source" if table.is_view else "flow"
@@ -110,7 +120,7 @@ def summary() -> str:
             lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
         if table.has_quarantine:
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
-    return text_columns.in_columns(lines, left_columns=1)
+    return "\n".join([text_columns.in_columns(lines, left_columns=1), *reasons])
 
 
 def _count(table: str) -> str:

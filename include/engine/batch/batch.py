@@ -167,9 +167,8 @@ def _count_rows(
     time_column = deduplicate.time_column(table, write)
     start = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{time_column}`") if write.watermark else F.lit(None).cast("bigint")
-    broken_rules = F.col(quality.RULES) if rules else F.array().cast("array<string>")
     groups = (
-        checked_rows.groupBy(broken_rules.alias(quality.RULES), start.alias("start"))
+        checked_rows.groupBy(quality.RULES, start.alias("start"))
         .agg(F.count("*").alias("rows"), F.max(newest).alias("newest"))
         .collect()
     )

@@ -5,10 +5,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-# Catalyst classes and their SQL names. Spark calls them deterministic, because they are constant within one query; a
-# replay is another query.
 from include.engine.session import jvm_of
 
+# Catalyst classes and their SQL names. Spark calls them deterministic, because they are constant within one query; a
+# replay is another query.
 CLOCKS = {
     "CurrentTimestamp": "current_timestamp",
     "CurrentDate": "current_date",

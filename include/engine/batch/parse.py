@@ -79,7 +79,7 @@ def cast_error(name: str, raw: Column, value: Column, type_name: str) -> Column:
 def error_list(errors: list[Column]) -> Column:
     none = F.array().cast(ERROR_TYPE)
     # Spark generates no code for `filter` and what it contains. Most rows have no error and need none of it.
-    has_error = reduce(or_, [error.isNotNull() for error in errors])
+    has_error = reduce(or_, [item.isNotNull() for item in errors])
     return F.when(has_error, F.filter(F.array(*errors), lambda item: item.isNotNull()).cast(ERROR_TYPE)).otherwise(none)
 
 

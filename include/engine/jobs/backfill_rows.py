@@ -70,7 +70,7 @@ def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
     commits = last_commits(table)
     flows = [flow for flow in table.flows if flow.flow in commits]
     parts = [_transformed(_rows_read(spark, flow, commits[flow.flow]), flow, job) for flow in flows]
-    return _kept_on_disk(reduce(DataFrame.unionByName, parts), commits)
+    return _persist_on_disk(reduce(DataFrame.unionByName, parts), commits)
 
 
 def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
@@ -80,10 +80,10 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     version = checkpoint.read_version(commits[table.flow]["source_to"])
     bucket = table.write.recompute
     source = job.range.condition(bucket.of) if bucket else "true"
-    return _kept_on_disk(table_rows.recomputed(spark, table, table.write, version, source), commits)
+    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, source), commits)
 
 
-def _kept_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:
+def _persist_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:
     with ExitStack() as cleanup:
         rows = rows.persist(StorageLevel.DISK_ONLY)
         cleanup.callback(rows.unpersist)

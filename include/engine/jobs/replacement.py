@@ -46,6 +46,7 @@ class Replacement(Protocol):
 
 
 def choose_replacement(worker: Worker, table: Table, job: Backfill) -> Replacement:
+    """Chooses how to replace the range. Only a full refresh may need a shadow table."""
     if job.range == Slice() and shadow_table.is_needed(worker.spark, table):
         return ShadowTable(worker, table, job)
     if isinstance(table.write, Upsert):

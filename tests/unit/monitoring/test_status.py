@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.cli.status import summary
 from include.cli.status import text as status_text
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
@@ -132,3 +133,14 @@ def test_the_command_prints_every_flow_for_people_and_for_programs(home):
     assert readings["trend"]["verdict"] == "unknown"
     assert {"wanted", "state", "reason", "freshness", "in_flight"} <= readings.keys()
     assert statuses["bronze.tracker_events"]["lag"]["is_away"] is True
+
+
+def test_the_summary_states_below_its_lines_why_a_lag_is_unknown(monkeypatch):
+    monkeypatch.setattr("include.catalog.load", lambda: TABLES)
+    lines = summary().splitlines()
+    reason = f"{settings().table_path('bronze.events')} holds no Delta log: start the flow that writes the table first"
+    assert lines.index(reason) > [line.split()[0] for line in lines].index("gold.sums")
+    assert [line.split()[:3] for line in lines if line.startswith("silver.readings")] == [
+        ["silver.readings", "not", "yet"]
+    ]
+    assert all("holds no Delta log" not in line for line in lines if line.split()[0] in TABLES.tables)
