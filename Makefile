@@ -6,8 +6,8 @@ SLUICE_VENV ?= $(SLUICE_HOME)/venv
 export SLUICE_HOME SLUICE_VENV
 
 IN_VENV := $(SLUICE_VENV)/bin/python
-PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py $(patsubst %, \
-	tests/faults/test_%.py,airflow control_database killed_replay standalone broker kills lease_loss rewinds takeover wrong_files))
+PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py \
+	tests/faults/platforms tests/faults/test_rewinds.py)
 
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 

@@ -6,7 +6,7 @@ benchmarks.latency is not included: it needs a running platform, whose CPU usage
 import sys
 from importlib import import_module, util
 
-from benchmarks import measure
+from benchmarks.support import measure
 from include.errors import SluiceError
 
 NAMES = (

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.quality import FIVE, NONE, events
-from benchmarks.session import cpu_seconds, session
+from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.control.jobs import backfills
 from include.control.lease_renewer import LeaseRenewer

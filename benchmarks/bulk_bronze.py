@@ -14,16 +14,16 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from benchmarks import readings
-from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
+from benchmarks.support import readings
+from benchmarks.support.engine import Engine, broker, homes
+from benchmarks.support.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating
 from include.errors import report
 from include.local.broker import create_topic
 
 BYTES, PARTITIONS = 200, 3
 MUCH, LITTLE = "much", "little"
-PEERS = {OURS: "sluice_job.py", "stock": "stock_job.py", "confluent-kafka + delta-rs": "delta_rs_job.py"}
+PEERS = {OURS: "sluice.py", "stock": "stock.py", "confluent-kafka + delta-rs": "delta_rs.py"}
 
 
 def without_start(run: Callable[[str], Spent]) -> Spent:

@@ -13,17 +13,17 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from benchmarks.bulk_bronze import MUCH, fill, without_start
-from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Row, Spent, cpu_figure, record, run_alternating, together
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
+from benchmarks.support.engine import Engine, broker, homes
+from benchmarks.support.measure import OURS, Row, Spent, cpu_figure, record, run_alternating, together
 from include.errors import report
 
 LAYERS = tuple(TABLES)
 STOCK, PIPELINES = "stock, three jobs", "Spark Declarative Pipelines"
 JOBS = {
-    OURS: ("sluice_job.py", [LAYERS]),
-    STOCK: ("stock_job.py", [(layer,) for layer in LAYERS]),
-    PIPELINES: ("pipelines_job.py", [LAYERS]),
+    OURS: ("sluice.py", [LAYERS]),
+    STOCK: ("stock.py", [(layer,) for layer in LAYERS]),
+    PIPELINES: ("declarative_pipelines.py", [LAYERS]),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.session import cpu_seconds, session
+from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext

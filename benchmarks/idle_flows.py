@@ -8,10 +8,10 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks import readings
-from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, record, spend
-from benchmarks.sluice_job import copies
+from benchmarks.jobs.sluice import copies
+from benchmarks.support import readings
+from benchmarks.support.engine import Engine, broker, homes
+from benchmarks.support.measure import OURS, Figure, Row, Spent, record, spend
 from include.errors import report
 from include.local.broker import create_topic
 
@@ -25,7 +25,7 @@ def idle(folder: Path, kafka: str, flows: int, arguments: argparse.Namespace) ->
     for number in range(flows):
         create_topic(kafka, f"{topic}-{number}", 1)
         readings.send(kafka, f"{topic}-{number}", 0, 1)
-    engine = Engine(OURS, folder / topic, "sluice_job.py", kafka)
+    engine = Engine(OURS, folder / topic, "sluice.py", kafka)
     try:
         engine.start("bronze", "--copies", str(flows), "--topic", topic)
         for table in copies(flows, topic):

@@ -21,8 +21,8 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
-from benchmarks.backfill_job import BELOW, CATALOG, MADE_AGAIN, RANGE, SOURCE
-from benchmarks.session import session
+from benchmarks.jobs.backfill import BELOW, CATALOG, MADE_AGAIN, RANGE, SOURCE
+from benchmarks.support.session import session
 from include import catalog
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
@@ -38,7 +38,7 @@ from include.readers.delta_log import DeltaLog
 from include.settings import ROOT, settings
 
 NAME = "main"
-SUBMIT = [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "benchmarks" / "backfill_job.py")]
+SUBMIT = [str(Path(sys.executable).parent / "spark-submit"), str(ROOT / "benchmarks" / "jobs" / "backfill.py")]
 
 
 def feed(stopped: threading.Event) -> None:

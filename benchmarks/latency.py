@@ -20,7 +20,7 @@ import psutil
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from benchmarks import measure
+from benchmarks.support import measure
 from include.errors import report
 from include.examples.events import events
 from include.examples.producer import TOPIC

@@ -11,11 +11,11 @@ from functools import partial
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks import readings
-from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Row, cpu_figure, record, run_alternating
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
 from benchmarks.small_batches import ROWS, Feed, warm_up
+from benchmarks.support import readings
+from benchmarks.support.engine import Engine, broker, homes
+from benchmarks.support.measure import OURS, Row, cpu_figure, record, run_alternating
 from include.errors import report
 
 FEW = 100
@@ -67,7 +67,7 @@ def layer_row(layer: str, arguments: argparse.Namespace) -> Row:
     sizes = {OURS: FEW, long_name: arguments.commits, maintained_name: arguments.maintained}
     with homes() as folder, broker(folder) as kafka:
         feeds = {
-            name: Feed(Engine(name, folder / str(commits), "sluice_job.py", kafka), layer, kafka)
+            name: Feed(Engine(name, folder / str(commits), "sluice.py", kafka), layer, kafka)
             for name, commits in sizes.items()
         }
         try:

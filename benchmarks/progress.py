@@ -12,7 +12,7 @@ import time
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from benchmarks.session import cpu_seconds, session
+from benchmarks.support.session import cpu_seconds, session
 from benchmarks.windows import rows
 from include import catalog
 from include.catalog import Catalog

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.session import cpu_seconds, session
+from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine.batch import batch, table_rows
 from include.engine.batch.batch import FlowContext

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from benchmarks import readings
-from benchmarks.engine import Engine, broker, homes
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating, spend
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
+from benchmarks.support import readings
+from benchmarks.support.engine import Engine, broker, homes
+from benchmarks.support.measure import OURS, Figure, Row, Spent, cpu_figure, record, run_alternating, spend
 from include.errors import report
 from include.local.broker import create_topic
 from include.spec import Delta
@@ -112,10 +112,10 @@ def layer_rows(layer: str, engines: list[Engine], kafka: str, arguments: argpars
 
 def engines_in(folder: Path, kafka: str, root: Path | None) -> list[Engine]:
     engines = [
-        Engine(OURS, folder / "sluice", "sluice_job.py", kafka),
-        Engine(STOCK, folder / "stock", "stock_job.py", kafka),
+        Engine(OURS, folder / "sluice", "sluice.py", kafka),
+        Engine(STOCK, folder / "stock", "stock.py", kafka),
     ]
-    return engines + ([Engine(BEFORE, folder / "before", "sluice_job.py", kafka, root.resolve())] if root else [])
+    return engines + ([Engine(BEFORE, folder / "before", "sluice.py", kafka, root.resolve())] if root else [])
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.session import cpu_seconds, session
+from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder

@@ -19,10 +19,10 @@ from pathlib import Path
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from benchmarks import readings
-from benchmarks.engine import Engine, broker, homes, place
-from benchmarks.measure import OURS, Figure, Row, Spent, cpu_figure, record, spend
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
+from benchmarks.support import readings
+from benchmarks.support.engine import Engine, broker, homes, place
+from benchmarks.support.measure import OURS, Figure, Row, Spent, cpu_figure, record, spend
 from include.errors import FlowBroken, report
 from include.local.broker import create_topic
 from include.readers import checkpoint
@@ -193,8 +193,8 @@ def main() -> None:
         arguments.rate, arguments.seconds, arguments.warm = arguments.rate[:1], 20, 10
     with homes() as folder, broker(folder) as kafka:
         engines = [
-            Engine(OURS, folder / "sluice", "sluice_job.py", kafka),
-            Engine(STOCK, folder / "stock", "stock_job.py", kafka),
+            Engine(OURS, folder / "sluice", "sluice.py", kafka),
+            Engine(STOCK, folder / "stock", "stock.py", kafka),
         ]
         measured = {engine.name: at_rates(engine, kafka, arguments) for engine in engines}
         record(*rows(measured, arguments.rate))

@@ -23,10 +23,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from benchmarks import measure
-from benchmarks.measure import Row, Spent
-from benchmarks.session import cpu_seconds, session
-from benchmarks.window_job import CATALOG, OTHER, SOURCE, WATCHED
+from benchmarks.jobs.window import CATALOG, OTHER, SOURCE, WATCHED
+from benchmarks.support import measure
+from benchmarks.support.measure import Row, Spent
+from benchmarks.support.session import cpu_seconds, session
 from include import catalog
 from include.control import lease, orders
 from include.control.jobs import windows
@@ -103,7 +103,7 @@ def feed(stopped: threading.Event) -> None:
 
 def run_window(engine: object) -> tuple[float, float]:
     """Run a window in its own process. Returns when it opened and closed, in seconds since 1970."""
-    command = [sys.executable, "-m", "benchmarks.window_job"]
+    command = [sys.executable, "-m", "benchmarks.jobs.window"]
     subprocess.run(command, check=True, capture_output=True)
     newest = windows.calendar(engine, WATCHED.name, 1)[0]
     return newest.opened_at or 0, newest.closed_at or 0

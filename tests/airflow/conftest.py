@@ -11,7 +11,7 @@ import pytest
 from include.local import environment, java
 from include.settings import Settings, from_environment, settings
 from tests.conftest import ROOT, free_port
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.oncall import OnCall, copy_database, on_call
 from tests.support.receiver import Receiver
 

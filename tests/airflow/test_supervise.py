@@ -19,7 +19,7 @@ from include.monitoring import progress_rows
 from include.orchestration import reconcile
 from include.orchestration.launchers import submit
 from include.settings import settings
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.pipeline import TOPIC
 from tests.support.waiting import wait_until
 

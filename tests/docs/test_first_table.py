@@ -13,7 +13,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT, free_port
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "first-table.md").read_text()
@@ -117,7 +117,7 @@ def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
     for test in (
         "tests/unit/control/test_lease.py",
         "tests/faults/test_checkpoints.py",
-        "tests/streaming/test_backfill.py",
+        "tests/streaming/jobs/test_backfill.py",
     ):
         assert any(line.startswith(test) for line in lines)
     run(f"{python} -m pytest -q tests/unit/engine/test_csv_header.py")

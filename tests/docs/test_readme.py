@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, free_port
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operations", "guarantees", "development"))]
 BLOCKS = [block for page in PAGES for block in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL)]

@@ -7,7 +7,7 @@ import pytest
 from include.ledger import verify
 from include.settings import settings
 from tests.support.flows import FULL, Chain
-from tests.support.jobs import Job
+from tests.support.jobs.process import Job
 
 LAYERS = ("bronze", "quarantine", "silver", "gold")
 KILLS = list(itertools.product(LAYERS, ("before", "after")))
@@ -20,7 +20,7 @@ def test_a_driver_that_dies_at_a_commit_loses_and_doubles_nothing(chain: Chain, 
     tables = {layer: f"{layer}.{chain.name}" for layer in LAYERS} | {"quarantine": chain.silver.quarantine}
     for number, (layer, moment) in enumerate(kills):
         chain.topic.send(*range(number, number + 70), "broken")
-        job = Job(settings().home, "tests.support.aimed_kill_job", chain.name, chain.topic.name, tables[layer], moment)
+        job = Job(settings().home, "tests.support.jobs.aimed_kill", chain.name, chain.topic.name, tables[layer], moment)
         assert job.wait() < 0, job.log.read_text()
     run_once(*chain.all)
     chain.assert_holds(chain.topic.messages())

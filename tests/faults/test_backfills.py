@@ -17,7 +17,7 @@ from include.settings import settings
 from include.spec import Table
 from tests.support.backfills import Backfills
 from tests.support.flows import Chain, has_rows, only_in_full_runs
-from tests.support.jobs import Job
+from tests.support.jobs.process import Job
 from tests.support.pipeline import TABLES
 from tests.support.producing import produce_numbers, produce_repeatedly
 from tests.support.waiting import wait_until
@@ -103,7 +103,7 @@ def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_
 
 def job(chain: Chain, home: Path, begin: int = 60, end: int = 180) -> Job:
     bounds = [datetime.fromtimestamp(seconds, UTC).isoformat() for seconds in (begin, end)]
-    return Job(home, "tests.support.backfill_job", chain.name, chain.topic.name, chain.in_slices[1].name, *bounds)
+    return Job(home, "tests.support.jobs.backfill", chain.name, chain.topic.name, chain.in_slices[1].name, *bounds)
 
 
 def newest(engine, table: Table) -> Backfill | None:

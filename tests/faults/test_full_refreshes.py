@@ -23,7 +23,7 @@ from include.spec import Kafka, Table
 from include.validation.slices import Slice
 from tests.support.backfills import Backfills
 from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of
-from tests.support.jobs import Job
+from tests.support.jobs.process import Job
 from tests.support.producing import produce_numbers
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -127,7 +127,7 @@ def test_an_emptied_topic_and_one_that_was_created_anew_are_read_from_where_they
 
 def job(chain: Chain, home: Path) -> Job:
     """A full refresh of bronze and all tables that read it."""
-    return Job(home, "tests.support.full_refresh_job", chain.name, chain.topic.name)
+    return Job(home, "tests.support.jobs.full_refresh", chain.name, chain.topic.name)
 
 
 def in_phase(phase: str, index: int = 0) -> Callable:

@@ -31,7 +31,7 @@ from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
-from tests.support.refresh_job import views
+from tests.support.jobs.refresh import views
 from tests.support.waiting import wait_until
 
 
@@ -214,7 +214,7 @@ def wait_for_path_of_job(path: Path, job: subprocess.Popen, log: Path) -> None:
 def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, moment: str):
     first, second = views(name)
     grow(400)
-    command = [sys.executable, "-m", "tests.support.refresh_job", name, "monday"]
+    command = [sys.executable, "-m", "tests.support.jobs.refresh", name, "monday"]
     with (tmp_path / "job.log").open("ab") as log:
         job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         awaited_path = settings().table_path(first.name)

@@ -10,7 +10,7 @@ from include.readers.active_commits import REWIND
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.support.flows import double_numbers, has_rows, only_in_full_runs, rows_of
-from tests.support.jobs import Job
+from tests.support.jobs.process import Job
 from tests.support.producing import produce_numbers
 from tests.support.rewinds import moment_of
 from tests.support.waiting import wait_until
@@ -63,10 +63,10 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
             ask(Action.RESTART, silver)
             wait_until(lambda: has_wrong_rows(silver), 300)
             running_driver.change(silver, transform=silver.transform)
-            Job(tmp_path, "tests.support.rewind_job", chain.name, chain.topic.name, valid_moment).kill_when(
+            Job(tmp_path, "tests.support.jobs.rewind", chain.name, chain.topic.name, valid_moment).kill_when(
                 lambda: MOMENTS[moment](engine, silver)
             )
-            second_job = Job(tmp_path, "tests.support.rewind_job", chain.name, chain.topic.name, valid_moment)
+            second_job = Job(tmp_path, "tests.support.jobs.rewind", chain.name, chain.topic.name, valid_moment)
             assert second_job.wait() == 0, second_job.log.read_text()
         chain.assert_all_arrives((bronze, silver, gold))
         assert running_driver.error is None

@@ -32,7 +32,7 @@ from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT
 from tests.support.flows import Chain, only_in_full_runs, rows_of, wait_for_rows
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.pipeline import Pipeline, random_events
 from tests.support.waiting import sleep_through, wait_until
 
@@ -262,7 +262,7 @@ class Job:
     """A maintenance job in a child process."""
 
     def __init__(self, chain: Chain, table: Table, home) -> None:
-        command = [sys.executable, "-m", "tests.support.maintain_job", chain.name, chain.topic.name, table.name]
+        command = [sys.executable, "-m", "tests.support.jobs.maintain", chain.name, chain.topic.name, table.name]
         self.log = home / f"job-{table.name}-{os.urandom(3).hex()}.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(

@@ -26,7 +26,7 @@ from include.local.processes import Platform
 from include.local.up import SUPERVISOR
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT, free_port
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.oncall import OnCall
 from tests.support.pipeline import Pipeline, stop_other_flows
 from tests.support.waiting import wait_until

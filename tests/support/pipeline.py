@@ -31,7 +31,7 @@ from include.local.broker import create_topic
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
 from tests.support import expected
-from tests.support.jobs import SHORT_LIVED
+from tests.support.jobs.process import SHORT_LIVED
 from tests.support.waiting import wait_until
 
 TOPIC = "tracker-events"

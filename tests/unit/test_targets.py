@@ -26,9 +26,9 @@ def runs_in_make_test(test: object) -> bool:
     )
 
 
-@pytest.mark.parametrize("file", [file for file in TESTS if file.parent.name == "faults"], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [file for file in TESTS if "faults" in file.parts], ids=lambda file: file.stem)
 def test_make_test_runs_a_short_form_of_each_file_of_faults(file: Path):
-    module = importlib.import_module(f"tests.faults.{file.stem}")
+    module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     assert not may_be_skipped(module)
     tests = [test for name, test in vars(module).items() if name.startswith("test_")]
     assert any(runs_in_make_test(test) for test in tests)

@@ -5,8 +5,8 @@ import os
 import psutil
 import pytest
 
-from benchmarks import measure
-from benchmarks.measure import Figure, Row, Sample, Spent
+from benchmarks.support import measure
+from benchmarks.support.measure import Figure, Row, Sample, Spent
 
 QUIET, BUSY, BUSIER = Spent(1.0, 2.0, others=0.1), Spent(3.0, 2.0, others=0.2), Spent(5.0, 2.0, others=0.4)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import to_gold
-from benchmarks.engine import Engine
-from benchmarks.sluice_job import TABLES
+from benchmarks.jobs.sluice import TABLES
+from benchmarks.support.engine import Engine
 from benchmarks.to_gold import Journal
 from include.settings import settings
 from tests.support import lake
@@ -32,7 +32,7 @@ def batches(layer: str, *commits: tuple[float, Any]) -> Journal:
 
 @pytest.fixture
 def engine(home: Path, tmp_path: Path) -> Engine:
-    stock_engine = Engine("stock", tmp_path / "engine", "stock_job.py")
+    stock_engine = Engine("stock", tmp_path / "engine", "stock.py")
     stock_engine.home = home
     return stock_engine
 

@@ -1,4 +1,4 @@
-"""`jobs/refresh.py` for two views of a test: python -m tests.support.refresh_job NAME RUN"""
+"""`jobs/refresh.py` for two views of a test: python -m tests.support.jobs.refresh NAME RUN"""
 
 import sys
 

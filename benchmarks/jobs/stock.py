@@ -1,4 +1,4 @@
-"""The jobs of the quick starts of Spark and Delta, with default settings: the peer of benchmarks.sluice_job.
+"""The jobs of the quick starts of Spark and Delta, with default settings: the peer of benchmarks.jobs.sluice.
 
 Bronze uses the Delta sink. Silver removes bad and repeated rows with an insert-only MERGE. Gold merges the groups of
 each batch into the stored ones: late rows are handled correctly, but a replayed batch is not.
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from benchmarks.sluice_job import TABLES, parser
+from benchmarks.jobs.sluice import TABLES, parser
 from include.settings import settings
 
 SCHEMA = "device_id STRING, time TIMESTAMP, model STRING, heart_bpm INT, kcal DECIMAL(9,3)"

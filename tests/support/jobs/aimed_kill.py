@@ -1,4 +1,4 @@
-"""A driver that kills itself at a commit: python -m tests.support.aimed_kill_job CHAIN TOPIC TABLE before|after
+"""A driver that kills itself at a commit: python -m tests.support.jobs.aimed_kill CHAIN TOPIC TABLE before|after
 
 The driver runs the flows of the chain to the end of their sources. At the first commit of a batch to TABLE, the driver
 sends SIGKILL to its JVM and to itself. `before`: the data file is written, but not committed. `after`: the batch is

@@ -1,4 +1,4 @@
-"""`jobs/backfill.py --full` for the tables of a test: python -m tests.support.full_refresh_job CHAIN TOPIC"""
+"""`jobs/backfill.py --full` for the tables of a test: python -m tests.support.jobs.full_refresh CHAIN TOPIC"""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`jobs/rewind.py` for the tables of a test: python -m tests.support.rewind_job CHAIN TOPIC MOMENT"""
+"""`jobs/rewind.py` for the tables of a test: python -m tests.support.jobs.rewind CHAIN TOPIC MOMENT"""
 
 import sys
 from types import SimpleNamespace

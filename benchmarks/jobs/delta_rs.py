@@ -1,4 +1,4 @@
-"""A loop of confluent-kafka and delta-rs from a topic to bronze: a peer of benchmarks.sluice_job without Spark."""
+"""A loop of confluent-kafka and delta-rs from a topic to bronze: a peer of benchmarks.jobs.sluice without Spark."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from benchmarks.sluice_job import TABLES, parser
+from benchmarks.jobs.sluice import TABLES, parser
 from include.settings import settings
 
 ROWS_PER_COMMIT = 100_000

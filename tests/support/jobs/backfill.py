@@ -1,4 +1,4 @@
-"""`jobs/backfill.py` for the tables of a test: python -m tests.support.backfill_job CHAIN TOPIC TABLE FROM TO"""
+"""`jobs/backfill.py` for the tables of a test: python -m tests.support.jobs.backfill CHAIN TOPIC TABLE FROM TO"""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""`jobs/maintain.py` for the tables of a test: python -m tests.support.maintain_job CHAIN TOPIC TABLE"""
+"""`jobs/maintain.py` for the tables of a test: python -m tests.support.jobs.maintain CHAIN TOPIC TABLE"""
 
 import sys
 from types import SimpleNamespace

@@ -1,11 +1,11 @@
-"""One run of Spark Declarative Pipelines over benchmarks/pipelines: the peer of benchmarks.sluice_job --once."""
+"""One run of Spark Declarative Pipelines over benchmarks/jobs/pipelines: the peer of benchmarks.jobs.sluice --once."""
 
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.sluice_job import parser
+from benchmarks.jobs.sluice import parser
 from include.settings import ROOT, settings
 
 # JSON, a subset of YAML.
@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser().parse_args()
     home = settings().home
     (home / "conf").mkdir()
-    shutil.copytree(ROOT / "benchmarks" / "pipelines", home / "transformations")
+    shutil.copytree(ROOT / "benchmarks" / "jobs" / "pipelines", home / "transformations")
     (home / "conf" / "spark-defaults.conf").write_text(DEFAULTS.format(jars=settings().jars, home=home))
     spec = home / "spark-pipeline.yml"
     spec.write_text(SPEC.format(home=home, kafka=settings().kafka, topic=arguments.topic))

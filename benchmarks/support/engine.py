@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks import measure
-from benchmarks.measure import Sample
+from benchmarks.support import measure
+from benchmarks.support.measure import Sample
 from include.errors import SetupError
 from include.local import java
 from include.local.broker import Broker
@@ -24,7 +24,7 @@ from include.readers import checkpoint
 from include.settings import ROOT, settings
 
 POLL_SECONDS = 0.05
-JOBS = ROOT / "benchmarks"
+JOBS = ROOT / "benchmarks" / "jobs"
 
 
 class Engine:
