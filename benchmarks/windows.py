@@ -170,7 +170,7 @@ def by_delta_rs(_: SparkSession, path: Path) -> None:
 def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited_seconds: float) -> int:
     """Compact by Sluice's plan. Returns the number of rewritten bytes."""
     live = DeltaLog(path).state.live
-    facts = Facts(live=live, dead=[], now=time.time(), seconds_since_compaction=waited_seconds)
+    facts = Facts(live=live, dead=[], now_seconds=time.time(), seconds_since_compaction=waited_seconds)
     step = planning.plan(facts, policy).step(OPTIMIZE)
     if step.is_worth_it:
         maintain.compact(spark, f"{path.parent.name}.{path.name}", step, {})

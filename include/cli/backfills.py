@@ -60,15 +60,15 @@ def _lines(backfill: Backfill) -> Iterator[str]:
     seconds = (backfill.ended_at or backfill.phase_at) - backfill.planned_at
     if backfill.ended_at is not None:
         version = "" if backfill.version is None else f", version {backfill.version}"
-        yield f"      {backfill.said}{version}, {seconds:,.0f} s after it was asked for"
+        yield f"      {backfill.message}{version}, {seconds:,.0f} s after it was asked for"
     elif backfill.failure:
         yield f"      {backfill.failure}"
     elif backfill.is_abandoned:
         yield (
-            f"      its job died while {backfill.phase} ({backfill.said}): the same command, the task or action give "
-            f"up ends it"
+            f"      its job died while {backfill.phase} ({backfill.message}): the same command, the task or action "
+            f"give up ends it"
         )
     else:
-        yield f"      {backfill.said}, since {datetime.fromtimestamp(backfill.phase_at, UTC):%H:%M:%S}Z"
+        yield f"      {backfill.message}, since {datetime.fromtimestamp(backfill.phase_at, UTC):%H:%M:%S}Z"
     if backfill.readers:
         yield f"      has stopped {', '.join(backfill.readers)}"

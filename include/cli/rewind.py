@@ -54,7 +54,7 @@ def _lines(rewind: Rewind) -> Iterator[str]:
     phase = "failed" if rewind.failure and rewind.is_begun else "died" if is_dead else rewind.phase
     request = f"{rewind.table} to {rewind.moment}  by {rewind.who}: {rewind.reason}"
     yield f"{rewind.number:>4}  {planned_at:%Y-%m-%d %H:%M:%S}Z  {phase:<10}{request}"
-    yield f"      {rewind.failure or rewind.said}"
+    yield f"      {rewind.failure or rewind.message}"
     if is_dead:
         remedy = f"spark-submit jobs/rewind.py --number {rewind.number} ends it, or action give up"
         yield f"      its flows stay stopped: {remedy}"

@@ -94,11 +94,11 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
-    found = statuses(tables)
+    rows = statuses(tables)
     for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
         # JSON on stdout must stay parseable.
         print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
-    print(json.dumps([status.as_json() for status in found], indent=2) if arguments.json else text(found))
+    print(json.dumps([status.as_json() for status in rows], indent=2) if arguments.json else text(rows))
 
 
 def summary() -> str:

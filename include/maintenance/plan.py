@@ -44,12 +44,12 @@ class Facts:
     removable_log_files: the number of log files that nobody needs.
     unread_versions: unmerged versions of the source of a table that is merged in windows; 0 for other tables.
     seconds_since_compaction: None for a table that was never compacted. Then the age of its small files counts.
-    now: seconds since 1970.
+    now_seconds: seconds since 1970.
     """
 
     live: Sequence[LiveFile]
     dead: Sequence[Tombstone]
-    now: float
+    now_seconds: float
     kept_since: float | None = None
     held_by: str = ""
     removable_log_files: int = 0
@@ -199,7 +199,7 @@ def pack_into_bins(sizes: Sequence[int], bin_bytes: int) -> Iterator[PackedFile]
 def _has_waited(facts: Facts, small: Sequence[LiveFile]) -> bool:
     seconds_waited = facts.seconds_since_compaction
     if seconds_waited is None:
-        seconds_waited = facts.now - min((file.modified_at for file in small), default=facts.now)
+        seconds_waited = facts.now_seconds - min((file.modified_at for file in small), default=facts.now_seconds)
     return seconds_waited >= DAY_SECONDS
 
 

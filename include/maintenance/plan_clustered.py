@@ -30,7 +30,7 @@ def _cluster(facts: Facts, maintenance: Maintenance) -> Step:
     target = int(maintenance.target_file_mb * MB)
     unclustered = [file for file in facts.live if not file.is_clustered]
     size = _bytes(unclustered)
-    has_waited = any(facts.now - file.modified_at >= DAY_SECONDS for file in unclustered)
+    has_waited = any(facts.now_seconds - file.modified_at >= DAY_SECONDS for file in unclustered)
     numbers = {
         "files": len(facts.live),
         "small_files": len(unclustered),

@@ -93,7 +93,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     facts = Facts(
         live=log.state.live,
         dead=vacuum_guard.dead_files(log),
-        now=now_seconds,
+        now_seconds=now_seconds,
         kept_since=now_seconds - retention_seconds,
         held_by=oldest_consumer.name,
         removable_log_files=len(vacuum_guard.removable_log_files(log, needed_from)),

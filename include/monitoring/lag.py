@@ -189,4 +189,4 @@ def _of_view(lag: Lag, view: str, source: Delta, sources: SourceSnapshot) -> Lag
 
 
 def _age(oldest_at: float | None, sources: SourceSnapshot) -> float:
-    return 0.0 if oldest_at is None else max(0.0, sources.now - oldest_at)
+    return 0.0 if oldest_at is None else max(0.0, sources.now_seconds - oldest_at)

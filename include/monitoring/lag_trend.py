@@ -77,7 +77,7 @@ def of(flow: Table, lag: Lag, sources: SourceSnapshot) -> Trend:
         movement = _movement(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
         movement = None
-    return Trend(Direction.UNKNOWN) if movement is None else classify(*movement, sources.now - sources.since)
+    return Trend(Direction.UNKNOWN) if movement is None else classify(*movement, sources.now_seconds - sources.since)
 
 
 def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:

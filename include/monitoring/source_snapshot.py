@@ -34,8 +34,8 @@ class SourceSnapshot:
     """The sources of some flows. now, since: this moment and the earlier one to compare with, seconds since 1970."""
 
     def __init__(self, flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.now = time.time()
-        self.since = self.now - TREND_SECONDS
+        self.now_seconds = time.time()
+        self.since = self.now_seconds - TREND_SECONDS
         self._logs: dict[str, DeltaLog] = {}
         self._feeds: dict[tuple[str, bool], StreamSource] = {}
         self._timeout_seconds = timeout_seconds

@@ -51,7 +51,7 @@ def arguments(
     Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped.
     """
     decision = evaluate_approval(answer, requester)
-    result = f"is begun, {decision.said}" if decision.is_approved else f"nothing done, {decision.said}"
+    result = f"is begun, {decision.message}" if decision.is_approved else f"nothing done, {decision.message}"
     with database.transaction(engine) as connection:
         commands.audit(connection, requester or "unknown", ACTION, name, form["reason"], result)
     if not decision.is_approved:

@@ -146,12 +146,12 @@ class Wait(BaseTrigger):
             # Also before the first poll: Airflow fails if a trigger fires within the second in which it was created.
             await asyncio.sleep(LOOK_SECONDS)
             status = await asyncio.to_thread(self._look)
-            if status.said != last_message:
-                self.log.info("%s %d: %s", self.kind, self.number, status.said)
-                last_message = status.said
+            if status.message != last_message:
+                self.log.info("%s %d: %s", self.kind, self.number, status.message)
+                last_message = status.message
             idle_seconds = 0 if status.is_in_hand else idle_seconds + LOOK_SECONDS
             if status.is_done or status.failure or idle_seconds >= NOBODY_SECONDS:
-                reason = status.failure or f"nobody has been at it for {idle_seconds} s ({status.said})"
+                reason = status.failure or f"nobody has been at it for {idle_seconds} s ({status.message})"
                 event = {"number": self.number, "is_done": status.is_done, "why": reason}
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return

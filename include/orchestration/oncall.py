@@ -137,8 +137,8 @@ def run_command(
         return commands.execute(engine, request)
     decision = evaluate_approval(answer, request.who)
     if not decision.is_approved:
-        _refuse(engine, request, f"nothing done, {decision.said}")
-    approver = f"{request.who}, {decision.said}"
+        _refuse(engine, request, f"nothing done, {decision.message}")
+    approver = f"{request.who}, {decision.message}"
     if request.job:
         return [_give_up(engine, request, approved, approver)]
     (flow,) = request.flows

@@ -49,6 +49,6 @@ def require_approval(number: int, answer: dict[str, Any] | None) -> None:
     decision = evaluate_approval(answer, stored.who)
     if not decision.is_approved:
         if not stored.is_begun and stored.ended_at is None:
-            rewinds.give_up(engine, stored, decision.said)
-        raise AirflowSkipException(f"rewind {number}: nothing done, {decision.said}")
+            rewinds.give_up(engine, stored, decision.message)
+        raise AirflowSkipException(f"rewind {number}: nothing done, {decision.message}")
     approvals.approve(engine, stored, decision.by)

@@ -20,11 +20,11 @@ SIMPLE = "SimpleAuthManager"
 
 @dataclass(frozen=True)
 class ApprovalDecision:
-    """The decision about an approval. by: the user who decided. said: the decision in words."""
+    """The decision about an approval. by: the user who decided. message: the decision in words."""
 
     is_approved: bool
     by: str
-    said: str
+    message: str
 
 
 def evaluate_approval(answer: dict[str, Any] | None, requester: str | None) -> ApprovalDecision:

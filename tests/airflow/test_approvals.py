@@ -56,8 +56,8 @@ def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, 
     users(named, **variables)
     assert tasks.evaluate_approval(answer("ada"), "ada").is_approved is may
     assert tasks.evaluate_approval(answer("grace"), "ada") == tasks.ApprovalDecision(True, "grace", "approved by grace")
-    assert tasks.evaluate_approval(answer("ada", tasks.REJECT), "ada").said == "rejected by ada"
-    assert tasks.evaluate_approval(None, "ada").said == "nobody approved it"
+    assert tasks.evaluate_approval(answer("ada", tasks.REJECT), "ada").message == "rejected by ada"
+    assert tasks.evaluate_approval(None, "ada").message == "nobody approved it"
 
 
 def test_nothing_follows_where_who_asked_has_approved_it_alone(users):

@@ -74,7 +74,7 @@ def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answ
     with pytest.raises(AirflowSkipException, match=why):
         rewind.require_approval(job.number, answer)
     stored_job = rewinds.get(home, job.number)
-    assert (stored_job.phase, stored_job.said) == ("given up", why)
+    assert (stored_job.phase, stored_job.message) == ("given up", why)
 
 
 @only_in_full_runs

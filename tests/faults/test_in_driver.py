@@ -46,7 +46,7 @@ def wait_for_outcome(engine: Engine, number: int) -> backfill_queue.RequestStatu
         status = backfill_queue.status(engine, number)
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: backfill_queue.status(engine, number).said)
+    wait_until(has_ended, 120, lambda: backfill_queue.status(engine, number).message)
     return backfill_queue.status(engine, number)
 
 

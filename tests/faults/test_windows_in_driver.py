@@ -53,7 +53,7 @@ def wait_for_outcome(engine: Engine, number: int) -> windows.Window:
         status = window_queue.status(engine, number)
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: window_queue.status(engine, number).said)
+    wait_until(has_ended, 120, lambda: window_queue.status(engine, number).message)
     window = windows.find(engine, number)
     assert window
     return window

@@ -23,12 +23,13 @@ TRIES = 2
 
 @dataclass(frozen=True)
 class RequestStatus:
-    """The progress of a backfill or window that a driver was asked for. said: the progress in words. is_done: complete,
-    with all tables below it. is_in_hand: a job or driver executes it, or its driver executes another one first.
-    failure: why it failed.
+    """The progress of a backfill or window that a driver was asked for.
+
+    message: the progress in words. is_done: complete, with all tables below it. is_in_hand: a job or driver executes
+    it, or its driver executes another one first. failure: why it failed.
     """
 
-    said: str
+    message: str
     is_done: bool = False
     is_in_hand: bool = False
     failure: str | None = None
@@ -123,7 +124,7 @@ def status(engine: Engine, root: int) -> RequestStatus:
         return RequestStatus(message, is_done=not is_given_up, failure=message if is_given_up else None)
     latest = max(unfinished, key=lambda backfill: backfill.phase_at)
     if backfills.lease_name(root) in holders:
-        return RequestStatus(f"{latest.table}: {latest.phase}: {latest.said}", is_in_hand=True)
+        return RequestStatus(f"{latest.table}: {latest.phase}: {latest.message}", is_in_hand=True)
     if request is None:
         return RequestStatus("no driver is asked for it", failure=latest.failure)
     if request.driver in busy_drivers:

@@ -35,7 +35,7 @@ class Backfill:
     key: str
     who: str
     phase: str
-    said: str
+    message: str
     failure: str | None
     readers: dict[str, tuple[str, str]]
     version: int | None

@@ -52,7 +52,7 @@ class Rewind:
     who: str
     reason: str
     phase: str
-    said: str
+    message: str
     failure: str | None
     stopped: dict[str, tuple[str, str]]
     planned_at: float

@@ -45,12 +45,12 @@ ResolveColumns = Callable[[SparkSession, Table, Iterable[FileColumn]], Columns]
 
 @dataclass(frozen=True)
 class BadFile:
-    """A file that the table does not hold in its present form. now: the present file; None if it was deleted."""
+    """A file that the table does not hold in its present form. present: the present file; None if it was deleted."""
 
     path: str
     rule: str
     reason: str
-    now: FolderFile | None = None
+    present: FolderFile | None = None
 
 
 def write(
@@ -210,8 +210,8 @@ def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]
     rows = [
         (
             _relative_name(table, bad_file.path),
-            bad_file.now and bad_file.now.bytes,
-            bad_file.now and datetime.fromtimestamp(bad_file.now.modified_ms / 1000, UTC),
+            bad_file.present and bad_file.present.bytes,
+            bad_file.present and datetime.fromtimestamp(bad_file.present.modified_ms / 1000, UTC),
             bad_file.reason,
             [bad_file.rule],
         )

@@ -35,19 +35,22 @@ VIOLATED_NOW, VIOLATED_THEN, IS_GOOD = "_broken_now", "_broken_then", "_is_good"
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What a replay does. good: rows that go back. bad: rows that stay. left: rows that it does not look at. broke: how
-    many rows break each rule.
+    """What a replay does.
+
+    good: rows that go back. bad: rows that stay. unchecked: rows that it does not look at. broke: how many rows break
+    each rule.
     """
 
     good: int
     bad: int
-    left: int
+    unchecked: int
     broke: dict[str, int]
 
     def lines(self, table: Table) -> list[str]:
         violations = [f"  {count:,} break '{rule}'" for rule, count in self.broke.items() if count]
         counts = (
-            f"{self.good:,} rows are good by today's rules, {self.bad:,} are still bad, {self.left:,} not looked at"
+            f"{self.good:,} rows are good by today's rules, {self.bad:,} are still bad, "
+            f"{self.unchecked:,} not looked at"
         )
         return [f"{table.quarantine}: {counts}", *violations]
 

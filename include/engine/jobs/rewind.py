@@ -69,10 +69,10 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
     if rewind.ended_at is not None:
         # A retry of a task must not succeed if its first try failed.
         if rewind.phase == rewinds.GIVEN_UP:
-            raise UsageError(f"rewind {number} was given up ({rewind.said}): plan another one")
+            raise UsageError(f"rewind {number} was given up ({rewind.message}): plan another one")
         if rewind.failure:
             raise LedgerMismatch(rewind.failure)
-        print(f"sluice: rewind {number}: nothing done, it is done: {rewind.said}", flush=True)
+        print(f"sluice: rewind {number}: nothing done, it is done: {rewind.message}", flush=True)
         return
     if approved_by and not rewind.is_begun:
         approvals.approve(engine, rewind, f"{approved_by}, by hand")

@@ -34,12 +34,12 @@ class PreviewRow:
 
 @dataclass(frozen=True)
 class Outcome:
-    """made: number of rows. ends: how many of them would end as what. broke: how many rows break each rule.
+    """total: number of rows. ends: how many of them would end as what. broke: how many rows break each rule.
 
     rows: some rows, worst first.
     """
 
-    made: int
+    total: int
     ends: dict[str, int]
     broke: list[tuple[Rule, int]]
     columns: list[str]
@@ -60,7 +60,7 @@ def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], limit: int) -> Ou
             ends[group[BECOMES]] += group["count"]
         worst_rows = _worst(rows_with_end, rows, limit).collect()
     return Outcome(
-        made=counts.read,
+        total=counts.read,
         ends={end: ends[end] for end in ENDS if ends[end]},
         broke=[(rule, counts.broke[rule.name]) for rule in rules],
         columns=rows.columns,

@@ -156,7 +156,7 @@ def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Prev
         bad_files |= {head.path: head.problem for head in heads if head.problem}
         with persisted(rows):
             result = outcome.of(rows, table, (), request.rows)
-        return Preview(table.flow, what, result.made, result, bad_files, _new_column_notes(request.spark, table, rows))
+        return Preview(table.flow, what, result.total, result, bad_files, _new_column_notes(request.spark, table, rows))
 
 
 def _sample(request: PreviewRequest, reader: Table) -> Sample:

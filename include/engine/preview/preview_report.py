@@ -31,7 +31,7 @@ def _document(preview: Preview) -> dict[str, Any]:
         "flow": preview.flow,
         "source": preview.source,
         "rows_read": preview.read,
-        "rows_made": outcome.made,
+        "rows_made": outcome.total,
         "becomes": outcome.ends,
         "rules": [{"name": rule.name, "otherwise": rule.otherwise, "broke": count} for rule, count in outcome.broke],
         "rows": [asdict(row) for row in outcome.rows],
@@ -45,8 +45,8 @@ def lines(preview: Preview) -> Iterator[str]:
     yield f"{preview.flow}, made of {preview.source}"
     if outcome.rows:
         yield from _table(outcome.columns, outcome.rows)
-    shown = f"; {len(outcome.rows):,} of them are shown" if len(outcome.rows) < outcome.made else ""
-    yield f"{preview.read:,} rows read, {outcome.made:,} made{shown}"
+    shown = f"; {len(outcome.rows):,} of them are shown" if len(outcome.rows) < outcome.total else ""
+    yield f"{preview.read:,} rows read, {outcome.total:,} made{shown}"
     yield from (f"  {count:,} {WORDS[end]}" for end, count in outcome.ends.items())
     yield from (f"  {count:,} break '{rule.name}' ({rule.otherwise})" for rule, count in outcome.broke if count)
     if unbroken_rules := [f"'{rule.name}'" for rule, count in outcome.broke if not count]:

@@ -116,7 +116,7 @@ def test_rows_are_previewed_as_their_flow_then_writes_them(preview, spark, tmp_p
     values = (reading(1, 60), reading(1, 61), reading(2, 0), reading(3, 250), reading(4, "many"), "garbage")
     arrive(0, *values)
     result = preview(bronze, silver)
-    assert (result.read, result.outcome.made) == (6, 6)
+    assert (result.read, result.outcome.total) == (6, 6)
     assert result.outcome.ends == {"quarantine": 1, "drop": 2, "repeated": 1, "kept": 2}
     assert {rule.name: count for rule, count in result.outcome.broke} == {
         "known": 1,
@@ -210,7 +210,7 @@ def test_an_aggregate_is_made_of_all_rows_of_what_the_newest_touch(preview, bron
     transform = "SELECT date_trunc('minute', time) AS minute, count(*) AS n FROM source GROUP BY 1"
     table_without_buckets = replace(counted, transform=transform, write=Upsert(("minute",)))
     result = preview(bronze, stored_silver, table_without_buckets, rows=1)
-    assert (result.read, result.outcome.made, counts(result)) == (4, 2, [2])
+    assert (result.read, result.outcome.total, counts(result)) == (4, 2, [2])
     file = tmp_path / "rows.csv"
     file.write_text("time,number\n2026-03-01T12:05:00Z,1\n2026-03-01T12:05:01Z,2\n2026-03-01T12:06:00Z,\n")
     assert counts(preview(bronze, stored_silver, counted, file=file)) == [1, 2]

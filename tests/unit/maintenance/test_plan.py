@@ -34,7 +34,9 @@ def files(*sizes: float, rows_per_byte: float | None = None) -> list[LiveFile]:
 
 
 def plan_of(live: list[LiveFile], **facts) -> MaintenancePlan:
-    return plan(Facts(live=live, **{"dead": [], "now": NOW, "seconds_since_compaction": 0.0, **facts}), DEFAULTS)
+    return plan(
+        Facts(live=live, **{"dead": [], "now_seconds": NOW, "seconds_since_compaction": 0.0, **facts}), DEFAULTS
+    )
 
 
 def pack_bins(live: list[LiveFile], smaller_than: int, bin_bytes: int) -> list[list[LiveFile]]:
@@ -172,7 +174,7 @@ def test_files_that_waited_a_day_are_put_together_as_they_are():
 def test_in_a_table_that_was_never_compacted_the_age_of_its_small_files_counts():
     live = files(*[MB] * 50)
     assert not plan_of(live, seconds_since_compaction=None).is_worth_it
-    assert plan_of(live, seconds_since_compaction=None, now=NOW + DAY_SECONDS).is_worth_it
+    assert plan_of(live, seconds_since_compaction=None, now_seconds=NOW + DAY_SECONDS).is_worth_it
 
 
 def test_a_hundred_tiny_files_are_put_together_before_they_make_a_whole_one():

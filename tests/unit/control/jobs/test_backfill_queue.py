@@ -90,7 +90,7 @@ def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(eng
     [job_lease] = acquire_job_lease(engine, holder(), number)
     backfills.set_phase(engine, number, backfills.COMPUTING, "makes rows")
     status = backfill_queue.status(engine, number)
-    assert (status.said, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
+    assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
     later_number = request_backfill(engine, Slice())
     assert backfill_queue.status(engine, later_number).is_in_hand
     lease.release(engine, [job_lease])
