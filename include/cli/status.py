@@ -12,7 +12,8 @@ from include.cli import text_columns
 from include.control.supervision import supervisor_presence
 from include.monitoring import lag as lags
 from include.monitoring.lag import Lag
-from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses, stored
+from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses
+from include.readers import stored_table
 from include.settings import settings
 
 
@@ -94,11 +95,11 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     tables = catalog.load()
-    rows = statuses(tables)
+    all_statuses = statuses(tables)
     for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
         # JSON on stdout must stay parseable.
         print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
-    print(json.dumps([status.as_json() for status in rows], indent=2) if arguments.json else text(rows))
+    print(json.dumps([status.as_json() for status in all_statuses], indent=2) if arguments.json else text(all_statuses))
 
 
 def summary() -> str:
@@ -129,7 +130,7 @@ def _count(table: str) -> str:
 
 
 def _age(table: str) -> str:
-    delta_table = stored(table)
+    delta_table = stored_table.find_table(table)
     if delta_table is None:
         return ""
     written = datetime.fromtimestamp(delta_table.history(1)[0]["timestamp"] / 1000, UTC)

@@ -10,7 +10,7 @@ from include.catalog import Catalog
 from include.errors import Unreachable, UsageError
 from include.ledger import provenance
 from include.ledger.verify_offsets import columns
-from include.readers import checkpoint, landing_folder, offset_ranges, stored_rows
+from include.readers import checkpoint, landing_folder, offset_ranges, stored_table
 from include.readers.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -153,7 +153,7 @@ def _count_rows(table: str, column_values: dict[str, Any]) -> int | None:
     filter_values = {name: value for name, value in column_values.items() if name in stored_columns}
     if not set(filter_values) >= set(column_values) - {"topic"}:
         return None
-    return int(stored_rows.dataset(table).count_rows(filter=_filter(filter_values)))
+    return int(stored_table.dataset(table).count_rows(filter=_filter(filter_values)))
 
 
 def _broken_rules(table: Table, column_values: dict[str, Any]) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _broken_rules(table: Table, column_values: dict[str, Any]) -> tuple[str, ...
     filter_values = {name: value for name, value in column_values.items() if name in stored_columns}
     if not set(filter_values) >= set(column_values) - {"topic"}:
         return ()
-    rows = stored_rows.dataset(table.quarantine).to_table(columns=["_rules"], filter=_filter(filter_values))
+    rows = stored_table.dataset(table.quarantine).to_table(columns=["_rules"], filter=_filter(filter_values))
     return tuple(dict.fromkeys(rule for names in rows["_rules"].to_pylist() for rule in names or []))
 
 

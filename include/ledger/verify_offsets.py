@@ -7,10 +7,9 @@ from functools import cached_property
 
 import pyarrow
 import pyarrow.compute as compute
-from deltalake import DeltaTable
 
 from include.errors import LedgerMismatch
-from include.readers import kafka_broker, stored_rows
+from include.readers import kafka_broker, stored_table
 from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 
@@ -19,7 +18,7 @@ OFFSET_COLUMNS = ("topic", "partition", "offset")
 
 def columns(table: str) -> set[str]:
     """Returns the column names of a stored table."""
-    return {column.name for column in DeltaTable(str(settings().table_path(table))).schema().fields}
+    return {column.name for column in stored_table.open_table(table).schema().fields}
 
 
 @dataclass
@@ -34,7 +33,7 @@ class StoredOffsets:
     @cached_property
     def _offsets(self) -> dict[tuple[str, int], Sequence[int]]:
         """The sorted offsets of each topic and partition."""
-        stored = stored_rows.dataset(self.table)
+        stored = stored_table.dataset(self.table)
         rows = stored.to_table(columns=list(OFFSET_COLUMNS)).sort_by("offset")
         offsets: dict[tuple[str, int], Sequence[int]] = {}
         for group in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist():

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from include.control.store import database
 from include.control.store.schema import losses
 from include.errors import LedgerMismatch
-from include.readers import active_commits, offset_log, stored_rows
+from include.readers import active_commits, offset_log, stored_table
 from include.readers.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
@@ -19,7 +19,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
 
     Returns notes. Raises LedgerMismatch.
     """
-    stored = stored_rows.dataset(table.quarantine)
+    stored = stored_table.dataset(table.quarantine)
     batch_columns = stored.to_table(columns=["_flow", "_generation", "_batch"])
     groups = batch_columns.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     stored_counts = {(group["_flow"], group["_generation"], group["_batch"]): group["count_all"] for group in groups}
@@ -76,7 +76,7 @@ def _deleted(log: DeltaLog, version: int) -> int:
 
 def check_files(table: Table) -> None:
     """Checks that the rows of each file are numbered from 0 on. Raises LedgerMismatch for a gap or a repetition."""
-    stored = stored_rows.dataset(table.name)
+    stored = stored_table.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
     aggregates = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
     for group in row_numbers.group_by("_filename").aggregate(aggregates).to_pylist():

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
@@ -35,7 +34,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
-from include.readers import active_commits, checkpoint, refreshes
+from include.readers import active_commits, checkpoint, refreshes, stored_table
 from include.readers.delta_log import Commit, DeltaLog
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
@@ -173,7 +172,7 @@ def _of_table(table: str, version: int | None) -> Facets:
 # Cached, because a table is the output of one flow and the input of others.
 @cache
 def _columns(table: str) -> list[schema_dataset.SchemaDatasetFacetFields]:
-    columns = json.loads(DeltaTable(str(settings().table_path(table))).schema().to_json())["fields"]
+    columns = json.loads(stored_table.open_table(table).schema().to_json())["fields"]
     return [
         schema_dataset.SchemaDatasetFacetFields(
             column["name"], _type(column["type"]), column["metadata"].get("comment")

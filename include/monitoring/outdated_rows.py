@@ -4,13 +4,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.control.jobs import outdated_rows
 from include.control.jobs.outdated_rows import Outdated
 from include.control.store import database
 from include.errors import SluiceError
+from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 from include.validation import slices
@@ -21,7 +21,7 @@ def range_of(table: Table) -> Slice:
     """Returns the range of days in which a stored table's rows lie; the unlimited range without statistics."""
     if table.sliced_by is None or slices.refusal(table):
         return Slice()
-    files = pa.table(DeltaTable(str(settings().table_path(table.name))).get_add_actions(flatten=True))
+    files = pa.table(stored_table.open_table(table.name).get_add_actions(flatten=True))
     bounds = [f"{bound}.{table.sliced_by}" for bound in ("min", "max")]
     if not set(bounds) <= set(files.column_names):
         return Slice()

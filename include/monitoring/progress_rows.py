@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from include.control.store.storable_text import storable
 from include.monitoring import progress_journal
-from include.readers import stored_rows
+from include.readers import stored_table
 from include.settings import settings
 
 TABLE = "ledger.query_progress"
@@ -138,20 +137,13 @@ def as_arrow(progress_rows: list[dict[str, Any]]) -> Any:
     return pa.Table.from_pylist(sorted(progress_rows, key=lambda row: (row["flow"], row["at"])), schema=SCHEMA)
 
 
-def stored() -> DeltaTable | None:
-    """Returns the table; None before the first gathering."""
-    with suppress(TableNotFoundError):
-        return DeltaTable(str(settings().table_path(TABLE)))
-    return None
-
-
 def newest(flow: str, limit: int) -> list[dict[str, Any]]:
     """Returns the newest `limit` rows of a flow, newest first, without `day` and `raw`, from table and journals."""
     # Reading the journals first finds rows that are gathered meanwhile in at least one place.
     progress = [
         row for segment in progress_journal.segments() for row in _rows_if_there(segment) if row["flow"] == flow
     ]
-    if (table := stored()) is not None:
+    if (table := stored_table.find_table(TABLE)) is not None:
         progress += _newest_stored(table, flow, limit)
     unique = {(row["at"], row["run_id"], row["event"]): {name: row.get(name) for name in SHOWN} for row in progress}
     return [unique[key] for key in sorted(unique, reverse=True)[:limit]]
@@ -168,7 +160,7 @@ def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
 
 
 def _newest_stored(table: DeltaTable, flow: str, limit: int) -> list[dict[str, Any]]:
-    dataset = stored_rows.dataset(TABLE, table)
+    dataset = stored_table.dataset(TABLE, table)
     newest_rows: list[dict[str, Any]] = []
     for day in sorted({str(partition["day"]) for partition in table.partitions()}, reverse=True):
         if len(newest_rows) >= limit:

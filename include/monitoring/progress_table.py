@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from include.errors import Unreachable
 from include.monitoring import progress_journal, progress_rows
 from include.monitoring.progress_rows import TABLE
+from include.readers import stored_table
 from include.retention import PROGRESS_DAYS
 from include.settings import settings
 
@@ -60,7 +61,7 @@ def _gather_lock() -> Iterator[bool]:
 
 
 def _gather() -> int:
-    table = progress_rows.stored()
+    table = stored_table.find_table(TABLE)
     committed = (table.transaction_version(APP) if table else None) or 0
     claim = _claim(committed)
     if claim is None:
@@ -114,7 +115,7 @@ def _append(rows: list[dict[str, object]], number: int) -> None:
 
 def compact_and_expire() -> None:
     """Compacts days with many files, and deletes days older than PROGRESS_DAYS."""
-    table = DeltaTable(str(settings().table_path(TABLE)))
+    table = stored_table.open_table(TABLE)
     oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()
     files = Counter(day for path in table.file_uris() for day in re.findall(r"/day=([0-9-]+)/", path))
     fragmented_days = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from include.catalog import Catalog
 from include.control import orders
@@ -19,7 +18,7 @@ from include.monitoring.freshness import Freshness
 from include.monitoring.lag import Lag
 from include.monitoring.lag_trend import Trend
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot
-from include.readers import position, refreshes
+from include.readers import position, refreshes, stored_table
 from include.recovery import backfills
 from include.settings import settings
 from include.spec import Table
@@ -133,7 +132,7 @@ def _in_flight(flow: str) -> int | None:
 
 def rows(table: str) -> int | None:
     """Returns the rows in the newest version, from the log's statistics; None where the table is not stored."""
-    delta_table = stored(table)
+    delta_table = stored_table.find_table(table)
     return None if delta_table is None else delta_table.count()
 
 
@@ -148,10 +147,3 @@ def rows_or_none(table: str) -> int | None:
 def lag(flow: Table) -> str:
     """Describes how far the flow is behind its source."""
     return lags.measure([flow])[flow.flow].words
-
-
-def stored(table: str) -> DeltaTable | None:
-    try:
-        return DeltaTable(str(settings().table_path(table)))
-    except TableNotFoundError:
-        return None

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pyarrow.compute as pc
 
 from include.errors import FlowBroken
-from include.readers import active_commits, landing_folder, stored_rows, topics
+from include.readers import active_commits, landing_folder, stored_table, topics
 from include.readers.batches import BACKFILL
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import Commit, DeltaLog
@@ -153,8 +153,8 @@ def _stored_file_names(table: Table, metadata: dict[str, Any]) -> set[str]:
     """Returns the files with rows in the table, or with committed rows in its quarantine."""
 
     name = pc.field("_filename")
-    stored = stored_rows.dataset(table.name)
-    quarantined = stored_rows.dataset(table.quarantine)
+    stored = stored_table.dataset(table.name)
+    quarantined = stored_table.dataset(table.quarantine)
     generation, batch = (pc.field(column) for column in ("_generation", "_batch"))
     last_generation = int(metadata["generation"])
     is_committed = (generation < last_generation) | (

@@ -3,9 +3,8 @@
 from bisect import bisect_left
 from datetime import UTC, datetime
 
-from deltalake import DeltaTable
-
 from include.errors import FlowBroken, Unreachable
+from include.readers import stored_table
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta
@@ -14,7 +13,7 @@ from include.validation.delta_sources import CHANGE_FEED_PROPERTY, parse_time
 
 def require_change_feed(flow: str, source: Delta) -> None:
     """Raises Unreachable where the source has no change data feed yet. The source's own flow enables it."""
-    properties = DeltaTable(str(settings().table_path(source.table))).metadata().configuration
+    properties = stored_table.open_table(source.table).metadata().configuration
     if properties.get(CHANGE_FEED_PROPERTY) != "true":
         raise Unreachable(
             f"{flow} reads the changes of {source.table}, which does not keep them yet: restart the flow {source.table}"

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.control.jobs import stale_tables
@@ -13,7 +12,7 @@ from include.control.jobs.stale_tables import Stale
 from include.control.store import database
 from include.errors import FlowBroken, SluiceError
 from include.maintenance import vacuum_guard
-from include.readers import position, stored_rows
+from include.readers import position, stored_table
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import Commit, DeltaLog
 from include.recovery import lost_on_refresh
@@ -64,7 +63,7 @@ def _source_name(flow: Table) -> str:
 
 def rows(table: Table, range_: Slice) -> int:
     """Returns how many rows the range holds now."""
-    stored = stored_rows.dataset(table.name)
+    stored = stored_table.dataset(table.name)
     if range_.begin is None or range_.end is None:
         return int(stored.count_rows())
     time = pc.field(table.sliced_by)
@@ -91,10 +90,11 @@ def replacing_commit(table: str, backfill: Backfill) -> Commit | None:
 
     Raises FlowBroken if the range was replaced and the log no longer holds the commit.
     """
-    path = settings().table_path(table)
-    if not settings().is_stored(table) or DeltaTable(str(path)).transaction_version(txn_app_id(backfill)) is None:
+    if not settings().is_stored(table):
         return None
-    log = DeltaLog(path)
+    if stored_table.open_table(table).transaction_version(txn_app_id(backfill)) is None:
+        return None
+    log = DeltaLog(settings().table_path(table))
     for commit in log.commits():
         if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key:
             return commit

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from include.errors import UsageError
 from include.ledger import verify_offsets
-from include.readers import kafka_broker, landing_folder, resume_position, stored_rows
+from include.readers import kafka_broker, landing_folder, resume_position, stored_table
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 
@@ -45,7 +45,7 @@ def missing_files(table: Table, existing: set[str]) -> list[str]:
 
 def stored_file_names(table: str) -> set[str]:
     """Returns the files that have rows in a stored table."""
-    stored = stored_rows.dataset(table)
+    stored = stored_table.dataset(table)
     file_names: set[str] = set()
     for rows in stored.to_batches(columns=[FILE]):
         file_names.update(rows.column(0).unique().to_pylist())
@@ -75,7 +75,7 @@ def _records(flow: Table, source: Kafka) -> Iterator[str]:
     topics = kafka_broker.Topics(settings().kafka)
     read = metadata["source"]["topics"]
     current_ids = topics.ids(read)
-    stored = stored_rows.dataset(flow.name)
+    stored = stored_table.dataset(flow.name)
     for topic, topic_id in read.items():
         is_lost = pc.field("topic") == topic
         if current_ids.get(topic) == topic_id:

@@ -10,6 +10,7 @@ from include import catalog
 from include.errors import FlowFailed
 from include.monitoring import progress_rows
 from include.monitoring.progress_table import gather
+from include.readers import stored_table
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 from tests.support.flows import Driver, rows_of
@@ -42,7 +43,7 @@ def driver(spark, name: str, flow: Table, monkeypatch: pytest.MonkeyPatch):
 def progress_of(flow: Table) -> list[dict]:
     """The progress rows of the flow, oldest first, after all journals are gathered."""
     gather()
-    if progress_rows.stored() is None:
+    if stored_table.find_table(progress_rows.TABLE) is None:
         return []
     return sorted((row for row in rows_of(progress_rows.TABLE) if row["flow"] == flow.flow), key=lambda row: row["at"])
 

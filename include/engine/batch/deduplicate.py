@@ -9,7 +9,7 @@ from pyspark.sql.types import TimestampType
 
 from include.engine import struct_type
 from include.engine.batch import data_skipping
-from include.settings import settings
+from include.engine.tables.read_table import read_table
 from include.spec import Append, Table, Watermark
 
 PLACE = "_place"
@@ -41,7 +41,7 @@ def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, howev
     by_time = None if however_late else write.watermark
     keys = _keys(write, by_time)
     rows = with_rank(rows, write, by_time).filter(F.col(PLACE) == 1).drop(PLACE)
-    stored = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(near)
+    stored = read_table(rows.sparkSession, table.name).filter(near)
     # With plain equality, NULL matches nothing.
     same = [_column("new", key) == _column("stored", key) for key in write.unique]
     if by_time:

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from include.engine.batch import read
 from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, Expect, References, Rule, Unique
-from include.settings import settings
 from include.spec import Append, Table
 
 RULES = "_rules"
@@ -151,7 +151,7 @@ def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: 
 
 def _mark_stored(rows: DataFrame, rule: Unique, table: Table, condition: str) -> DataFrame:
     """Returns `rows` plus a column that is TRUE for rows with the values of a stored row, else NULL."""
-    stored_rows = rows.sparkSession.read.format("delta").load(str(settings().table_path(table.name))).filter(condition)
+    stored_rows = read_table(rows.sparkSession, table.name).filter(condition)
     keys = {column: f"{HOLDS}{number}" for number, column in enumerate(rule.columns)}
     stored_keys = stored_rows.select(*[F.col(f"`{column}`").alias(key) for column, key in keys.items()]).distinct()
     same = reduce(and_, [F.col(f"`{column}`") == F.col(key) for column, key in keys.items()])

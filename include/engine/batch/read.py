@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -13,8 +12,9 @@ from include.catalog import Catalog
 from include.engine.batch import schema_registry
 from include.engine.check.checked_schema import parsed
 from include.engine.session import jvm_of
+from include.engine.tables.read_table import read_table
 from include.errors import Unreachable, UsageError
-from include.readers import landing_folder, starting_version
+from include.readers import landing_folder, starting_version, stored_table
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
@@ -58,10 +58,9 @@ def delta(spark: SparkSession, flow: str, source: Delta, is_new: bool) -> DataFr
 
 def newest(spark: SparkSession, table: str) -> DataFrame | None:
     """Returns the stored rows of a table, pinned to its present version; None if it is not stored."""
-    path = settings().table_path(table)
     if not settings().is_stored(table):
         return None
-    return spark.read.format("delta").option("versionAsOf", DeltaTable(str(path)).version()).load(str(path))
+    return read_table(spark, table, stored_table.open_table(table).version())
 
 
 def columns(spark: SparkSession, source: Kafka | Delta, tables: Catalog, changes: bool = False) -> StructType:
@@ -73,7 +72,7 @@ def columns(spark: SparkSession, source: Kafka | Delta, tables: Catalog, changes
     table = tables.tables[source.table]
     declared = parsed(table.schema)
     if isinstance(table.source, Files) and settings().is_stored(table.name):
-        stored = spark.read.format("delta").load(str(settings().table_path(table.name))).schema
+        stored = read_table(spark, table.name).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared
 
@@ -81,7 +80,7 @@ def columns(spark: SparkSession, source: Kafka | Delta, tables: Catalog, changes
 def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFrame:
     """Returns the rows of these files of a stored table, with the table's columns."""
     path = settings().table_path(table)
-    schema = spark.read.format("delta").load(str(path)).schema
+    schema = read_table(spark, table).schema
     paths = [f"{path}/{file}" for file in files]
     return spark.read.schema(schema).option("basePath", str(path)).parquet(*paths)
 

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from include.engine import struct_type
 from include.engine.batch import data_skipping, parse, parse_avro
 from include.engine.batch.transform import apply
-from include.settings import settings
+from include.engine.tables.read_table import read_table
 from include.spec import Avro, Bucket, Delta, Table, Upsert
 
 # Most rows that a batch writes as one file; larger batches use all cores and write several.
@@ -50,8 +50,7 @@ def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, c
     compute.
     """
     assert isinstance(table.source, Delta)
-    path = str(settings().table_path(table.source.table))
-    return aggregated(spark.read.format("delta").option("versionAsOf", version).load(path), table, write, condition)
+    return aggregated(read_table(spark, table.source.table, version), table, write, condition)
 
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:

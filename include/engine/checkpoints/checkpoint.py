@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
@@ -13,7 +12,7 @@ from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
-from include.readers import checkpoint, offset_log, topics
+from include.readers import checkpoint, offset_log, stored_table, topics
 from include.readers.kafka_retention import LostOffsets
 from include.readers.offset_log import OWNER
 from include.readers.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
@@ -121,7 +120,7 @@ def _open(path: Path, generation_number: int, table: Table, owner: dict[str, Any
     _check_owner(stored_owner, owner, path, table)
     checkpoint.check(path)
     committed, planned = _batch_number(checkpoint.last_committed(path)), _batch_number(checkpoint.last_planned(path))
-    stored = DeltaTable(str(settings().table_path(table.name)))
+    stored = stored_table.open_table(table.name)
     if stored.transaction_version(txn_app_id(table.flow, generation_number + 1)) is not None:
         raise _checkpoint_lost_error(table, path.parent / str(generation_number + 1), "batches of that generation")
     # The generation before wrote the batches before this generation's first.

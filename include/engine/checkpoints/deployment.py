@@ -1,6 +1,5 @@
 """Records that a flow starts with a changed definition."""
 
-from deltalake import DeltaTable
 from sqlalchemy import Engine
 
 from include.control import commands
@@ -8,7 +7,7 @@ from include.control.jobs import outdated_rows
 from include.control.store import database
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.monitoring.outdated_rows import range_of
-from include.settings import settings
+from include.readers import stored_table
 from include.spec import Append, Table, Upsert
 
 
@@ -32,7 +31,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
 
 
 def _holds_rows(table: Table) -> bool:
-    return DeltaTable(str(settings().table_path(table.name))).count() > 0
+    return stored_table.open_table(table.name).count() > 0
 
 
 def _recomputes_all(table: Table) -> bool:

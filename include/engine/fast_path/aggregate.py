@@ -20,8 +20,9 @@ from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, mic
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.read_table import read_table
 from include.ledger.batch_files import SourceFile
-from include.readers import checkpoint, stored_rows
+from include.readers import checkpoint, stored_table
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
@@ -101,7 +102,7 @@ class Aggregator:
     def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
         source = self._open(self._source, version)
         columns = self._needed_columns(spark, pa.schema(source.schema()).names)
-        rows = stored_rows.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
+        rows = stored_table.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
         if len(rows) > MOST_SOURCE_ROWS:
             raise NotSupported(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
         return rows
@@ -116,7 +117,7 @@ class Aggregator:
     def _needed_columns(self, spark: SparkSession, names: list[str]) -> list[str]:
         """Returns the source columns that the aggregate needs, by Spark's optimized plan."""
         if self._columns is None:
-            stored = spark.read.format("delta").load(str(settings().table_path(self._source)))
+            stored = read_table(spark, self._source)
             aggregate = table_rows.aggregated(stored, self._table, self._write)
             leaves = aggregate._jdf.queryExecution().executedPlan().collectLeaves()
             needed = set(names)

@@ -21,7 +21,7 @@ from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_o
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.readers import stored_rows
+from include.readers import stored_table
 from include.settings import settings
 from include.spec import Append, Table
 
@@ -182,7 +182,7 @@ def _action_mask(groups: list[tuple[str, ...]], actions: dict[tuple[str, ...], s
 def _holds_earlier_try(quarantine: str, flow: str, left_before: tuple[int, int]) -> bool:
     generation, batch = ds.field("_generation"), ds.field("_batch")
     later = (generation > left_before[0]) | ((generation == left_before[0]) & (batch > left_before[1]))
-    return bool(len(stored_rows.dataset(quarantine).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
+    return bool(len(stored_table.dataset(quarantine).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
 
 
 def refusal(table: Table, write: Append, columns: pa.Schema) -> str | None:

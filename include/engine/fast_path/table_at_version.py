@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from include.readers import stored_rows
-from include.settings import settings
+from include.readers import stored_table
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST = -(EPOCH - datetime.min.replace(tzinfo=UTC)) // timedelta(microseconds=1)
@@ -30,14 +29,14 @@ def read(
     opened: the table at the desired version. column: a timestamp. spans: half-open, in microseconds since 1970.
     """
     # Without the predicate, Arrow builds an expression from each file's statistics: 0.1 s for a thousand files.
-    rows = stored_rows.dataset(table, opened, _file_predicate(column, spans, or_null))
+    rows = stored_table.dataset(table, opened, _file_predicate(column, spans, or_null))
     return rows.scanner(columns=columns, filter=_row_filter(column, spans, or_null)).head(limit)
 
 
 def at_version(table: str, opened: DeltaTable | None, version: int) -> DeltaTable:
     """Opens the table at this version. opened: the table at another version, whose log is read on; None if not open."""
     if opened is None or opened.version() > version:
-        return DeltaTable(str(settings().table_path(table)), version=version)
+        return stored_table.open_table(table, version)
     if opened.version() < version:
         opened.update_incremental()
         if opened.version() != version:

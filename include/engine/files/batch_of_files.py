@@ -26,7 +26,7 @@ from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
-from include.readers import landing_folder, stored_rows
+from include.readers import landing_folder, stored_table
 from include.readers.landing_folder import FolderFile, PlannedFile
 from include.settings import settings
 from include.spec import Files, Table
@@ -194,7 +194,7 @@ def _changed_files(
     if not changes:
         return
     names = [_relative_name(table, old.path) for old, _ in changes]
-    stored = stored_rows.dataset(table.quarantine)
+    stored = stored_table.dataset(table.quarantine)
     listed = {
         (row["_filename"], round(row["modification_time"].timestamp() * 1000))
         for row in stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow
-from deltalake import DeltaTable
 from pyarrow import fs, parquet
 
 from include.engine.files import csv_header
 from include.errors import Unreachable
+from include.readers import stored_table
 from include.readers.landing_folder import file_system
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
@@ -89,7 +89,7 @@ def _columns(table: Table) -> list[str]:
     """Returns the declared and stored columns, without those that all tables of files have."""
     names = ddl.columns(table.schema)
     if settings().is_stored(table.name):
-        names += [field.name for field in DeltaTable(str(settings().table_path(table.name))).schema().fields]
+        names += [field.name for field in stored_table.open_table(table.name).schema().fields]
     common = ["", *ddl.columns(FILES_SCHEMA)]
     return [name for name in dict.fromkeys(names) if name not in common]
 

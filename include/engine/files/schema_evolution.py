@@ -9,6 +9,7 @@ from pyspark.sql import types as T
 
 from include.engine import struct_type
 from include.engine.files.csv_header import is_readable
+from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
@@ -74,7 +75,7 @@ def schema_of(spark: SparkSession, table: Table) -> T.StructType:
     """Returns the stored schema, or the declared one if the table is not stored."""
     if not settings().is_stored(table.name):
         return struct_type.from_ddl(table.schema)
-    return spark.read.format("delta").load(str(settings().table_path(table.name))).schema
+    return read_table(spark, table.name).schema
 
 
 def _resolve_columns(

@@ -16,6 +16,7 @@ from include.engine.batch import deduplicate, quality, read, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.jobs import replay
 from include.engine.tables import commit
+from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.ledger.batch_files import AppendedFiles
 from include.readers import checkpoint, resume_position
@@ -126,7 +127,7 @@ def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) ->
     path, end = settings().table_path(flow.source.table), last_commit["source_to"]
     is_first = end.get("isStartingVersion")
     version = delta_position(end)[0] if is_first else checkpoint.read_version(end)
-    rows = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+    rows = read_table(spark, flow.source.table, version)
     unread_files = (
         AppendedFiles(DeltaLog(path), flow.source).left_of(end) if is_first or delta_position(end)[1] >= 0 else []
     )
@@ -235,7 +236,7 @@ def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
 
 
 def _stored_range(spark: SparkSession, table: Table, name: str, job: Backfill) -> DataFrame:
-    return spark.read.format("delta").load(str(settings().table_path(name))).filter(_condition(table, job))
+    return read_table(spark, name).filter(_condition(table, job))
 
 
 def _replace(rows: DataFrame, table: Table, name: str, job: Backfill) -> None:

@@ -7,7 +7,6 @@ uses them again. It also stores the run's name, so that a run refreshes no view 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,8 +20,9 @@ from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import commit, create_table
+from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, SluiceError, Unreachable
-from include.readers import refreshes
+from include.readers import refreshes, stored_table
 from include.settings import settings
 from include.spec import Delta, Table
 from include.validation.slices import Slice
@@ -152,11 +152,11 @@ def _sources(view: Table) -> dict[str, str]:
 def _newest(table: str) -> int:
     if not settings().is_stored(table):
         raise Unreachable(f"{table} is not stored yet, and a view reads it: start its flow, or refresh it, first")
-    return DeltaTable(str(settings().table_path(table))).version()
+    return stored_table.open_table(table).version()
 
 
 def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
-    return spark.read.format("delta").option("versionAsOf", version).load(str(settings().table_path(table)))
+    return read_table(spark, table, version)
 
 
 def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None:

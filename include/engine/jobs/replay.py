@@ -11,7 +11,6 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,8 +22,9 @@ from include.engine.jobs import window
 from include.engine.jobs.window import Window
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
+from include.engine.tables.read_table import read_table
 from include.errors import UsageError
-from include.readers import resume_position
+from include.readers import resume_position, stored_table
 from include.settings import settings
 from include.spec import Append, Table
 from include.validation.declaration import suggest
@@ -84,7 +84,7 @@ def replay(open_window: Window, rules: list[str]) -> None:
     spark, table = open_window.spark, open_window.table
     metadata = open_window.begin(STEP, table.name)
     create_table.create(spark, table)
-    last_number = DeltaTable(str(settings().table_path(table.name))).transaction_version(_app_id(table)) or 0
+    last_number = stored_table.open_table(table.name).transaction_version(_app_id(table)) or 0
     _delete(spark, table, f"_replay <= {last_number}", metadata)
     checked_rows = _check_rules(spark, table, rules).persist()
     try:
@@ -119,8 +119,8 @@ def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: in
 
 def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
     assert isinstance(table.write, Append)
-    stored_rows = _stored(spark, table.quarantine).filter(f"_replay = {number}")
-    rows = stored_rows.select(*[f"`{name}`" for name in _stored(spark, table.name).columns])
+    stored_rows = read_table(spark, table.quarantine).filter(f"_replay = {number}")
+    rows = stored_rows.select(*[f"`{name}`" for name in read_table(spark, table.name).columns])
     if table.write.unique:
         rows = deduplicate.first_of_each(rows, table, table.write, near="true", however_late=True)
     rows = rows.persist()
@@ -136,7 +136,7 @@ def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, 
 
 
 def _delete(spark: SparkSession, table: Table, condition: str, metadata: dict[str, object]) -> None:
-    if _stored(spark, table.quarantine).filter(condition).isEmpty():
+    if read_table(spark, table.quarantine).filter(condition).isEmpty():
         return
     with commit.user_metadata(spark, metadata, {}):
         spark.sql(f"DELETE FROM delta.`{settings().table_path(table.quarantine)}` WHERE {condition}")
@@ -146,7 +146,7 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
     """Returns the quarantine's rows with `_broken_now` (rules they break today) and `_is_good`; both are NULL for rows
     that the replay does not look at.
     """
-    stored_rows = _stored(spark, table.quarantine)
+    stored_rows = read_table(spark, table.quarantine)
     _require_known(stored_rows, table, rules)
     is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table), F.lit(False))
     candidates = stored_rows.filter(is_chosen).withColumnRenamed(quality.RULES, VIOLATED_THEN)
@@ -204,10 +204,6 @@ def _count_outcome(checked_rows: DataFrame) -> ReplayOutcome:
             violations.update(dict.fromkeys(group[VIOLATED_NOW], group["count"]))
     bad = sum(group["count"] for group in groups if group[IS_GOOD] is False)
     return ReplayOutcome(good, bad, total - good - bad, dict(violations))
-
-
-def _stored(spark: SparkSession, name: str) -> DataFrame:
-    return spark.read.format("delta").load(str(settings().table_path(name)))
 
 
 def _app_id(table: Table) -> str:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import reduce
 from typing import Any
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,8 +19,9 @@ from include.engine.jobs import backfill_rows, shadow_table
 from include.engine.jobs.window import Worker
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, txn_app_id
+from include.engine.tables.read_table import read_table
 from include.errors import FlowFailed
-from include.readers import checkpoint, landing_folder, offset_log, resume_position
+from include.readers import checkpoint, landing_folder, offset_log, resume_position, stored_table
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import Commit
 from include.readers.resume_position import StartPosition
@@ -47,10 +47,10 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
         if not settings().is_stored(table.quarantine):
             create_table.create_quarantine(spark, table, spark.sql)
         _add_to_quarantine(spark, table, seeds, metadata)
-    if DeltaTable(str(path)).metadata().configuration.get(APPEND_ONLY) == "true":
+    if stored_table.open_table(table.name).metadata().configuration.get(APPEND_ONLY) == "true":
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
-    rows = _stored(spark, shadow_table.shadow_of(table).name)
-    backfill_metadata = {**backfill_rows.commit_metadata(job, _stored(spark, table.name).count()), "anew": seeds}
+    rows = read_table(spark, shadow_table.shadow_of(table).name)
+    backfill_metadata = {**backfill_rows.commit_metadata(job, read_table(spark, table.name).count()), "anew": seeds}
     with commit.user_metadata(
         spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
     ):
@@ -81,7 +81,7 @@ def _commit_seed(spark: SparkSession, table: Table, seed: dict[str, Any]) -> Non
     with commit.user_metadata(
         spark, seed, commit.idempotent_write_conf(txn_app_id(seed["flow"], seed["generation"]), SEED)
     ):
-        commit.append(_stored(spark, table.name).limit(0), table)
+        commit.append(read_table(spark, table.name).limit(0), table)
 
 
 def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
 
 def _add_to_quarantine(spark: SparkSession, table: Table, seeds: dict[str, Any], metadata: dict[str, Any]) -> None:
     """Adds the shadow table's quarantined rows, in place of those of an earlier try. Old rows count until the swap."""
-    rows = _stored(spark, shadow_table.shadow_of(table).quarantine)
+    rows = read_table(spark, shadow_table.shadow_of(table).quarantine)
     flows = {shadow_table.shadow_of(flow).flow: seeds[flow.flow] for flow in table.flows}
     parts = [commit.with_batch_columns(rows.filter(F.col("_flow") == name), seed) for name, seed in flows.items()]
     writer = reduce(DataFrame.unionByName, parts).coalesce(1).write.format("delta").mode("overwrite")
-    types = {field.name: field.dataType for field in _stored(spark, table.quarantine).schema}
+    types = {field.name: field.dataType for field in read_table(spark, table.quarantine).schema}
     if all(types.get(field.name, field.dataType) == field.dataType for field in rows.schema):
         writer = writer.option("replaceWhere", _new_generations_condition(seeds)).option("mergeSchema", "true")
     else:
@@ -131,7 +131,3 @@ def _add_to_quarantine(spark: SparkSession, table: Table, seeds: dict[str, Any],
 
 def _new_generations_condition(seeds: dict[str, Any]) -> str:
     return " OR ".join(f"_flow = '{flow}' AND _generation >= {seed['generation']}" for flow, seed in seeds.items())
-
-
-def _stored(spark: SparkSession, name: str) -> DataFrame:
-    return spark.read.format("delta").load(str(settings().table_path(name)))

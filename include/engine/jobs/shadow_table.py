@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.engine import struct_type
@@ -19,8 +18,9 @@ from include.engine.checkpoints import definition
 from include.engine.jobs.window import Worker
 from include.engine.session import jvm_of
 from include.engine.tables import create_table
+from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, UsageError
-from include.readers import checkpoint, offset_log, position, resume_position
+from include.readers import checkpoint, offset_log, position, resume_position, stored_table
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -60,9 +60,9 @@ def can_go_on(spark: SparkSession, flow: Table) -> bool:
 
 def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
     """Whether `create_table.create` cannot bring the stored columns and partitions to the declaration."""
-    stored = spark.read.format("delta").load(str(settings().table_path(table.name))).schema
+    stored = read_table(spark, table.name).schema
     declared_types = {field.name: field.dataType for field in struct_type.from_ddl(table.schema)}
-    partition_columns = DeltaTable(str(settings().table_path(table.name))).metadata().partition_columns
+    partition_columns = stored_table.open_table(table.name).metadata().partition_columns
     return partition_columns != list(table.partition_by) or any(
         declared_types.get(field.name) != field.dataType for field in stored
     )

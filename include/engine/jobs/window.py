@@ -25,6 +25,7 @@ from include.engine.session import open_session
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
+from include.engine.tables.read_table import read_table
 from include.errors import FlowFailed, LeaseHeld, SluiceError, Unreachable
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
@@ -238,7 +239,7 @@ class Window:
 def _warm_up(spark: SparkSession, reads: list[str]) -> None:
     """Loads the classes of a session's first command, which takes seconds, while the flows still write."""
     for name in reads:
-        spark.read.format("delta").load(str(settings().table_path(name))).limit(1).collect()
+        read_table(spark, name).limit(1).collect()
 
 
 def _lower_priority(jvm: int) -> None:

@@ -61,7 +61,7 @@ def test_no_more_are_read_than_are_asked_for():
 
 def test_only_files_that_may_hold_such_rows_are_opened():
     table = store()
-    near_files = table_at_version.stored_rows.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
+    near_files = table_at_version.stored_table.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
     assert len(list(near_files.get_fragments())) == 2
 
 

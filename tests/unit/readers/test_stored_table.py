@@ -8,15 +8,15 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from include.readers import stored_rows
+from include.readers import stored_table
 from include.settings import settings
 from tests.conftest import ROOT
 
 # Arrow still reads ahead when this process ends.
 EARLY_EXIT = """
-from include.readers import stored_rows
+from include.readers import stored_table
 
-next(stored_rows.dataset("bronze.x").to_batches(columns=["number"]))
+next(stored_table.dataset("bronze.x").to_batches(columns=["number"]))
 """
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -38,10 +38,10 @@ def test_values_by_which_a_table_is_partitioned_may_hold_anything():
     values = ["a b", "c:d", "e%20f", "ü/ö", "x=y", "pl+us", None]
     rows = pyarrow.table({"key": values, "number": range(len(values))})
     write_deltalake(str(settings().table_path("bronze.y")), rows, partition_by=["key"])
-    stored = stored_rows.dataset("bronze.y").to_table().to_pylist()
+    stored = stored_table.dataset("bronze.y").to_table().to_pylist()
     assert {row["number"]: row["key"] for row in stored} == dict(enumerate(values))
 
 
 def test_nothing_else_reads_by_threads_that_call_python():
     files = [file for file in (ROOT / "include").rglob("*.py") if "to_pyarrow_" in file.read_text()]
-    assert files == [ROOT / "include" / "readers" / "stored_rows.py"]
+    assert files == [ROOT / "include" / "readers" / "stored_table.py"]

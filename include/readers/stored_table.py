@@ -1,0 +1,34 @@
+"""Opens a stored table without Spark: with delta-rs, or its rows as a pyarrow dataset."""
+
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyarrow import fs
+
+from include.settings import settings
+
+
+def open_table(name: str, version: int | None = None) -> DeltaTable:
+    """Opens a stored table. version: None for the newest. Raises `deltalake.exceptions.TableNotFoundError`."""
+    return DeltaTable(str(settings().table_path(name)), version=version)
+
+
+def find_table(name: str) -> DeltaTable | None:
+    """Opens a table at its newest version; None if it is not stored."""
+    try:
+        return open_table(name)
+    except TableNotFoundError:
+        return None
+
+
+def dataset(name: str, opened: DeltaTable | None = None, files: str | None = None) -> Any:
+    """Returns a `pyarrow.dataset.Dataset` with the table's columns. opened: the table at the wanted version.
+
+    files: an SQL condition. Files whose statistics exclude it are skipped.
+
+    It uses Arrow's own file system. The one of `deltalake` is written in Python, and Arrow's threads may call it while
+    the process ends. The process then dies of "terminate called without an active exception" or a segmentation fault.
+    """
+    file_system = fs.SubTreeFileSystem(str(settings().table_path(name)), fs.LocalFileSystem())
+    return (opened or open_table(name)).to_pyarrow_dataset(filesystem=file_system, file_pruning_predicate=files)
