@@ -2,12 +2,14 @@
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import orders, vacuum_holds
+from include.control.jobs import backfills
 from include.control.jobs.windows import TableSize
 from include.control.store import database
 from include.maintenance import plan as planning
@@ -16,12 +18,15 @@ from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, Maintenanc
 from include.maintenance.policy import CompactionPlace
 from include.maintenance.vacuum_guard import Consumer
 from include.readers import checkpoint
+from include.readers.batches import BACKFILL
 from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
 from include.spec import Delta, Table
 
 # A retention beyond the promise is rounded up to this, so that it does not change with every window.
 ROUND_SECONDS = 3600
+# The clock of the control database may be ahead of that of a driver by this much.
+CLOCK_SKEW_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     log = DeltaLog(settings().table_path(name))
     readers = vacuum_guard.readers(tables, name)
     registered = [Consumer(*hold) for hold in vacuum_holds.registered(engine, name)]
+    registered += _unfinished_backfills(engine, log, name)
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
     consumers = vacuum_guard.consumers(
@@ -114,6 +120,18 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         shape=shape(log, GOOD_SHARE * table.maintain.target_file_mb * MB),
         policy=f"compacted {place}: {reason}",
     )
+
+
+def _unfinished_backfills(engine: Engine, log: DeltaLog, table: str) -> Iterator[Consumer]:
+    """Yields the commits by which unfinished backfills have replaced their ranges: whoever finishes one reads it."""
+    unfinished = {backfill.key: backfill for backfill in backfills.unfinished_on(engine, table)}
+    for commit in log.commits():
+        first_planned_at = min((backfill.planned_at for backfill in unfinished.values()), default=math.inf)
+        if commit.timestamp < first_planned_at - CLOCK_SKEW_SECONDS:
+            return
+        if backfill := unfinished.pop((commit.metadata.get(BACKFILL) or {}).get("key", ""), None):
+            name = f"backfill {backfill.number}, which is not finished"
+            yield Consumer(name, commit.version, commit.timestamp, needs_files=False)
 
 
 def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:

@@ -108,6 +108,14 @@ def unfinished_of(engine: Engine, root: int) -> list[Backfill]:
         return [_to_backfill(connection, row) for row in rows]
 
 
+def unfinished_on(engine: Engine, table: str) -> list[Backfill]:
+    """The unfinished backfills of the table, whether or not their jobs are alive. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        is_unfinished = (backfills.c.target == table) & backfills.c.ended_at.is_(None)
+        rows = connection.execute(select(backfills).where(is_unfinished).order_by(backfills.c.number)).all()
+        return [_to_backfill(connection, row) for row in rows]
+
+
 def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Backfill]:
     """The newest backfills of the table, or of all tables, newest first. Raises Unreachable."""
     selected = backfills.c.target == table if table else backfills.c.number > 0

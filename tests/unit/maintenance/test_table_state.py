@@ -13,13 +13,16 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import vacuum_holds
+from include.control.jobs import backfills
 from include.control.store import database
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.table_state import TableSurvey
+from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
+from include.validation.slices import Slice
+from tests.support import delta_log
 from tests.support.delta_log import commit, commit_info
 from tests.support.lake import planned_checkpoint
 
@@ -182,6 +185,20 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
     vacuum_holds.register(engine, "report", SOURCE, version=3, hours=48)
     [survey] = look(source(time_travel_hours=1))
     assert survey.log_needed_from == 3
+
+
+def test_the_log_keeps_the_commit_of_a_backfill_until_it_is_finished(look, engine: Engine):
+    append(SOURCE, times=3)
+    backfill = backfills.begin(engine, SOURCE, Slice(), "ada")
+    delta_log.append(settings().table_path(SOURCE), user_metadata=json.dumps({"backfill": {"key": backfill.key}}))
+    append(SOURCE, times=3)
+    grow_older(SOURCE, CLOCK_SKEW_SECONDS / 2)
+    maintained = source(time_travel_hours=0.1)
+    [survey] = look(maintained)
+    assert survey.log_needed_from == 3
+    backfills.finish(engine, backfill, 3, (0, 3), [])
+    [survey] = look(maintained)
+    assert survey.log_needed_from == 6
 
 
 def test_small_files_that_have_waited_for_a_day_are_worth_a_window(look, engine: Engine):
