@@ -70,7 +70,7 @@ class Airflow:
     def wait(self, timeout_seconds: float, check: Callable[[], None]) -> None:
         """Wait until the API server accepts the user. Calls `check`, which may raise. Raises SetupError on timeout."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._token():
+        while not self.token():
             check()
             if time.monotonic() > deadline:
                 raise SetupError(
@@ -109,12 +109,13 @@ class Airflow:
     def _migration_marker(self) -> Path:
         return self._home / "migrated-lock.sha256"
 
-    def _token(self) -> str | None:
+    def token(self) -> str | None:
+        """Log in as `admin`, and return a token for the REST API; None if Airflow does not answer."""
         login = {"username": environment.USER, "password": environment.password(self.where)}
         return _request(f"{self.url}/auth/token", "POST", login, {})[1].get("access_token")
 
     def _call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        return _request(self.url + path, method, body, {"Authorization": f"Bearer {self._token()}"})
+        return _request(self.url + path, method, body, {"Authorization": f"Bearer {self.token()}"})
 
 
 def _request(url: str, method: str, body: Any, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:

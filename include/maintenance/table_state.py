@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 from sqlalchemy import Engine
 
@@ -82,8 +83,7 @@ def why(surveys: list[TableSurvey]) -> str:
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
     log = DeltaLog(settings().table_path(name))
     readers = vacuum_guard.readers(tables, name)
-    registered = [Consumer(*hold) for hold in vacuum_holds.registered(engine, name)]
-    registered += _unfinished_backfills(engine, log, name)
+    registered = [*starmap(Consumer, vacuum_holds.registered(engine, name)), *_unfinished_backfills(engine, log, name)]
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
     consumers = vacuum_guard.consumers(

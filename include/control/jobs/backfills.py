@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
 from include.control import commands, lease
 from include.control.jobs import held_flows, outdated_rows, paused_flows, stale_tables
@@ -87,10 +87,7 @@ def begin(engine: Engine, table: str, range_: Slice, requester: str) -> Backfill
 
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
     """Unfinished backfills that have stopped readers of the table. Their jobs are dead: the caller holds its window."""
-    is_interrupted = (backfills.c.target == table) & backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
-    with database.reading(engine) as connection:
-        rows = connection.execute(select(backfills).where(is_interrupted).order_by(backfills.c.number)).all()
-        return [_to_backfill(connection, row) for row in rows]
+    return _unfinished(engine, (backfills.c.target == table) & backfills.c.readers.is_not(None))
 
 
 def active(connection: Connection) -> list[Backfill]:
@@ -102,18 +99,12 @@ def active(connection: Connection) -> list[Backfill]:
 
 def unfinished_of(engine: Engine, root: int) -> list[Backfill]:
     """The unfinished backfills of one request. Raises Unreachable."""
-    with database.reading(engine) as connection:
-        is_unfinished = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
-        rows = connection.execute(select(backfills).where(is_unfinished).order_by(backfills.c.number)).all()
-        return [_to_backfill(connection, row) for row in rows]
+    return _unfinished(engine, backfills.c.root == root)
 
 
 def unfinished_on(engine: Engine, table: str) -> list[Backfill]:
     """The unfinished backfills of the table, whether or not their jobs are alive. Raises Unreachable."""
-    with database.reading(engine) as connection:
-        is_unfinished = (backfills.c.target == table) & backfills.c.ended_at.is_(None)
-        rows = connection.execute(select(backfills).where(is_unfinished).order_by(backfills.c.number)).all()
-        return [_to_backfill(connection, row) for row in rows]
+    return _unfinished(engine, backfills.c.target == table)
 
 
 def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Backfill]:
@@ -234,6 +225,12 @@ def _insert(connection: Connection, table: str, range_: Slice, requester: str, r
     return number
 
 
+def _unfinished(engine: Engine, condition: ColumnElement[bool]) -> list[Backfill]:
+    statement = select(backfills).where(condition & backfills.c.ended_at.is_(None)).order_by(backfills.c.number)
+    with database.reading(engine) as connection:
+        return [_to_backfill(connection, row) for row in connection.execute(statement).all()]
+
+
 def _update(connection: Connection, number: int, **values: Any) -> None:
     connection.execute(update(backfills).where(backfills.c.number == number).values(values))
 
@@ -250,16 +247,8 @@ def _to_backfill(connection: Connection, row: Row[Any]) -> Backfill:
     driver = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
     is_held = not {lease_name(row.root), lease.driver_lease(driver or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
-        *(
-            row.number,
-            row.root,
-            row.target,
-            from_stored_texts(row.begins, row.ends),
-            row.key,
-            row.who,
-            row.phase,
-            row.said,
-        ),
+        *(row.number, row.root, row.target, from_stored_texts(row.begins, row.ends)),
+        *(row.key, row.who, row.phase, row.said),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),
         *(row.planned_at, row.phase_at, row.ended_at, is_held),
     )
