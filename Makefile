@@ -15,7 +15,7 @@ LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --genera
 dev test test-platforms test-tables lint: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock bench faults clean
+.PHONY: help setup dev s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ class-data: setup ## the archive of classes that makes drivers start sooner, 200
 
 venv:
 	@$(PYTHON) -m include.local.install $(DEV)
+
+screenshot: dev ## take the screenshot of the README from the running platform; needs Chromium
+	@$(IN_VENV) docs/screenshot.py
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks

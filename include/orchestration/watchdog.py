@@ -1,4 +1,4 @@
-"""Watches the supervisor from outside Airflow, and cleans up; `make up` starts it.
+"""Watches the supervisor and the drivers from outside Airflow, and cleans up; `make up` starts it.
 
 Only child processes load or query Airflow, and only when there is something to report. For cron: `python -m
 include.orchestration.watchdog --once` checks once, with exit code 1 if the supervisor is late.
@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -24,7 +25,10 @@ from include.errors import Unreachable
 from include.orchestration import diagnose, leftovers
 from include.settings import settings
 
-EVERY_SECONDS = 30
+EVERY_SECONDS = 5
+# A notification that failed is repeated after this many checks.
+CHECKS_BETWEEN_TRIES = 12
+SUPERVISE = [str(Path(sys.executable).parent / "airflow"), "dags", "trigger", supervision.SUPERVISOR]
 HOUSEKEEPING = [sys.executable, "-m", "include.orchestration.housekeeping"]
 HOUSEKEEPING_SECONDS = 3_600
 # `make up` starts the watchdog together with the streams, which need the CPUs first.
@@ -136,6 +140,27 @@ def _notify(*options: str, news: list[Incident] | None = None) -> bool:
 
 
 @dataclass
+class DriverWatch:
+    """Starts a run of the supervisor as soon as a driver has ended. Its next scheduled run may be a minute away.
+
+    It sees drivers on this machine only. alive: by driver, the handle of the process that was alive at the last check.
+    """
+
+    alive: dict[str, str] = field(default_factory=dict)
+    child: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> None:
+        """Check once, without waiting for the child that starts the run."""
+        engine = database.connect(settings().control_url)
+        handles = supervision.handles(engine)
+        ended = [driver for driver, handle in self.alive.items() if supervision.has_ended_here(handle)]
+        self.alive = {driver: handle for driver, handle in handles.items() if not supervision.has_ended_here(handle)}
+        if ended and not supervisor_presence.read(engine).shutdown:
+            _say(f"{', '.join(ended)} ended, so the supervisor works now")
+            self.child = subprocess.Popen(SUPERVISE, stdout=subprocess.DEVNULL)
+
+
+@dataclass
 class Housekeeper:
     """Rotates long logs at each check, and starts the housekeeping as a child process, the first time at `next_at`."""
 
@@ -165,10 +190,11 @@ def main() -> int:
     if options.once:
         return 0 if Watchdog(options.late, 0, -math.inf, -math.inf).look() else 1
     # The silence before its start does not count: the supervisor may just have been started.
-    watchdog = Watchdog(options.late, 2 * options.every, time.monotonic(), time.monotonic())
+    watchdog = Watchdog(options.late, CHECKS_BETWEEN_TRIES * options.every, time.monotonic(), time.monotonic())
+    driver_watch = DriverWatch()
     housekeeper = Housekeeper(time.monotonic() + FIRST_HOUSEKEEPING_SECONDS)
     while True:
-        for check in (watchdog.look, housekeeper.look):
+        for check in (driver_watch.look, watchdog.look, housekeeper.look):
             try:
                 check()
             except Exception:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, update
 
+from include.control import driver_rows
 from include.control.incidents import Incident
+from include.control.process import Process
 from include.control.store import database
-from include.control.store.schema import incidents, pulses
+from include.control.store.schema import drivers, incidents, pulses
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.orchestration import watchdog
-from include.orchestration.watchdog import Watchdog
+from include.orchestration.watchdog import DriverWatch, Watchdog
 from include.settings import settings
 from tests.support.waiting import wait_until
 
@@ -184,6 +186,50 @@ def test_neither_a_platform_that_starts_nor_one_that_was_stopped_on_purpose_is_a
     assert supervisor_presence.read(engine).is_starting
     assert watchdog.look()
     assert stored_incidents(engine) == []
+
+
+@pytest.fixture
+def driver_process(engine) -> Iterator[subprocess.Popen]:
+    """A process that counts as the driver `main`."""
+    process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    with database.transaction(engine) as connection:
+        driver_rows.lock(connection, "main")
+        connection.execute(update(drivers).values(handle=Process.of(process.pid).to_json()))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def runs_of_the_supervisor() -> int:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return session.query(DagRun).where(DagRun.dag_id == "supervise").count()
+
+
+def test_a_driver_that_ends_starts_one_run_of_the_supervisor(engine, airflow_database, driver_process):
+    driver_watch, runs_before = DriverWatch(), runs_of_the_supervisor()
+    driver_watch.look()
+    assert driver_watch.child is None
+    driver_process.kill()
+    driver_process.wait()
+    driver_watch.look()
+    assert driver_watch.child.wait(300) == 0
+    assert runs_of_the_supervisor() == runs_before + 1
+    driver_watch.child = None
+    driver_watch.look()
+    assert driver_watch.child is None
+
+
+def test_a_driver_that_ends_because_the_platform_is_stopped_starts_nothing(engine, driver_process):
+    driver_watch = DriverWatch()
+    driver_watch.look()
+    shutdown.begin(engine, {1})
+    driver_process.kill()
+    driver_process.wait()
+    driver_watch.look()
+    assert driver_watch.child is None
 
 
 def test_without_anything_to_say_it_needs_no_airflow(engine):

@@ -47,8 +47,8 @@ class OnCall:
 
     def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
         """Call the REST API at a path below `/api/v2/dags/`. Returns its JSON answer."""
-        login = {"username": environment.USER, "password": environment.password(self.airflow.where)}
-        token = self._send("/auth/token", "POST", login, "")["access_token"]
+        token = self.airflow.token()
+        assert token is not None
         return self._send(f"/api/v2/dags/{path}", method, body, token)
 
     def tasks(self, run: str, dag: str = CONTROL) -> dict[str, str | None]:

@@ -243,12 +243,11 @@ def _read(connection: Connection, number: int) -> Backfill:
 
 
 def _to_backfill(connection: Connection, row: Row[Any]) -> Backfill:
-    readers = held_flows.parse(row.readers)
+    range_, readers = from_stored_texts(row.begins, row.ends), held_flows.parse(row.readers)
     driver = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
     is_held = not {lease_name(row.root), lease.driver_lease(driver or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
-        *(row.number, row.root, row.target, from_stored_texts(row.begins, row.ends)),
-        *(row.key, row.who, row.phase, row.said),
+        *(row.number, row.root, row.target, range_, row.key, row.who, row.phase, row.said),
         *(row.failure, readers, row.version, row.rows_before, row.rows_after),
         *(row.planned_at, row.phase_at, row.ended_at, is_held),
     )

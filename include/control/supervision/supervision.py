@@ -113,7 +113,7 @@ def settle(
 def preview(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[str, Decision]]:
     """By flow, the state wanted of it and what `settle` would decide now. Nothing is started. Raises Unreachable."""
     handle = handles(engine).get(driver)
-    dead_handle = handle if handle and _has_ended_here(handle) else None
+    dead_handle = handle if handle and has_ended_here(handle) else None
     with database.reading(engine) as connection:
         observed = _observe(connection, flows, _observe_driver(connection, driver, dead_handle), {})
     return {name: (flow.wanted, decide(flow)) for name, flow in observed.items()}
@@ -165,7 +165,7 @@ def _may_come_up(row: Any, epoch: int, dead_handle: str | None, now_seconds: flo
     return intended_seconds_ago is not None and intended_seconds_ago < START_SECONDS
 
 
-def _has_ended_here(handle: str) -> bool:
+def has_ended_here(handle: str) -> bool:
     """Whether the process ran on this machine and has ended. Processes elsewhere are known to their launcher only."""
     process = Process.of_handle(handle)
     return process is not None and process.is_here and not process.is_alive
