@@ -151,11 +151,15 @@ class DriverWatch:
 
     def look(self) -> None:
         """Check once, without waiting for the child that starts the run."""
-        engine = database.connect(settings().control_url)
-        handles = supervision.handles(engine)
+        try:
+            engine = database.connect(settings().control_url)
+            handles, presence = supervision.handles(engine), supervisor_presence.read(engine)
+        except Unreachable:
+            # `Watchdog` reports it.
+            return
         ended = [driver for driver, handle in self.alive.items() if supervision.has_ended_here(handle)]
         self.alive = {driver: handle for driver, handle in handles.items() if not supervision.has_ended_here(handle)}
-        if ended and not supervisor_presence.read(engine).shutdown:
+        if ended and not presence.shutdown:
             _say(f"{', '.join(ended)} ended, so the supervisor works now")
             self.child = subprocess.Popen(SUPERVISE, stdout=subprocess.DEVNULL)
 
