@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from include.control.commands import Action
+from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, FlowFailed, Unreachable
 from include.settings import settings
 from include.spec import Delta, Table
+from tests.support.commits import switch_fast_path
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 
 LARGE = 5 * 1024 * 1024
@@ -78,18 +80,26 @@ def test_records_that_retention_took_unread_are_named_and_skipped_only_when_some
     assert lost(chain.bronze) == [(0, 3, 5, 2)]
 
 
-@only_in_full_runs
+@pytest.mark.parametrize("has_fast_path", [True, pytest.param(False, marks=only_in_full_runs)])
 def test_records_that_retention_takes_from_a_planned_batch_are_never_skipped_in_silence(
-    chain, topic, run_once, ask, lost
+    has_fast_path, chain, topic, run_once, ask, lost, monkeypatch
 ):
     topic.create().send(*range(4))
+    switch_fast_path(monkeypatch, has_fast_path)
+    read = TopicReader.read
+
+    def delete_and_read(reader, ranges):
+        topic.delete_before(2)
+        return read(reader, ranges)
 
     def delete_records(rows):
+        # Without the fast path, each batch calls the transform before Spark reads the records.
         topic.delete_before(2)
         return rows
 
+    monkeypatch.setattr(TopicReader, "read", delete_and_read)
     with pytest.raises(FlowBroken) as refusal:
-        run_once(replace(chain.bronze, transform=delete_records))
+        run_once(chain.bronze if has_fast_path else replace(chain.bronze, transform=delete_records))
     assert refusal.value.error.startswith("KAFKA_DATA_LOSS")
     assert chain.bronze.name in str(refusal.value)
     with pytest.raises(FlowBroken, match=f"{chain.bronze.name}.*action accept data loss") as refusal:

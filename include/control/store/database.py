@@ -1,8 +1,9 @@
 """The control database, SQLite on one machine and PostgreSQL for several: short transactions and one clock."""
 
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -104,6 +105,17 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     # A wrong query is a bug, which no retry cures.
     with _raises_unreachable("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
         yield connection
+
+
+def retry_while_unreachable(action: Callable[[], None], is_over: Callable[[], bool] = lambda: False) -> None:
+    """Repeats the action every second until the control database answers, or until `is_over`."""
+    while True:
+        try:
+            return action()
+        except Unreachable:
+            if is_over():
+                return None
+            threading.Event().wait(1)
 
 
 @contextmanager

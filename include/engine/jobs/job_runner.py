@@ -19,6 +19,7 @@ from include.catalog import Catalog
 from include.control.lease_renewer import LeaseRenewer
 from include.control.orders import Orders
 from include.control.process import Holder
+from include.control.store import database
 from include.engine import failure
 from include.engine.jobs import requested_jobs
 from include.engine.jobs.requested_jobs import RequestedJob
@@ -119,14 +120,7 @@ class JobRunner:
 
     def _record(self, record_result: Callable[[], None]) -> None:
         """Records the result; retries while the control database is unreachable, unless the driver ends."""
-        while True:
-            try:
-                record_result()
-                break
-            except Unreachable:
-                if self._end_reason == DRIVER_ENDS:
-                    break
-                threading.Event().wait(1)
+        database.retry_while_unreachable(record_result, lambda: self._end_reason == DRIVER_ENDS)
 
     def _cancel(self, reason: str) -> None:
         """Stops waiting for locks and cancels running Spark jobs. A job that starts later needs another call."""

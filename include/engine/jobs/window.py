@@ -191,7 +191,8 @@ class Window:
             surveys = self._survey()
             windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
             yield self
-            windows.close(self.engine, self.number, self._survey()[0].shape)
+            # Its lease, which needs the database too, limits how long a window waits for it.
+            database.retry_while_unreachable(lambda: windows.close(self.engine, self.number, self._survey()[0].shape))
         except Exception as error:
             window_error = failure.of_exception(self.table.name, error)
             with suppress(SluiceError):
@@ -231,7 +232,7 @@ class Window:
 
     def begin(self, kind: str, name: str) -> dict[str, object]:
         """Records in the calendar that a step begins; returns the `userMetadata` of the step's commits."""
-        windows.begin_step(self.engine, self.number, f"{kind} {name}")
+        database.retry_while_unreachable(lambda: windows.begin_step(self.engine, self.number, f"{kind} {name}"))
         print(f"sluice: window {self.number}: {kind} {name}", flush=True)
         return {"window": self.number, "step": kind}
 

@@ -23,6 +23,12 @@ def main() -> None:
     chain = Chain(name, SimpleNamespace(name=topic))
     tables = Catalog({chain_table.name: chain_table for chain_table in chain.all})
     catalog.load = catalog.reload = lambda: tables
+    kill_at_commit(table, moment)
+    driver.run(list(chain.all), once=True)
+
+
+def kill_at_commit(table: str, moment: str) -> None:
+    """Make this process kill its JVM and itself at the first commit to the table. moment: `before` or `after` it."""
     commit = Transaction._commit
 
     def die() -> None:
@@ -37,7 +43,6 @@ def main() -> None:
             die()
 
     Transaction._commit = commit_and_die
-    driver.run(list(chain.all), once=True)
 
 
 if __name__ == "__main__":
