@@ -71,7 +71,7 @@ venv:
 	@$(PYTHON) -m include.local.install $(DEV)
 
 screenshot: dev ## take the screenshot of the README from the running platform; needs Chromium
-	@$(IN_VENV) docs/screenshot.py
+	@PYTHONPATH=$(CURDIR) $(IN_VENV) docs/screenshot.py
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks

@@ -219,7 +219,7 @@ def main() -> None:
         parts = {
             "triggers": lambda: thousand_triggers(spark, 100 if small else 1_000, 25),
             "compaction": lambda: compaction(
-                spark, 30 if small else 300, 1_000 if small else 50_000, 1 if small else 3
+                spark, 30 if small else 300, 1_000 if small else 10_000, 1 if small else 3
             ),
             "pauses": lambda: pauses(spark, 2 if small else 20),
         }

@@ -13,7 +13,7 @@ from include.local.processes import Platform
 from include.settings import ROOT, settings
 
 FILE = ROOT / "docs" / "images" / "airflow.png"
-PAGE = "/dags?tags=sluice"
+PAGE = "/dags/supervise"
 SIZE = {"width": 1280, "height": 800}
 # Root may not use Chromium's sandbox. The other options keep it from looking for servers outside this machine.
 OPTIONS = [
