@@ -41,7 +41,7 @@ def lengthen(feed: Feed, commits: int, rows: Callable[[int, int], pa.Table], is_
 def append_commits(folder: Path, rows: pa.Table, count: int) -> None:
     """Append these rows `count` times: a commit by delta-rs, and copies of it.
 
-    A commit by delta-rs takes time in proportion to the files of the table; 10,000 of them took an hour.
+    A commit by delta-rs takes time in proportion to the files of the table, too long for 10,000 commits.
     """
     write_deltalake(str(folder), rows, mode="append", schema_mode="merge")
     first = DeltaTable(str(folder)).version()
