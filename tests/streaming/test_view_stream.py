@@ -10,7 +10,8 @@ from include import catalog
 from include.examples.events import Event
 from include.examples.views import views
 from include.spec import Delta, Kafka, Table
-from tests.support import expected, expected_views
+from tests.support import expected
+from tests.support.expected import views as expected_views
 from tests.support.flows import rows_of
 from tests.support.topic import Topic
 

@@ -14,8 +14,8 @@ from include.engine.batch.table_rows import apply_transform
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
-from tests.support import expected_views
-from tests.support.expected_views import EMPTY_ROW, FIELDS
+from tests.support.expected import views as expected_views
+from tests.support.expected.views import EMPTY_ROW, FIELDS
 from tests.support.flows import only_in_full_runs
 
 TABLE = catalog.load().tables["silver.page_views"]

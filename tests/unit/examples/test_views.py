@@ -10,7 +10,7 @@ import pytest
 from include.examples.events import Event
 from include.examples.views import REPEATED_WITHIN_SECONDS, TROUBLES, views
 from tests.conftest import ROOT
-from tests.support.expected_views import EMPTY_ROW, decode
+from tests.support.expected.views import EMPTY_ROW, decode
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PER_SECOND = 5
