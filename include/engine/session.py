@@ -79,6 +79,7 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     for table in catalog.tables.values():
         register(spark, table.name)
         register(spark, table.quarantine)
+        register(spark, table.retained)
     return spark
 
 

@@ -114,6 +114,8 @@ def _trace_in_table(
         parts.append(f"{rows:,} rows of the table are of it")
     if broken:
         parts.append(f"it is in {table.quarantine}, as it broke {', '.join(map(repr, broken))}")
+    elif rows == 0 and table.merges_changes:
+        parts.append("no row shows it: a later change of its key counts, or it deletes its key")
     elif rows == 0:
         parts.append(_why_no_rows(written))
     below = [

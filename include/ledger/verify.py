@@ -118,7 +118,8 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> None:
     counts = batch.tally
     if counts is None:
         return
-    written = counts["kept"] if batch.rows is None else batch.rows
+    # The rows that a merge writes are not those that it reads.
+    written = counts["kept"] if batch.rows is None or table.merges_changes else batch.rows
     if counts["read"] != counts["kept"] + counts["quarantined"] + counts["dropped"]:
         raise LedgerMismatch(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
     duplicates = counts["kept"] - written

@@ -61,8 +61,8 @@ class TableSurvey:
 
 
 def survey(engine: Engine, table: Table, tables: Catalog) -> list[TableSurvey]:
-    """Surveys the table and its quarantine, as far as they are stored. Raises FlowBroken."""
-    stored = [name for name in (table.name, table.quarantine) if settings().is_stored(name)]
+    """Surveys the table and its companions, as far as they are stored. Raises FlowBroken."""
+    stored = [name for name in (table.name, table.quarantine, table.retained) if settings().is_stored(name)]
     return [_look(engine, table, tables, name, time.time()) for name in stored]
 
 

@@ -70,7 +70,7 @@ def batches_with_counts(table: Table, log: DeltaLog) -> Iterator[Batch]:
 
 def rules(table: Table, row_batches: list[Batch]) -> list[Rule]:
     """Returns the declared rules, then those that are no longer declared."""
-    declared = {rule.name: rule.otherwise for rule in table.expect}
+    declared = {rule.name: rule.otherwise for rule in table.rules}
     if table.watermark:
         declared[table.watermark.rule] = table.watermark.late
     names = dict.fromkeys([*declared, *(name for batch in row_batches for name in batch.broke)])

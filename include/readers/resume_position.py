@@ -51,6 +51,8 @@ def identity(table: Table) -> dict[str, Any]:
     if isinstance(table.write, Upsert):
         bucket = table.write.recompute
         write |= {"keys": list(table.write.keys), "bucket": bucket and [bucket.name, bucket.of, bucket.unit]}
+        if table.merges_changes:
+            write |= {"sequence_by": table.write.sequence_by, "scd": table.write.scd}
     return {"flow": table.flow, "source": source, "write": write}
 
 

@@ -116,7 +116,8 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
             for stored_name, version in rewind_state.versions(part, table).items()
             if not rewind_state.holds_version(stored_name, version)
         ]
-        if missing == [name] and part.quarantine is not None and rewind_state.was_restored(table.quarantine, rewind):
+        companions = rewind_state.versions(part, table).keys() - {name}
+        if missing == [name] and any(rewind_state.was_restored(companion, rewind) for companion in companions):
             stale[name] = (
                 f"its quarantine was put back and the table was not, when rewind {rewind.number} ended: {again}"
             )

@@ -108,23 +108,25 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
 def _step(table: Table, timelines: dict[str, Timeline], consistent: ConsistentVersions) -> TableStep:
     timeline, version = timelines[table.name], consistent.versions[table.name]
     undone = [commit for commit in timeline.after(version) if timeline.changes(commit.version)]
-    quarantine = _quarantine(table, timeline, version) if settings().is_stored(table.quarantine) else None
+    quarantine, retained = (_companion(name, timeline, version) for name in (table.quarantine, table.retained))
     newest = {flow.flow: newest_generation(settings().checkpoints(flow.flow)) for flow in table.flows}
     generations = {flow: number for flow, number in newest.items() if number is not None}
-    part = RestorePoint(version, quarantine, generations, timeline.commits[version].timestamp)
+    part = RestorePoint(version, quarantine, generations, timeline.commits[version].timestamp, retained)
     is_undone = timeline.content(timeline.versions[-1]) != timeline.content(version)
     return TableStep(part, is_undone, list(_undone_words(undone)), consistent.why.get(table.name, ""))
 
 
-def _quarantine(table: Table, timeline: Timeline, version: int) -> int:
-    """Returns the version to which the quarantine goes back, or NOWHERE.
+def _companion(name: str, timeline: Timeline, version: int) -> int | None:
+    """Returns the version to which a companion of the table goes back, or NO_VERSION; None if it is not stored.
 
-    It keeps the rows that were quarantined up to this version of the table. Rows of a batch that was not committed at
-    that version may remain: the flow's next batch replaces them.
+    It keeps the rows of the batches up to this version of the table. Rows of a batch that was not committed at that
+    version may remain: the flow's next batch replaces them.
     """
+    if not settings().is_stored(name):
+        return None
     kept_commits = [commit for number, commit in timeline.commits.items() if number <= version]
     marks = {_job_key(commit) for commit in kept_commits}
-    log = DeltaLog(settings().table_path(table.quarantine))
+    log = DeltaLog(settings().table_path(name))
     restore_version: int | None = log.newest
     for commit in (commit for commit, is_active in active_commits.commits_with_activity(log) if is_active):
         belongs = _belongs(commit, timeline, version, marks)
@@ -138,7 +140,7 @@ def _quarantine(table: Table, timeline: Timeline, version: int) -> int:
 
 
 def _belongs(commit: Commit, timeline: Timeline, version: int, marks: set[tuple[str, object] | None]) -> bool | None:
-    """Returns whether a quarantine commit belongs to the kept part of the table; None for one that changes no rows."""
+    """Returns whether a companion's commit belongs to the kept part of the table; None if it changes no rows."""
     metadata = commit.metadata
     if {"flow", "generation", "batch"} <= metadata.keys():
         newest_batch = timeline.stand(metadata["flow"], version)
@@ -148,7 +150,7 @@ def _belongs(commit: Commit, timeline: Timeline, version: int, marks: set[tuple[
 
 
 def _job_key(commit: Commit) -> tuple[str, object] | None:
-    """Returns what identifies a replay, backfill or rewind, both in a table and in its quarantine."""
+    """Returns what identifies a replay, backfill or rewind, both in a table and in its companions."""
     metadata = commit.metadata
     if "replay" in metadata:
         return "replay", metadata["replay"]
@@ -161,7 +163,7 @@ def reads(table: Table, restored: set[str]) -> bool:
 
 
 def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: set[str]) -> Iterator[str]:
-    versions = {table.name: part.version, table.quarantine: part.quarantine}
+    versions = {table.name: part.version, table.quarantine: part.quarantine, table.retained: part.retained}
     for name, version in versions.items():
         if version is None:
             continue

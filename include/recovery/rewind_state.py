@@ -13,9 +13,9 @@ from include.spec import Table
 
 
 def versions(part: RestorePoint, table: Table) -> dict[str, int]:
-    """Returns the versions to which the quarantine and the table go back, in the order of their restores."""
-    quarantine = {} if part.quarantine is None else {table.quarantine: part.quarantine}
-    return quarantine | {table.name: part.version}
+    """Returns the versions to which the companions and the table go back, in the order of their restores."""
+    companions = {table.quarantine: part.quarantine, table.retained: part.retained}
+    return {name: version for name, version in companions.items() if version is not None} | {table.name: part.version}
 
 
 def holds_version(name: str, version: int) -> bool:

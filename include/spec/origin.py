@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-FORMATS = ("csv", "json", "parquet")
+# Formats whose files say the types of their columns, and formats of text.
+TYPED_FORMATS = ("parquet", "orc", "avro")
+FORMATS = ("csv", "json", "text", *TYPED_FORMATS)
 # Columns that identify the origin of a row: a record of a file, or of a topic.
 ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
+INTEGER_TIMES = ("micros", "millis")
 
 # The columns of Spark's Kafka source with includeHeaders=true.
 KAFKA_SCHEMA = """
@@ -98,7 +101,8 @@ class Files:
     path: relative to `SLUICE_LANDING`, absolute, or a URL. Subfolders are read, too. Names that begin with `.` or `_`
         are ignored: a writer should rename a file into place when it is complete. A file gets a row in the quarantine
         if it cannot be read, if it is gone, or if it changes after its discovery. A changed file is not read again.
-    format: csv | json | parquet. All columns of CSV and JSON (one object a line) are STRING.
+    format: csv | json | text | parquet | orc | avro. All columns of CSV and JSON (one object a line) are STRING. A line
+        of text is a row with the STRING column `value`.
     new_columns: action for a column that the table lacks: `add` it, `rescue` it into `_rescued_data`, `fail`, or
         `ignore` it. A table that declares no columns gets the columns of its first files.
     pattern: a pattern with `*` and `?` for file names.
@@ -163,4 +167,33 @@ class Avro:
     fails: bool = False
 
 
+@dataclass(frozen=True)
+class Debezium:
+    """Typed columns from a change of a database, an event of Debezium as JSON in `column`, with or without its schema.
+
+    into: names of columns of the database table. Each gets the type in the schema of the table, as for `Json`, from the
+        row after the change, or for a delete from the row before. Debezium has to write decimals as strings
+        (`decimal.handling.mode=string`).
+    sequence: the field of `source` that orders the changes: `lsn` for PostgreSQL.
+    integer_times: the unit of times that Debezium writes as integers: `micros`, or `millis` with
+        `time.precision.mode=connect`. Integer dates are days.
+    fails: end the flow on an error, with a message that names the row and the field.
+
+    Adds these columns, for `Upsert` and `transform`: `_op STRING` (r: snapshot, c: insert, u: update, d: delete,
+    t: truncate), `_sequence BIGINT`, `_database_time TIMESTAMP`, and `_rescued_data STRING` with the fields of the row
+    that `into` does not name, as JSON. They are stored if the schema declares them.
+
+    A tombstone, which follows a delete and repeats it, has the `_op` tombstone, and changes nothing. A value that the
+    database did not send, because it is large and unchanged, is NULL for a table with partial changes, and an error for
+    others.
+    """
+
+    column: str
+    into: tuple[str, ...]
+    sequence: str = "lsn"
+    integer_times: str = "micros"
+    fails: bool = False
+
+
+Parse = Json | Avro | Cast | Debezium
 Source = Kafka | Files | Delta

@@ -1,84 +1,15 @@
-"""The declaration of a table: write mode, expectations, storage, schedule and maintenance."""
+"""The declaration of a table: expectations, storage, schedule and maintenance."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from include.rules import Rule
-from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Avro, Cast, Files, Json, Source
+from include.rules import Rule, not_null
+from include.spec import ddl
+from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
+from include.spec.write_mode import CHANGE_RULE, HISTORY_SCHEMA, PARTIAL_SCHEMA, Append, Replace, Upsert, Watermark
 
 LAYERS = ("bronze", "silver", "gold")
-LATE_ACTIONS = ("quarantine", "drop")
-BUCKET_UNITS = ("minute", "hour", "day")
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """How late a row may arrive: its TIMESTAMP `of` may be at most `minutes` before the maximum of earlier batches.
-
-    Only rows that break no rule count for the maximum. A row whose time is NULL is never late.
-    late: action for a late row: `quarantine`, with the name of `rule`, or `drop`.
-    """
-
-    of: str
-    minutes: float
-    late: str = "quarantine"
-
-    @property
-    def rule(self) -> str:
-        """The rule name of a late row in the quarantine."""
-        return f"later than {self.minutes:g} minutes"
-
-
-@dataclass(frozen=True)
-class Append:
-    """Rows are added and never changed.
-
-    unique: columns that identify a row. Of several rows with the same values, in any batch, only the first is kept.
-    first_by: columns that order the rows of a batch, to find the first one.
-    watermark: limits the search for repeated rows: those within its minutes are found, and older stored rows are not
-        read. `unique` then needs no time column.
-    """
-
-    unique: tuple[str, ...] = ()
-    first_by: tuple[str, ...] = ()
-    watermark: Watermark | None = None
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A time bucket: the column `name` is the source column `of`, truncated to `unit` (minute, hour or day, UTC).
-
-    The engine adds the column to the rows that `transform` gets.
-    """
-
-    name: str
-    of: str
-    unit: str
-
-
-@dataclass(frozen=True)
-class Upsert:
-    """A row per `keys`, updated by each batch.
-
-    recompute: for aggregates that must be right after late rows. For every bucket with new rows, `transform` gets all
-        rows of the source in that bucket, as of the end version of the batch. A replay has the same result. The
-        bucket is one of the keys. None: each batch reads all rows of the source. This suits small tables where a late
-        row changes later results, such as a running balance.
-    in_windows: no stream runs. Each maintenance window of the table merges the new rows of its source.
-    """
-
-    keys: tuple[str, ...]
-    recompute: Bucket | None = None
-    in_windows: bool = False
-
-
-@dataclass(frozen=True)
-class Replace:
-    """A materialized view: recomputed in full from Delta tables, and replaced in one atomic commit.
-
-    `transform` gets each of several sources as the parameter of its name. In SQL, that name is a view.
-    """
 
 
 @dataclass(frozen=True)
@@ -147,7 +78,7 @@ class Table:
     source: Source | Mapping[str, Source]
     comment: str
     schema: str = KAFKA_SCHEMA
-    parse: Json | Avro | Cast | None = None
+    parse: Parse | None = None
     transform: Callable[[Any], Any] | str | None = None
     write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()
@@ -193,6 +124,8 @@ class Table:
         if isinstance(self.source, Files) and isinstance(self.schema, str) and FILES_SCHEMA not in self.schema:
             declared = "" if self.schema == KAFKA_SCHEMA else f"{self.schema},"
             object.__setattr__(self, "schema", f"{declared}{FILES_SCHEMA}")
+        if isinstance(self.schema, str) and self.merges_changes and self.computed_schema not in self.schema:
+            object.__setattr__(self, "schema", f"{self.schema.rstrip()},{self.computed_schema}")
 
     @property
     def layer(self) -> str:
@@ -211,7 +144,39 @@ class Table:
     def has_quarantine(self) -> bool:
         """Whether rows of the table, or files of its source, may be quarantined."""
         late = self.watermark.late if self.watermark else ""
-        return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.expect))
+        return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.rules))
+
+    @property
+    def merges_changes(self) -> bool:
+        """Whether its source rows are changes of keys."""
+        return isinstance(self.write, Upsert) and self.write.sequence_by is not None
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether each batch recomputes rows from all rows of its source."""
+        return isinstance(self.write, Upsert) and not self.merges_changes
+
+    @property
+    def computed_schema(self) -> str:
+        """The columns that the merge of changes computes, as DDL; empty for other tables."""
+        write = self.write
+        if not isinstance(write, Upsert) or not write.sequence_by or not (write.partial or write.scd == 2):
+            return ""
+        type_ = ddl.definitions(self.schema).get(write.sequence_by, "BIGINT")
+        return (PARTIAL_SCHEMA if write.partial else HISTORY_SCHEMA).format(type=type_)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Its expectations. Changes must also name their key and their place in the sequence."""
+        write = self.write
+        if not isinstance(write, Upsert) or not write.sequence_by:
+            return self.expect
+        return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *self.expect)
+
+    @property
+    def retained(self) -> str:
+        """The table of changes that no row of the table shows, but that decide what later changes do."""
+        return f"retained.{self.name.replace('.', '_')}"
 
     @property
     def sliced_by(self) -> str | None:

@@ -124,9 +124,7 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
         if not keys:
             raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
         if not isinstance(table.source, Delta):
-            raise declaration_error(
-                table, "an aggregate is recomputed from a Delta table, and its source is none: read one"
-            )
+            raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
         bucket = table.write.recompute
         if bucket is None:
             return

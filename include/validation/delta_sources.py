@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from include.spec import CHANGE_SCHEMA, Append, Delta, Table, Upsert, ddl
+from include.spec import CHANGE_SCHEMA, Append, Delta, Table, ddl
 from include.validation.declaration import declaration_error
 
 CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
@@ -39,7 +39,7 @@ def _check_source_among(table: Table, source: Delta, tables: dict[str, Table]) -
             f"source '{upstream.name}' is a temporary step, and how its rows are read stands there: "
             f"write Delta('{upstream.name}') alone",
         )
-    if isinstance(table.write, Upsert) and upstream.temporary and _reads_changes(upstream, tables):
+    if table.is_recomputed and upstream.temporary and _reads_changes(upstream, tables):
         raise declaration_error(
             table,
             f"source '{upstream.name}' is a temporary step over changes, and an aggregate is recomputed from rows: "

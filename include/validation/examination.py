@@ -9,6 +9,7 @@ from include.errors import DeclarationError, SluiceError
 from include.spec import Delta, References, Table
 from include.validation import (
     avro_schema,
+    changes,
     declaration,
     delta_sources,
     expectations,
@@ -42,6 +43,7 @@ TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
         sources.check,
         avro_schema.check,
         delta_sources.check_alone,
+        changes.check,
         slices.check,
     ),
 )

@@ -1,13 +1,13 @@
 """Checks the rules and the watermark of a table, and writes the sentence for each mistake."""
 
 from include.rules import ACTIONS, Expect, References, Rule
-from include.spec import LATE_ACTIONS, Append, Table, Upsert, Watermark, ddl
+from include.spec import LATE_ACTIONS, Append, Table, Watermark, ddl
 from include.validation.declaration import declaration_error, suggest
 
 
 def check(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for the first wrong rule. All tables have passed the checks of single tables."""
-    if table.expect and isinstance(table.write, Upsert):
+    if table.expect and table.is_recomputed:
         raise declaration_error(table, "expectations stand on a recomputed aggregate: put them on the table it reads")
     for rule in table.expect:
         _check_rule(table, rule)

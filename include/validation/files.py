@@ -4,14 +4,16 @@ from include.spec import (
     CHANGE_SCHEMA,
     FILES_SCHEMA,
     FORMATS,
+    INTEGER_TIMES,
     NEW_COLUMNS,
+    TYPED_FORMATS,
     Append,
-    Avro,
     Cast,
+    Debezium,
     Delta,
     Files,
-    Json,
     Kafka,
+    Parse,
     Table,
     ddl,
 )
@@ -78,7 +80,7 @@ def _check_columns(table: Table, source: Files) -> None:
             raise declaration_error(
                 table, f"'{column}' is a column that every table of files has: take it out of its schema"
             )
-    if source.format == "parquet":
+    if source.format in TYPED_FORMATS:
         return
     for name, kind in ddl.types(table.schema.removesuffix(FILES_SCHEMA)).items():
         if kind != "STRING":
@@ -89,7 +91,11 @@ def _check_columns(table: Table, source: Files) -> None:
             )
 
 
-def _check_parse(table: Table, parse: Json | Avro | Cast, tables: dict[str, Table]) -> None:
+def _check_parse(table: Table, parse: Parse, tables: dict[str, Table]) -> None:
+    if isinstance(parse, Debezium) and parse.integer_times not in INTEGER_TIMES:
+        raise declaration_error(
+            table, f"integer_times is '{parse.integer_times}': {suggest(parse.integer_times, list(INTEGER_TIMES))}"
+        )
     for reader in table.readers:
         columns = _source_columns(reader.source, tables)
         for name in parse.into if isinstance(parse, Cast) else (parse.column,):

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 from include.errors import DeclarationError
-from include.spec import FILES_SCHEMA, Table, Upsert, ddl
+from include.spec import FILES_SCHEMA, Table, ddl
 from include.validation.declaration import declaration_error, suggest
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
@@ -15,6 +15,8 @@ UNSTORABLE = ("INTERVAL", "TIME", "VOID")
 TEXT_TYPES = ("CHAR", "CHARACTER", "VARCHAR")
 RULES = "_rules"
 QUARANTINED = ("_flow", "_generation", "_batch", "_source", "_replay")
+# Columns that say what a change of a key does.
+FLAGS = ("_deleted", "_truncates", "_retained", "_shown")
 
 
 def check(table: Table) -> None:
@@ -69,8 +71,10 @@ def _name_mistakes(table: Table) -> list[str]:
 
 def _reserved_name_mistakes(table: Table, names: list[str]) -> list[str]:
     reserved = QUARANTINED if table.has_quarantine else ()
-    if not isinstance(table.write, Upsert):
+    if not table.is_recomputed:
         reserved = (RULES, *reserved)
+    if table.merges_changes:
+        reserved = (*FLAGS, *reserved)
     return [
         f"column '{name}' is one that Sluice adds, to count and quarantine rows: call it something else"
         for name in names

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from include.spec import Avro, Cast, Json
+from include.spec import Avro, Cast, Debezium, Json
 from tests.mistakes.case import READINGS, case
 
 V1 = '{"type": "record", "name": "Reading", "fields": [{"name": "device", "type": "string"}]}'
@@ -46,6 +46,11 @@ CASES = (
         "cast_of_an_unknown_column",
         replace(TYPED, parse=Cast(into=("topik",)), schema=TYPED.schema.replace("device STRING", "topik INT")),
         "silver/readings.py: Cast of 'topik', which its source has not: did you mean 'topic'?",
+    ),
+    case(
+        "debezium_times_in_an_unknown_unit",
+        replace(TYPED, parse=Debezium("value", into=("device",), integer_times="milis")),
+        "silver/readings.py: integer_times is 'milis': did you mean 'millis'?",
     ),
     case(
         "into_is_no_column",

@@ -2,14 +2,89 @@
 
 from dataclasses import replace
 
-from include.spec import Append, Delta, Kafka, Upsert, Watermark
+from include.rules import unique
+from include.spec import Append, Delta, Kafka, Table, Upsert, Watermark
 from tests.mistakes.case import BY_MINUTE, EVENTS, MINUTE, READINGS, case
+
+CHANGES = replace(
+    READINGS,
+    name="silver.places",
+    schema="key STRING, place STRING, at BIGINT",
+    write=Upsert(keys=("key",), sequence_by="at", deletes="place IS NULL"),
+)
+
+
+def changes(**options) -> Table:
+    return replace(CHANGES, write=replace(CHANGES.write, **options))
+
 
 CASES = (
     case(
+        "change_with_a_reserved_column",
+        replace(CHANGES, schema=f"{CHANGES.schema}, _deleted BOOLEAN"),
+        "silver/places.py: column '_deleted' is one that Sluice adds, to count and quarantine rows: call it something "
+        "else",
+    ),
+    case(
+        "truncates_without_sequence",
+        changes(sequence_by=None, deletes=None, truncates="place = 't'"),
+        "silver/places.py: truncates is set without sequence_by: name the column that orders the changes of a key",
+    ),
+    case(
+        "deletes_without_sequence",
+        changes(sequence_by=None),
+        "silver/places.py: deletes is set without sequence_by: name the column that orders the changes of a key",
+    ),
+    case(
+        "changes_with_bucket",
+        changes(recompute=MINUTE),
+        "silver/places.py: recompute and sequence_by both say what its rows are, an aggregate or changes: keep one",
+    ),
+    case(
+        "sequence_is_no_column",
+        changes(sequence_by="att"),
+        "silver/places.py: sequence_by is 'att', no column of its schema: did you mean 'at'?",
+    ),
+    case(
+        "sequence_is_a_key",
+        changes(sequence_by="key"),
+        "silver/places.py: sequence_by is 'key', one of its keys, so each key has one change: name another column",
+    ),
+    case(
+        "changes_with_a_map",
+        replace(CHANGES, schema=f"{CHANGES.schema}, tags MAP<STRING, INT>"),
+        "silver/places.py: column 'tags' is MAP, which Spark cannot compare with a stored one: store it as text",
+    ),
+    case(
+        "third_kind_of_history",
+        changes(scd=3),
+        "silver/places.py: scd is 3: write 1 for the latest row of a key, 2 for its history",
+    ),
+    case(
+        "history_of_partial_changes",
+        changes(scd=2, partial=True),
+        "silver/places.py: partial changes have no history, because a row of it needs all columns: take partial or "
+        "scd out",
+    ),
+    case(
+        "tracked_without_history",
+        changes(tracked=("place",)),
+        "silver/places.py: tracked begins rows of a history, and scd is 1: write scd=2, or take it out",
+    ),
+    case(
+        "tracked_is_no_column",
+        changes(scd=2, tracked=("plaice",)),
+        "silver/places.py: tracked names 'plaice', no column of its schema: did you mean 'place'?",
+    ),
+    case(
+        "unique_changes",
+        replace(CHANGES, expect=(unique("place"),)),
+        "silver/places.py: rule 'place unique' is unique, and its keys are so anyway: take it out",
+    ),
+    case(
         "aggregate_of_kafka",
         replace(BY_MINUTE, source=Kafka("events")),
-        "gold/by_minute.py: an aggregate is recomputed from a Delta table, and its source is none: read one",
+        "gold/by_minute.py: an upserted table reads a Delta table, and its source is none: read one",
     ),
     case(
         "appends_of_an_upserted_table",

@@ -1,5 +1,6 @@
 """Small batches take the fast path, with the same result as Spark's own writers."""
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from include.engine.batch import tuning
-from include.engine.fast_path import aggregate, internals, path, source
+from include.engine.fast_path import aggregate, internals, path, replaced_files, source
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
@@ -22,6 +23,7 @@ from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path
+from tests.support.expected import changes as changes_of_keys
 from tests.support.flows import only_in_full_runs, rows_of
 
 SOURCE_SCHEMA = "device STRING, time TIMESTAMP, bpm INT, weight DECIMAL(12,3), place BIGINT, tags ARRAY<STRING>"
@@ -179,6 +181,84 @@ def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_onl
     run_once(silver, running_totals(name))
     assert files_before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
     assert verify.verify(running_totals(name)).batches == 4
+
+
+CHANGES_SCHEMA = "id INT, place STRING, mood STRING, seq INT, is_delete BOOLEAN"
+MERGE = Upsert(("id",), sequence_by="seq", deletes="is_delete")
+
+
+def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, monkeypatch):
+    names = [column.split()[0] for column in CHANGES_SCHEMA.split(", ")]
+    rows = [(key, f"place-{key}", None, 1, False) for key in range(1_000)]
+    append(f"bronze.{name}", [dict(zip(names, row, strict=True)) for row in rows], CHANGES_SCHEMA)
+    silver = Table(
+        name=f"silver.{name}",
+        comment="merged changes",
+        source=Delta(f"bronze.{name}", max_files=1),
+        schema="id INT, place STRING, mood STRING, seq INT",
+        write=MERGE,
+    )
+    run_once(silver)
+    monkeypatch.setattr(replaced_files, "MOST_REPLACED_BYTES", 0)
+    monkeypatch.setattr(replaced_files, "PART_ROWS", 100)
+    changes = [(7, "moved", None, 2, False), (450, None, None, 2, True), (999, "late", None, 0, False)]
+    append(f"bronze.{name}", [dict(zip(names, row, strict=True)) for row in changes], CHANGES_SCHEMA)
+    repeated = [dict(zip(names, row, strict=True)) for row in changes]
+    append(f"bronze.{name}", repeated, CHANGES_SCHEMA)
+    run_once(silver)
+    assert fast_path_flags(silver.name) == [True, True, True]
+    expected = {row[0]: row[1] for row in rows if row[0] != 450} | {7: "moved"}
+    assert {row["id"]: row["place"] for row in rows_of(silver.name)} == expected
+    assert len(rows_of(silver.name)) == 999
+    verify.verify(silver)
+    # A repeated change rewrites nothing, and leaves no file behind.
+    table = DeltaTable(str(settings().table_path(silver.name)))
+    assert table.version() == 3 and len(table.file_uris()) == 2
+    stored_files = list(settings().table_path(silver.name).glob("*.parquet"))
+    assert len(stored_files) == len(table.file_uris()) + 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        MERGE,
+        pytest.param(replace(MERGE, partial=True), marks=only_in_full_runs),
+        replace(MERGE, scd=2, truncates="id = 3 AND seq = 4"),
+    ],
+    ids=["latest", "partial", "history with truncates"],
+)
+def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, name, monkeypatch, write):
+    random_ = random.Random(21)
+    changes = [change for key in range(20) for change in changes_of_keys.random_changes(random_, key)]
+    for batch in changes_of_keys.in_batches(random_, [*changes, (None, "north", None, 1, False)], 4):
+        names = [column.split()[0] for column in CHANGES_SCHEMA.split(", ")]
+        append(f"bronze.{name}", [dict(zip(names, change, strict=True)) for change in batch], CHANGES_SCHEMA)
+    contents = []
+    for has_fast_path in (True, False):
+        silver = Table(
+            name=f"silver.{name}{'w' if has_fast_path else ''}",
+            comment="merged changes",
+            source=Delta(f"bronze.{name}", max_files=1),
+            schema="id INT, place STRING, mood STRING, seq INT",
+            write=write,
+        )
+        with monkeypatch.context() as patched:
+            if not has_fast_path:
+                patched.setattr(path, "of", lambda spark, table: None)
+            run_once(silver)
+        flags = fast_path_flags(silver.name)
+        assert any(flags) == has_fast_path
+        verify.verify(silver)
+        names = [silver.name, silver.quarantine]
+        # Of the latest rows, Spark does not look at the stored ones, and retains older deletes, too.
+        names += [] if write is MERGE else [silver.retained]
+        stored = [rows_of(stored_name) for stored_name in names]
+        described = ("_flow", "_source")
+        contents.append(
+            [Counter(repr({key: row[key] for key in row if key not in described}) for row in rows) for rows in stored]
+        )
+    assert contents[0] == contents[1]
+    assert all(contents[0])
 
 
 def test_an_aggregate_without_buckets_of_a_large_source_is_left_to_spark(arrive, run_once, name, monkeypatch):

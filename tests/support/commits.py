@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from include.engine.batch import merge_batch
 from include.engine.fast_path import path
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
+from include.engine.fast_path.merge import Merger
 from include.engine.tables import commit
 from include.errors import FlowFailed
 from include.settings import settings
@@ -24,6 +26,7 @@ def switch_fast_path(monkeypatch: pytest.MonkeyPatch, is_on: bool) -> None:
 def intercept_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, Callable[[], None]], None]) -> None:
     """Replace each commit of a batch by a call of `action(table, commit)`. The quarantine is written before."""
     spark_commit, append_commit, replace_commit = commit.commit, Appender._commit, Aggregator._replace
+    merge_commit, fast_merge_commit = merge_batch.replace_rows, Merger._replace
 
     def write(rows, table, *arguments, **options):
         action(table, lambda: spark_commit(rows, table, *arguments, **options))
@@ -34,6 +37,14 @@ def intercept_commits(monkeypatch: pytest.MonkeyPatch, action: Callable[[Table, 
     def replace_files(self, *arguments):
         action(self._table, lambda: replace_commit(self, *arguments))
 
+    def merge(merged, table, *arguments):
+        action(table, lambda: merge_commit(merged, table, *arguments))
+
+    def merge_files(self, *arguments):
+        action(self._table, lambda: fast_merge_commit(self, *arguments))
+
+    monkeypatch.setattr(merge_batch, "replace_rows", merge)
+    monkeypatch.setattr(Merger, "_replace", merge_files)
     monkeypatch.setattr(commit, "commit", write)
     monkeypatch.setattr(Appender, "_commit", append)
     monkeypatch.setattr(Aggregator, "_replace", replace_files)

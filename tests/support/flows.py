@@ -39,6 +39,11 @@ def numbers(rows, *extra_columns: str):
     return rows.selectExpr("*", "timestamp_seconds(number) AS time")
 
 
+def digits(rows):
+    rows = numbers(rows).filter("number IS NOT NULL")
+    return rows.selectExpr("number % 10 AS digit", "number", "offset * 2 + partition AS place")
+
+
 def double_numbers(rows):
     return numbers(rows).selectExpr("number * 2 AS number", "partition", "offset", "time")
 
@@ -86,6 +91,18 @@ class Chain:
         )
 
     @property
+    def latest(self) -> Table:
+        """The latest number of each last digit, by place in the topic. A multiple of 7 deletes its digit."""
+        return Table(
+            name=f"silver.{self.name}_latest",
+            comment="latest numbers",
+            source=Delta(f"bronze.{self.name}"),
+            schema="digit INT, number INT, place BIGINT",
+            transform=digits,
+            write=Upsert(("digit",), sequence_by="place", deletes="number % 7 = 0"),
+        )
+
+    @property
     def all(self) -> tuple[Table, Table, Table]:
         return self.bronze, self.silver, self.gold
 
@@ -125,6 +142,12 @@ class Chain:
             groups[datetime.fromtimestamp(number - number % 60, UTC)].append(number)
         gold = {row["minute"]: (row["rows"], row["total"]) for row in rows_of(f"gold.{self.name}")}
         assert gold == {minute: (len(group), sum(group)) for minute, group in groups.items()}
+
+    def assert_latest_holds(self, messages: list[Message]) -> None:
+        places = {message.offset * 2 + message.partition: message.value for message in messages}
+        latest = {int(places[place]) % 10: int(places[place]) for place in sorted(places) if places[place].isdigit()}
+        stored = {row["digit"]: row["number"] for row in rows_of(self.latest.name)}
+        assert stored == {digit: number for digit, number in latest.items() if number % 7}
 
     def assert_all_arrives(self, tables: tuple[Table, ...]) -> None:
         """Wait until all tables hold all messages, and verify them with the ledger. No producer may run."""

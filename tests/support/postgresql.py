@@ -20,8 +20,10 @@ from tests.support.waiting import wait_until
 class Server:
     """A server with its own data directory, which listens only on 127.0.0.1."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *options: str) -> None:
+        """options: settings, such as `wal_level=logical`."""
         self.port = port
+        self._options = " ".join(f"-c {option}" for option in options)
         # PostgreSQL refuses to run as root, and other users cannot enter the directory of pytest.
         self._directory = Path(tempfile.mkdtemp(prefix="sluice-postgresql-"))
         self._user: dict[str, Any] = {}
@@ -40,6 +42,7 @@ class Server:
 
     def start(self) -> None:
         options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k '' -c fsync=off -c shared_buffers=16MB"
+        options = f"{options} {self._options}"
         self._run("pg_ctl", "--wait", f"--log={self._directory / 'log'}", f"--options={options}", "start")
 
     def stop(self) -> None:

@@ -25,14 +25,16 @@ REFRESHING, BEGINNING, DONE, GIVEN_UP = "refreshing", "beginning", "done", "give
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """The version that one table is restored to. quarantine: the version of its quarantine table; None if it has none.
-    at: the commit time of the version, in seconds since 1970. generations: by flow, the newest one at planning time.
+    """The version that one table is restored to. quarantine, retained: the versions of these companions; None if it
+    has none. at: the commit time of the version, in seconds since 1970. generations: by flow, the newest one at
+    planning time.
     """
 
     version: int
     quarantine: int | None
     generations: dict[str, int]
     at: float
+    retained: int | None = None
 
 
 @dataclass(frozen=True)

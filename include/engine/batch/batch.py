@@ -7,7 +7,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.engine import struct_type
-from include.engine.batch import data_skipping, deduplicate, prepare, quality, table_rows, tuning, watermark
+from include.engine.batch import (
+    data_skipping,
+    deduplicate,
+    merge_batch,
+    prepare,
+    quality,
+    table_rows,
+    tuning,
+    watermark,
+)
 from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
@@ -17,7 +26,7 @@ from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.readers import checkpoint, offset_ranges
 from include.settings import settings
-from include.spec import Append, Files, Rule, Table, Upsert
+from include.spec import Append, Files, Replace, Rule, Table, Upsert
 
 
 @dataclass
@@ -56,6 +65,12 @@ class FlowContext:
         """Whether an earlier process may have begun this batch: only the first one after the last commit."""
         return batch == self.checkpoint.written + 1
 
+    def last_commit_before(self, batch: int) -> tuple[int, int] | None:
+        """Returns generation and batch of the flow's newest commit before this batch; None if there is none."""
+        if self.may_have_been_tried(batch):
+            return self.checkpoint.last_commit
+        return self.checkpoint.generation, batch - 1
+
     def left_before(self, batch: int) -> tuple[int, int] | None:
         """Returns generation and batch after which an earlier try of this batch may have quarantined rows; None if
         there was none.
@@ -81,7 +96,12 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
     if context.fast_path and not isinstance(table.source, Files):
         try:
             written = context.fast_path.write(
-                rows, metadata, context.newest, context.left_before(batch), context.is_prepared
+                rows,
+                metadata,
+                context.newest,
+                context.last_commit_before(batch),
+                context.left_before(batch),
+                context.is_prepared,
             )
             context.rows_before, context.newest = written.rows, written.newest
             return
@@ -92,7 +112,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         except commit.CONFLICTS as conflict:
             # Another writer, which takes no locks, has committed meanwhile.
             print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
-        may_be_replay = may_be_replay or context.fast_path.has_quarantined
+        may_be_replay = may_be_replay or context.fast_path.has_written_companions
         context.fast_path.forget()
     _write(rows, context, metadata, may_be_replay)
 
@@ -112,19 +132,19 @@ def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_
         context.rows_before = batch_of_files.write(
             rows.sparkSession, table, context.checkpoint, metadata, may_be_replay, context.fast_path
         )
-    elif isinstance(table.write, Upsert):
+    elif isinstance(table.write, Upsert) and not table.merges_changes:
         context.rows_before = _recompute(rows, context, table.write, metadata)
     elif is_raw:
         commit.commit(table_rows.coalesce_small(rows, records), table, metadata)
     else:
-        assert isinstance(table.write, Append), "a view has no flow"
-        context.rows_before = _append_checked(rows, context, table.write, metadata, may_be_replay)
+        assert not isinstance(table.write, Replace), "a view has no flow"
+        context.rows_before = _write_checked(rows, context, table.write, metadata, may_be_replay)
 
 
-def _append_checked(
-    rows: DataFrame, context: FlowContext, write: Append, metadata: CommitMetadata, may_be_replay: bool
+def _write_checked(
+    rows: DataFrame, context: FlowContext, write: Append | Upsert, metadata: CommitMetadata, may_be_replay: bool
 ) -> int:
-    """Checks the rules, quarantines broken rows and appends the others. Returns how many rows the batch has."""
+    """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
     table = context.table
     rules = watermark.rules_of(table, context.newest)
     checked_rows = (
@@ -136,14 +156,16 @@ def _append_checked(
     try:
         counts, minutes, newest = _count_rows(checked_rows, rules, table, write)
         quality.require_none_fails(counts, rules, metadata)
+        last_commit = context.last_commit_before(metadata.batch)
         if counts.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
             quarantined = checked_rows.filter(quality.ends_as("quarantine", rules)).coalesce(1)
-            last_commit = context.checkpoint.last_commit
-            if not context.may_have_been_tried(metadata.batch):
-                last_commit = (metadata.generation, metadata.batch - 1)
-            commit.quarantine(quarantined, table, metadata, may_be_replay, last_commit)
+            commit.add_to_companion(quarantined, table.quarantine, metadata, may_be_replay, last_commit)
         kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
         kept_rows = kept_rows.drop(quality.RULES)
+        if isinstance(write, Upsert):
+            metadata = replace(metadata, rows=asdict(counts))
+            merge_batch.write(kept_rows, table, write, metadata, may_be_replay, last_commit)
+            return counts.read
         if write.unique:
             kept_rows = deduplicate.first_of_each(
                 kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
@@ -159,14 +181,15 @@ def _append_checked(
 
 
 def _count_rows(
-    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append | Upsert
 ) -> tuple[RowCounts, set[int], int | None]:
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
     and their greatest watermark time (microseconds since 1970).
     """
-    time_column = deduplicate.time_column(table, write)
+    watermark_of = table.watermark.of if table.watermark else None
+    time_column = deduplicate.time_column(table, write) if isinstance(write, Append) else None
     start = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
-    newest = F.unix_micros(f"`{time_column}`") if write.watermark else F.lit(None).cast("bigint")
+    newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
     groups = (
         checked_rows.groupBy(quality.RULES, start.alias("start"))
         .agg(F.count("*").alias("rows"), F.max(newest).alias("newest"))

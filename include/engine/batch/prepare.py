@@ -21,11 +21,11 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
     if is_raw(table) or isinstance(table.source, Files) or has_no_columns_yet(rows, table):
         return None
     try:
-        if isinstance(table.write, Upsert):
+        if isinstance(table.write, Upsert) and not table.merges_changes:
             prepared_rows = starts(rows, table, table.write.recompute) if table.write.recompute else None
         else:
-            is_simple = all(isinstance(rule, Expect) for rule in table.expect)
-            prepared_rows = with_violations(rows, table, table.expect) if is_simple else None
+            is_simple = all(isinstance(rule, Expect) for rule in table.rules)
+            prepared_rows = with_violations(rows, table, table.rules) if is_simple else None
         return prepared_rows if prepared_rows is not None and AnalysedPlan(prepared_rows, rows).can_stream else None
     except Exception:
         # The transform is user code and may use what streams do not support. The batch reports the error.

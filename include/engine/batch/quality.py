@@ -9,11 +9,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.engine.batch import read
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, Expect, References, Rule, Unique
-from include.spec import Append, Table
+from include.spec import CHANGE_RULE, Append, Table, Upsert
 
 RULES = "_rules"
 HOLDS = "_holds_"
@@ -99,6 +100,14 @@ def with_violations(
     conf.set(ANSI, "false")
     try:
         holds |= {rule.name: F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in conditions}
+        if DELETED in columns:
+            # A delete often brings its key alone, and a tombstone nothing.
+            is_exempt = F.coalesce(F.col(DELETED), F.lit(True))
+            holds |= {name: is_exempt | hold for name, hold in holds.items() if name != CHANGE_RULE}
+            holds |= {name: F.col(DELETED).isNull() | hold for name, hold in holds.items()}
+        if TRUNCATES in columns and table and isinstance(table.write, Upsert):
+            has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()
+            holds = {name: has_sequence | hold for name, hold in holds.items()}
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
         rows = rows.select(*[F.col(f"`{column}`") for column in columns], _violations(ordered).alias(RULES))
     finally:

@@ -2,30 +2,60 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from include.engine import struct_type
-from include.engine.batch import data_skipping, parse, parse_avro
+from include.engine.batch import data_skipping, parse, parse_avro, parse_debezium
+from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.batch.transform import apply
 from include.engine.tables.read_table import read_table
-from include.spec import Avro, Bucket, Delta, Table, Upsert
+from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, ddl
 
 # Most rows that a batch writes as one file; larger batches use all cores and write several.
 ROWS_PER_FILE = 100_000
 
 
 def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
-    """Returns source rows as rows of the table, by its `parse` and `transform`, in the columns of its schema."""
+    """Returns source rows as rows of the table, by its `parse` and `transform`, in the columns of its schema.
+
+    Changes of keys have the columns of `names_of_changes`.
+    """
     schema = struct_type.from_ddl(table.schema)
     if table.parse:
-        rows = (
-            parse_avro.typed(rows, table.parse, schema)
-            if isinstance(table.parse, Avro)
-            else parse.typed(rows, table.parse, schema)
-        )
+        rows = _typed(rows, table, table.parse, schema)
         rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
         rows = apply(rows, table.transform)
-    return rows.select(*[F.col(f"`{name}`") for name in schema.fieldNames()])
+    columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
+    if isinstance(table.write, Upsert) and table.write.sequence_by:
+        conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}
+        values = {name: F.coalesce(F.expr(conditions[name] or "false"), F.lit(False)) for name in flags(table.write)}
+        if isinstance(table.parse, Debezium) and "_op" in rows.columns:
+            values[DELETED] = F.when(F.col("_op") != parse_debezium.TOMBSTONE, values[DELETED])
+        columns += [value.alias(name) for name, value in values.items()]
+    return rows.select(*columns)
+
+
+def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -> DataFrame:
+    match declared:
+        case Avro():
+            return parse_avro.typed(rows, declared, schema)
+        case Debezium():
+            is_partial = isinstance(table.write, Upsert) and table.write.partial
+            return parse_debezium.typed(rows, declared, schema, is_partial)
+        case _:
+            return parse.typed(rows, declared, schema)
+
+
+def names_of_rows(table: Table) -> list[str]:
+    """Returns the columns that the transform makes: those of the table, without those that a merge computes."""
+    computed = ddl.columns(table.computed_schema) if table.computed_schema else []
+    return [name for name in struct_type.from_ddl(table.schema).fieldNames() if name not in computed]
+
+
+def names_of_changes(table: Table) -> list[str]:
+    """Returns the columns of a batch: those of `names_of_rows`, and for changes of keys what each change does."""
+    return [*names_of_rows(table), *(flags(table.write) if isinstance(table.write, Upsert) else ())]
 
 
 def apply_steps(rows: DataFrame, table: Table) -> DataFrame:

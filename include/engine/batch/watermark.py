@@ -45,7 +45,7 @@ def border_micros(watermark: Watermark) -> int:
 
 def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
     """Returns the table's rules, and that of late rows. newest: microseconds since 1970."""
-    return (*table.expect, rule(table.watermark, newest)) if table.watermark else table.expect
+    return (*table.rules, rule(table.watermark, newest)) if table.watermark else table.rules
 
 
 def with_lateness(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:

@@ -25,7 +25,7 @@ from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import open_session
 from include.errors import DeclarationError, SetupError, report
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Append, Bucket, Delta, Files, Kafka, Table, Upsert
+from include.spec import FILES_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upsert
 from include.validation.declaration import declaration_error
 from include.validation.examination import Examination
 
@@ -111,7 +111,7 @@ def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFra
         return empty(spark, schema_of(table.steps[-1]))
     assert isinstance(source, (Kafka, Delta)), "a flow has one source, and files are not analysed"
     # A recomputed table reads rows, not changes.
-    changes = isinstance(source, Delta) and source.changes and isinstance(table.write, Append)
+    changes = isinstance(source, Delta) and source.changes and not table.is_recomputed
     return empty(spark, read.columns(spark, source, tables, changes))
 
 

@@ -6,6 +6,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
 
 from include.catalog import Catalog
 from include.engine.batch import quality
@@ -16,7 +17,7 @@ from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
 from include.engine.session import jvm_of
 from include.errors import DeclarationError
-from include.spec import Append, Expect, References, Rule, Table
+from include.spec import Expect, References, Rule, Table, Upsert, ddl
 from include.validation.declaration import declaration_error, suggest
 
 
@@ -28,6 +29,7 @@ def declared_rows(source: DataFrame, table: Table) -> DataFrame:
     def transform(rows: DataFrame) -> DataFrame:
         transformed_rows = _transformed(rows, table) if table.transform else rows
         _check_columns(table, transformed_rows)
+        _check_conditions(table, transformed_rows)
         return transformed_rows
 
     try:
@@ -45,7 +47,7 @@ def check(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], instead
     mistakes = [
         f"column '{declared.name}' is declared {declared.dataType.simpleString().upper()}, {origin} "
         f"{actual.dataType.simpleString().upper()}: change one of them"
-        for declared, actual in zip(schema_of(table), rows.schema, strict=True)
+        for declared, actual in ((field, rows.schema[field.name]) for field in _fields(table))
         if declared.dataType.simpleString() != actual.dataType.simpleString()
     ]
     if plan_mistake := _check_plan(table, rows, sources, "its transform", instead):
@@ -104,7 +106,7 @@ def _check_columns(table: Table, rows: DataFrame) -> None:
     columns = [name.lower() for name in rows.columns]
     origin = "its transform" if table.transform else "its source"
     mistakes = []
-    for name in schema_of(table).fieldNames():
+    for name in (field.name for field in _fields(table)):
         if name.lower() not in columns:
             others = [column for column in rows.columns if column not in schema_of(table).fieldNames()]
             instead = "make it" if table.transform else "write a transform that makes it"
@@ -113,6 +115,26 @@ def _check_columns(table: Table, rows: DataFrame) -> None:
         elif columns.count(name.lower()) > 1:
             mistakes.append(f"{origin} has two columns '{name}': rename one of them")
     _refuse(table, mistakes)
+
+
+def _fields(table: Table) -> list[StructField]:
+    """Returns the declared columns, without those that a merge of changes computes."""
+    computed = ddl.columns(table.computed_schema) if table.computed_schema else []
+    return [field for field in schema_of(table) if field.name not in computed]
+
+
+def _check_conditions(table: Table, rows: DataFrame) -> None:
+    write = table.write
+    conditions = {"deletes": write.deletes, "truncates": write.truncates} if isinstance(write, Upsert) else {}
+    for name, condition in conditions.items():
+        if condition is None:
+            continue
+        try:
+            type_name = rows.select(F.expr(condition)).schema.fields[0].dataType.simpleString().upper()
+        except PySparkException as error:
+            raise declaration_error(table, sentence(error, name, "mend its condition")) from error
+        if type_name != "BOOLEAN":
+            raise declaration_error(table, f"{name} is {type_name} and not a condition: compare it with something")
 
 
 def _check_reference(table: Table, rows: DataFrame, rule: Rule, tables: Catalog) -> str | None:
@@ -162,7 +184,7 @@ def _check_plan(
         culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
         again = "a run that is begun again" if table.is_view else "a replayed batch"
         return f"{subject} {culprit}, so {again} would come out different: use source columns"
-    if not isinstance(table.write, Append):
+    if table.is_view or table.is_recomputed:
         return _hidden_source(table, f"{subject} reads a stored table") if plan.reads_stored_rows else None
     if name := plan.needs_other_rows:
         return f"{subject} needs rows of other batches ({name}): {instead}"

@@ -16,6 +16,9 @@ from include.spec import Table, ddl
 # Fields that change how a flow runs, but not its rows.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows")
 
+# Fields that older releases lack. Without a value they change no fingerprint.
+NEWER = ("sequence_by", "deletes", "truncates", "scd", "tracked", "partial")
+
 
 def fingerprint(table: Table) -> str:
     """Returns the SHA-256 of the declaration and of the files that hold the transforms of the table and its steps."""
@@ -58,7 +61,9 @@ def of_commit(checkpoints: Path, commit: tuple[int, int] | None) -> dict[str, An
 
 def _values(declared: Any) -> dict[str, Any]:
     values = {field.name: getattr(declared, field.name) for field in fields(declared)}
-    return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in NOT_OF_ROWS}}
+    unset = {field.name for field in fields(declared) if field.name in NEWER and values[field.name] == field.default}
+    left_out = {*NOT_OF_ROWS, *unset}
+    return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
 
 
 def _code(transform: Callable[[Any], Any] | str | None) -> str:

@@ -8,7 +8,7 @@ from include.control.store import database
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.monitoring.outdated_rows import range_of
 from include.readers import stored_table
-from include.spec import Append, Table, Upsert
+from include.spec import Table, Upsert
 
 
 def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoint) -> None:
@@ -36,4 +36,4 @@ def _holds_rows(table: Table) -> bool:
 
 def _recomputes_all(table: Table) -> bool:
     """Whether each batch recomputes all rows."""
-    return not isinstance(table.write, Append) and not (isinstance(table.write, Upsert) and table.write.recompute)
+    return table.is_view or (table.is_recomputed and isinstance(table.write, Upsert) and not table.write.recompute)

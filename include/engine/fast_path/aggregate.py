@@ -4,8 +4,6 @@ their rows.
 An aggregate without buckets is recomputed from all files of its source, if these are few.
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict
 from itertools import chain
 
 import pyarrow as pa
@@ -14,11 +12,10 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from include.engine.batch import data_skipping, table_rows, tuning
-from include.engine.fast_path import data_file, table_at_version
+from include.engine.fast_path import data_file, replaced_files, table_at_version
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.ledger.batch_files import SourceFile
@@ -28,10 +25,6 @@ from include.spec import Bucket, Delta, Table, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
 MOST_SOURCE_ROWS = 200_000
-MOST_REPLACED_BYTES = 32_000_000
-# Most rows of other buckets that share a file with those of a batch. More get a separate file, which the next batches
-# need not rewrite.
-MOST_OTHER_ROWS = 1_000
 
 Starts = set[int | None]
 
@@ -144,43 +137,26 @@ class Aggregator:
         """Replaces the stored rows that have the same keys. candidates: files that may hold such rows, with their
         sizes.
         """
-        keys, schema = self._write.keys, transaction.layout.schema
+        keys = self._write.keys
         if len(set(keys_of(rows, keys))) < len(rows):
             raise NotSupported("its transform makes several rows of one key")
-        files = [(path, size, self._stored(path, transaction)) for path, size in (candidates if len(rows) else ())]
-        rows = _without_keys(rows, _unchanged_keys(rows, [stored for _, _, stored in files], keys), keys)
+        stored = replaced_files.read(transaction, candidates if len(rows) else ())
+        unchanged = _unchanged_keys(rows, [file.rows for file in stored], keys)
+        rows = replaced_files.with_keys(rows, unchanged, keys, are_kept=False)
         keys_written = set(keys_of(rows, keys))
-        removes, rewritten, updated = [], schema.empty_table(), 0
-        for path, size, stored in files:
-            other_rows = _without_keys(stored, keys_written, keys)
-            if len(other_rows) == len(stored):
-                continue
-            updated += len(stored) - len(other_rows)
-            removes.append(data_file.removal(path, size))
-            rewritten = pa.concat_tables([rewritten, other_rows])
-        parts = [pa.concat_tables([rewritten, rows])] if len(rewritten) <= MOST_OTHER_ROWS else [rewritten, rows]
-        adds = [data_file.write([part], self._target.path, transaction.layout).added() for part in parts if len(part)]
-        metrics = {
+        updated = sum(len(replaced_files.with_keys(file.rows, keys_written, keys, are_kept=True)) for file in stored)
+        counts = {
             "operationNumSourceRows": len(rows),
             "numTargetRowsInserted": len(rows) - updated,
             "numTargetRowsUpdated": updated,
             "numTargetRowsDeleted": 0,
-            "numTargetRowsCopied": len(rewritten),
-            "numOutputRows": len(rows) + len(rewritten),
         }
-        # MERGE takes `userMetadata` from the session.
-        with commit.user_metadata(spark, asdict(metadata), {}):
-            transaction.replace(adds, removes, (metadata.txn_app_id, metadata.batch), metrics)
-
-    def _stored(self, path: str, transaction: Transaction) -> pa.Table:
-        return data_file.conform(parquet.read_table(f"{self._target.path}/{path}"), transaction.layout)
+        replaced_files.commit_replacement(spark, transaction, stored, rows, keys_written, keys, metadata, counts)
 
     def _files(self, transaction: Transaction) -> list[tuple[str, int]]:
         """Returns all files of the table, with their sizes."""
         actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions())
-        return _require_small(
-            zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
-        )
+        return list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
 
     def _candidates(self, transaction: Transaction, starts: Starts, bucket: Bucket) -> list[tuple[str, int]]:
         """Returns the files that may hold rows of these buckets, by their statistics, with their sizes."""
@@ -203,19 +179,7 @@ class Aggregator:
             )
             if holds_null or is_near:
                 files.append((path, size))
-        return _require_small(files)
-
-
-def _require_small(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    file_list = list(files)
-    if sum(size for _, size in file_list) > MOST_REPLACED_BYTES:
-        raise NotSupported("its rows lie in large files")
-    return file_list
-
-
-def _without_keys(rows: pa.Table, keys: set[Key], columns: tuple[str, ...]) -> pa.Table:
-    """Returns the rows that have none of these keys. columns: of the keys."""
-    return rows.filter(pa.array([key not in keys for key in keys_of(rows, columns)], pa.bool_())) if keys else rows
+        return files
 
 
 def _unchanged_keys(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) -> set[Key]:

@@ -1,7 +1,6 @@
 """Writes a small batch of appended rows. One Spark job delivers them as Arrow; the rest needs no Spark."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import chain
@@ -9,20 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from include.engine.batch import deduplicate, quality, watermark
 from include.engine.batch.quality import RowCounts
-from include.engine.fast_path import data_file
+from include.engine.fast_path import checked_rows, data_file
+from include.engine.fast_path.companion import Companion
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.readers import stored_table
-from include.settings import settings
 from include.spec import Append, Table
 
 
@@ -30,12 +26,11 @@ class Appender:
     """Appends the batches of one flow."""
 
     def __init__(self, spark: SparkSession, table: Table, write: Append) -> None:
-        self._spark = spark
         self._table = table
         self._write = write
         self._target = Target(spark, table.name)
-        self._quarantine: Target | None = None
-        self.has_quarantined = False
+        self._quarantine = Companion(spark, table.quarantine)
+        self.companions = (self._quarantine,)
         time_column = deduplicate.time_column(table, write)
         self._known_keys = KnownKeys(table.name, write, time_column) if write.unique and time_column else None
 
@@ -61,33 +56,28 @@ class Appender:
         if any. Returns the counts and the watermark time for the next batch; None if the table holds the batch already.
         Raises FlowBroken for rows that break a rule of action `fail`.
         """
-        self.has_quarantined = False
+        self._quarantine.has_written = False
         rules = watermark.rules_of(self._table, newest)
-        groups = self._add_late_rule([tuple(names) for names in rows.column(quality.RULES).to_pylist()], rows, newest)
-        counts = RowCounts.of(Counter(groups).items(), rules)
-        quality.require_none_fails(counts, rules, metadata)
+        groups = self._add_late_rule(checked_rows.broken_rules(rows), rows, newest)
+        checked = checked_rows.divide(rows, groups, rules)
+        quality.require_none_fails(checked.counts, rules, metadata)
         transaction = self._target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return None
         if reason := refusal(self._table, self._write, transaction.layout.schema):
             raise NotSupported(reason)
-        actions = {names: quality.strictest(names, rules) for names in set(groups)}
-        kept_rows = rows.filter(_action_mask(groups, actions, "warn")).drop_columns([quality.RULES])
-        newest = self._newest(kept_rows, newest)
+        newest = self._newest(checked.kept, newest)
         if self._write.watermark:
             metadata = replace(metadata, newest={self._write.watermark.of: newest})
-        new_rows = self._new_rows(kept_rows, transaction)
+        new_rows = self._new_rows(checked.kept, transaction)
         # Written before the first commit, because a refusal after that would be too late.
         file = self._file(transaction, [new_rows])
-        is_quarantined = _action_mask(groups, actions, "quarantine")
-        rows_with_rules = rows.set_column(
-            rows.column_names.index(quality.RULES), quality.RULES, pa.array(groups, _LIST)
-        )
-        self._quarantine_rows(rows_with_rules.filter(is_quarantined), metadata, left_before)
-        self._commit(transaction, file, replace(metadata, rows=asdict(counts)), reads=bool(self._write.unique))
+        self._quarantine.begin(metadata.flow, left_before)
+        self._quarantine.append(checked.quarantined, metadata)
+        self._commit(transaction, file, replace(metadata, rows=asdict(checked.counts)), reads=bool(self._write.unique))
         if self._known_keys and self._target.committed is not None:
             self._known_keys.committed(self._target.committed, new_rows)
-        return counts, newest
+        return checked.counts, newest
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
@@ -145,44 +135,9 @@ class Appender:
             return None
         return data_file.write(chain([first], nonempty), self._target.path, transaction.layout)
 
-    def _quarantine_rows(self, rows: pa.Table, metadata: CommitMetadata, left_before: tuple[int, int] | None) -> None:
-        name = self._table.quarantine
-        if left_before and settings().is_stored(name) and _holds_earlier_try(name, metadata.flow, left_before):
-            raise NotSupported("an earlier try has left rows in its quarantine")
-        if not len(rows):
-            return
-        if self._quarantine is None:
-            self._quarantine = Target(self._spark, name)
-        transaction = self._quarantine.begin()
-        for column, value in commit.quarantine_columns(asdict(metadata)).items():
-            rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
-        file = data_file.write([rows], self._quarantine.path, transaction.layout)
-        self.has_quarantined = True
-        transaction.append([file.added()], json.dumps(asdict(metadata)), None, file.rows, reads=False)
-
     def _commit(self, transaction: Transaction, file: DataFile | None, metadata: CommitMetadata, reads: bool) -> None:
         adds, rows = ([file.added()], file.rows) if file else ([], 0)
         transaction.append(adds, json.dumps(asdict(metadata)), (metadata.txn_app_id, metadata.batch), rows, reads)
-
-
-_LIST = pa.list_(pa.string())
-_TYPES = {
-    "_flow": pa.string(),
-    "_generation": pa.int32(),
-    "_batch": pa.int64(),
-    "_source": pa.string(),
-    "_replay": pa.int64(),
-}
-
-
-def _action_mask(groups: list[tuple[str, ...]], actions: dict[tuple[str, ...], str], action: str) -> pa.Array:
-    return pa.array([actions[names] == action for names in groups], pa.bool_())
-
-
-def _holds_earlier_try(quarantine: str, flow: str, left_before: tuple[int, int]) -> bool:
-    generation, batch = ds.field("_generation"), ds.field("_batch")
-    later = (generation > left_before[0]) | ((generation == left_before[0]) & (batch > left_before[1]))
-    return bool(len(stored_table.dataset(quarantine).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
 
 
 def refusal(table: Table, write: Append, columns: pa.Schema) -> str | None:

@@ -18,6 +18,7 @@ from include.engine.fast_path import aggregate, internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
 from include.settings import settings
@@ -52,7 +53,7 @@ def suits(table: Table) -> bool:
     """Whether small batches of the table's flow may take the fast path."""
     if not settings().fast_path or isinstance(table.write, Replace):
         return False
-    return not isinstance(table.write, Upsert) or Aggregator.suits(table)
+    return not isinstance(table.write, Upsert) or table.merges_changes or Aggregator.suits(table)
 
 
 def of(spark: SparkSession, table: Table) -> "FastPath | None":
@@ -77,7 +78,9 @@ class FastPath:
         self._printed_reasons: set[str] = set()
         write = table.write
         self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
-        self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) else None
+        merges = table.merges_changes
+        self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) and not merges else None
+        self._merger = Merger(spark, table, write) if isinstance(write, Upsert) and merges else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._topics = TopicReader(settings().kafka) if takes_records else None
         is_local = str(spark.sparkContext.master).startswith("local")
@@ -88,15 +91,16 @@ class FastPath:
         rows: DataFrame,
         metadata: CommitMetadata,
         newest: int | None,
+        last_commit: tuple[int, int] | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
         """Writes one batch. rows: columns as for `include.engine.batch.batch.write`. Raises NotSupported.
 
-        newest, left_before: as for `Appender.append_checked`.
+        newest, left_before: as for `Appender.append_checked`. last_commit: as for `Merger.write`.
         """
         try:
-            return self._write(rows, metadata, newest, left_before, is_prepared)
+            return self._write(rows, metadata, newest, last_commit, left_before, is_prepared)
         except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
             # Spark may read what these libraries cannot, or explain the error better.
             raise NotSupported(f"{type(error).__name__}: {error}") from error
@@ -115,6 +119,7 @@ class FastPath:
         rows: DataFrame,
         metadata: CommitMetadata,
         newest: int | None,
+        last_commit: tuple[int, int] | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
@@ -130,13 +135,17 @@ class FastPath:
                 raise TooLarge(f"{reads.rows} rows")
             self._aggregator.write(rows.sparkSession, reads.files, metadata)
             return Written(reads.rows, newest)
-        assert self._appender
         self._require_small(reads)
         tuning.tune(rows.sparkSession, reads.rows)
         if prepare.is_raw(self._table):
+            assert self._appender
             return Written(self._appender.append([self._to_arrow(rows)], metadata), newest)
         if not is_prepared:
             rows = prepare.with_violations(rows, self._table, watermark.rules_of(self._table, newest))
+        if self._merger:
+            self._merger.write(self._to_arrow(rows), metadata, last_commit, left_before)
+            return Written(reads.rows, newest)
+        assert self._appender
         written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
         return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
 
@@ -161,9 +170,12 @@ class FastPath:
         return table
 
     @property
-    def has_quarantined(self) -> bool:
-        """Whether the last batch has quarantined rows."""
-        return self._appender is not None and self._appender.has_quarantined
+    def has_written_companions(self) -> bool:
+        """Whether the last batch has written rows into a companion of the table."""
+        companions = [
+            companion for writer in (self._appender, self._merger) if writer for companion in writer.companions
+        ]
+        return any(companion.has_written for companion in companions)
 
     def say(self, reason: NotSupported) -> None:
         """Prints each reason once, except that of a large batch."""
@@ -174,6 +186,6 @@ class FastPath:
 
     def forget(self) -> None:
         """Discards what it knows of the table, after another writer has written the batch."""
-        for writer in (self._appender, self._aggregator):
+        for writer in (self._appender, self._aggregator, self._merger):
             if writer:
                 writer.forget()

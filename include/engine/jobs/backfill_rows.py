@@ -11,19 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
-from include.engine import struct_type
 from include.engine.batch import deduplicate, quality, read, table_rows
 from include.engine.batch.quality import RowCounts
-from include.engine.jobs import replay
-from include.engine.tables import commit
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.ledger.batch_files import AppendedFiles
 from include.readers import checkpoint, resume_position
-from include.readers.batches import BACKFILL
 from include.readers.delta_log import DeltaLog
 from include.readers.offset_ranges import delta_position
-from include.recovery import backfills
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table, Upsert
 from include.validation import slices
@@ -99,26 +94,21 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
 
     Raises FlowBroken if a row breaks a rule that fails.
     """
-    assert isinstance(table.write, Append)
     commits, other_rows = last_commits(table), job.range.others(table.sliced_by, slices.is_date(table))
     with ExitStack() as cleanup:
         unchecked_rows = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
-        rows = quality.with_violations(unchecked_rows, table.expect, table, other_rows)
-        if not all(isinstance(rule, Expect) for rule in table.expect):
+        rows = quality.with_violations(unchecked_rows, table.rules, table, other_rows)
+        if not all(isinstance(rule, Expect) for rule in table.rules):
             rows = rows.persist()
             cleanup.callback(rows.unpersist)
         counts = _count_rows(rows, table)
-        good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", table.expect))
-        good = good.select(*_columns(table))
-        if table.write.unique:
+        good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", table.rules))
+        good = good.select(*[f"`{name}`" for name in table_rows.names_of_changes(table)])
+        if isinstance(table.write, Append) and table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
-        bad = rows.filter(quality.ends_as("quarantine", table.expect)) if counts.quarantined else rows.limit(0)
+        bad = rows.filter(quality.ends_as("quarantine", table.rules)) if counts.quarantined else rows.limit(0)
         yield CheckedRows(good, bad, counts.kept, commits)
-
-
-def _columns(table: Table) -> list[str]:
-    return [f"`{name}`" for name in struct_type.from_ddl(table.schema).fieldNames()]
 
 
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:
@@ -178,15 +168,15 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 
 def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
     """Returns the transformed rows that lie in the range, with the columns of `RangeRows.rows`."""
-    rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(_condition(flow, job))
-    return rows.withColumn("_flow", F.lit(flow.flow)) if flow.expect else rows
+    rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(condition(flow, job))
+    return rows.withColumn("_flow", F.lit(flow.flow)) if flow.rules else rows
 
 
 def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
     """Counts the rows by what the rules say of them. Raises FlowBroken if a row breaks a rule that fails."""
     groups = checked_rows.groupBy(quality.RULES).count().collect()
-    counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.expect)
-    if failing := counts.failing(table.expect):
+    counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.rules)
+    if failing := counts.failing(table.rules):
         raise FlowBroken(
             f"{table.name}: rows of the range break {failing}, and nothing of it was replaced: mend the rule or the "
             f"transform, or let the rule say otherwise='quarantine'",
@@ -200,50 +190,5 @@ def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
     return counts
 
 
-def replace_quarantine(
-    rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
-) -> None:
-    """Replaces the range in the quarantine; the new rows carry the newest batch of their flow."""
-    if table.expect:
-        parts = [
-            commit.with_batch_columns(rows.filter(F.col("_flow") == flow), newest) for flow, newest in commits.items()
-        ]
-        rows = reduce(DataFrame.unionByName, parts)
-    # Rows of a batch that has not committed do not count: its next try counts and writes them again.
-    count = _stored_range(rows.sparkSession, table, table.quarantine, job).filter(replay.is_committed(table)).count()
-    with commit.user_metadata(rows.sparkSession, {**metadata, BACKFILL: commit_metadata(job, count)}, {}):
-        _replace(rows.coalesce(1), table, table.quarantine, job)
-
-
-def replace_table(
-    rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
-) -> None:
-    """Replaces the range in the table."""
-    spark = rows.sparkSession
-    count = _stored_range(spark, table, table.name, job).count()
-    positions = {flow: last_commit["source_to"] for flow, last_commit in commits.items()}
-    once = commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
-    with commit.user_metadata(
-        spark, {**metadata, BACKFILL: {**commit_metadata(job, count), "position": positions}}, once
-    ):
-        _replace(rows, table, table.name, job)
-
-
-def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
-    """Returns the `userMetadata` of a backfill's commits. Delta counts the rows after the commit."""
-    range_ = dict(zip(("from", "to"), job.range.texts, strict=True))
-    return {"number": job.number, "key": job.key, **range_, "alone": job.alone, "rows_before": rows_before}
-
-
-def _stored_range(spark: SparkSession, table: Table, name: str, job: Backfill) -> DataFrame:
-    return read_table(spark, name).filter(_condition(table, job))
-
-
-def _replace(rows: DataFrame, table: Table, name: str, job: Backfill) -> None:
-    """Replaces the range of one Delta table in one commit."""
-    writer = rows.write.format("delta").mode("overwrite")
-    writer.option("replaceWhere", _condition(table, job)).save(str(settings().table_path(name)))
-
-
-def _condition(table: Table, job: Backfill) -> str:
+def condition(table: Table, job: Backfill) -> str:
     return job.range.condition(table.sliced_by, slices.is_date(table))

@@ -11,15 +11,8 @@ from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
 from include.engine.batch import table_rows
 from include.engine.jobs import shadow_swap, shadow_table
-from include.engine.jobs.backfill_rows import (
-    CheckedRows,
-    RangeRows,
-    check_rows,
-    compute_aggregate,
-    compute_rows,
-    replace_quarantine,
-    replace_table,
-)
+from include.engine.jobs.backfill_commits import replace_quarantine, replace_retained, replace_table
+from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
 from include.engine.jobs.drain import DRAIN_SECONDS
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import create_table
@@ -49,13 +42,16 @@ def choose_replacement(worker: Worker, table: Table, job: Backfill) -> Replaceme
     """Chooses how to replace the range. Only a full refresh may need a shadow table."""
     if job.range == Slice() and shadow_table.is_needed(worker.spark, table):
         return ShadowTable(worker, table, job)
-    if isinstance(table.write, Upsert):
+    if table.is_recomputed:
         return Aggregate(worker, table, job)
     return AppendedRows(worker, table, job)
 
 
 class AppendedRows:
-    """Rows that the flows have appended. The window only adds and checks what the flows have read meanwhile."""
+    """Rows that the flows have appended, or changes that they have merged.
+
+    The window only adds and checks what the flows have read meanwhile.
+    """
 
     def __init__(self, worker: Worker, table: Table, job: Backfill) -> None:
         self._worker, self._table, self._job = worker, table, job
@@ -82,8 +78,10 @@ class AppendedRows:
         backfills.set_phase(self._worker.engine, job.number, backfills.REPLACING, "replaces its range")
         if settings().is_stored(table.quarantine):
             replace_quarantine(checked.bad, table, job, self._metadata, checked.last_commits)
-        rows = table_rows.coalesce_small(checked.good, checked.kept)
-        replace_table(rows, table, job, self._metadata, checked.last_commits)
+        rows = checked.good
+        if isinstance(table.write, Upsert):
+            rows = replace_retained(rows, table, table.write, job, self._metadata, checked.last_commits)
+        replace_table(table_rows.coalesce_small(rows, checked.kept), table, job, self._metadata, checked.last_commits)
 
     def discard(self) -> None:
         if self._range_rows:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
-from include.engine.batch import deduplicate, quality
+from include.engine.batch import deduplicate, merge_batch, quality, table_rows
 from include.engine.jobs import window
 from include.engine.jobs.window import Window
 from include.engine.session import open_session
@@ -26,7 +26,7 @@ from include.engine.tables.read_table import read_table
 from include.errors import UsageError
 from include.readers import resume_position, stored_table
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Append, Table, Upsert
 from include.validation.declaration import suggest
 
 STEP = "replay quarantine"
@@ -105,7 +105,11 @@ def _put_back(
     """Marks, appends and deletes. Returns how many rows the table did not hold yet."""
     metadata = {**metadata, "replay": number}
     _mark(spark, checked_rows, table, number, metadata)
-    count = _append(spark, table, number, metadata)
+    if isinstance(table.write, Upsert):
+        count = _merge(spark, table, table.write, number, metadata)
+    else:
+        assert isinstance(table.write, Append), "a view has no quarantine"
+        count = _append(spark, table, table.write, number, metadata)
     _delete(spark, table, f"_replay = {number}", metadata)
     return count
 
@@ -117,12 +121,26 @@ def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: in
         rows.write.format("delta").mode("overwrite").save(str(settings().table_path(table.quarantine)))
 
 
-def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
-    assert isinstance(table.write, Append)
+def _merge(spark: SparkSession, table: Table, write: Upsert, number: int, metadata: dict[str, object]) -> int:
+    last_commit = resume_position.last_commit_metadata(table)
+    assert last_commit, "the rows are of committed batches"
+    names = table_rows.names_of_changes(table)
+    changes = read_table(spark, table.quarantine).filter(f"_replay = {number}").select(*[f"`{name}`" for name in names])
+    merged = merge_batch.merge(changes, table, write, (last_commit["generation"], last_commit["batch"]))
+    with commit.user_metadata(spark, metadata, {}):
+        retained = commit.with_batch_columns(merged.hidden, last_commit)
+        retained.write.format("delta").mode("append").save(str(settings().table_path(table.retained)))
+    once, count = commit.idempotent_write_conf(_app_id(table), number), changes.count()
+    with commit.user_metadata(spark, {**metadata, "rows_put_back": count}, once):
+        merge_batch.replace_rows(merged, table, write)
+    return count
+
+
+def _append(spark: SparkSession, table: Table, write: Append, number: int, metadata: dict[str, object]) -> int:
     stored_rows = read_table(spark, table.quarantine).filter(f"_replay = {number}")
     rows = stored_rows.select(*[f"`{name}`" for name in read_table(spark, table.name).columns])
-    if table.write.unique:
-        rows = deduplicate.first_of_each(rows, table, table.write, near="true", however_late=True)
+    if write.unique:
+        rows = deduplicate.first_of_each(rows, table, write, near="true", however_late=True)
     rows = rows.persist()
     try:
         count = rows.count()
@@ -150,8 +168,8 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
     _require_known(stored_rows, table, rules)
     is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table), F.lit(False))
     candidates = stored_rows.filter(is_chosen).withColumnRenamed(quality.RULES, VIOLATED_THEN)
-    checked_rows = quality.with_violations(candidates, table.expect, table).withColumn(
-        IS_GOOD, quality.ends_as("warn", table.expect)
+    checked_rows = quality.with_violations(candidates, table.rules, table).withColumn(
+        IS_GOOD, quality.ends_as("warn", table.rules)
     )
     checked_rows = checked_rows.withColumnsRenamed({quality.RULES: VIOLATED_NOW, VIOLATED_THEN: quality.RULES})
     other_rows = stored_rows.filter(~is_chosen)
@@ -188,7 +206,7 @@ def _is_up_to(metadata: dict[str, Any]) -> Column:
 
 def _require_known(stored_rows: DataFrame, table: Table, rules: list[str]) -> None:
     broken_rules = {row.name for row in stored_rows.select(F.explode(quality.RULES).alias("name")).distinct().collect()}
-    known_rules = sorted(broken_rules | {rule.name for rule in table.expect})
+    known_rules = sorted(broken_rules | {rule.name for rule in table.rules})
     for rule in rules:
         if rule not in known_rules:
             raise UsageError(f"no row of {table.quarantine} broke '{rule}': {suggest(rule, known_rules)}")

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from include.control.jobs.backfills import Backfill
 from include.engine.batch import table_rows
 from include.engine.checkpoints import generation
-from include.engine.jobs import backfill_rows, shadow_table
+from include.engine.jobs import backfill_commits, shadow_table
 from include.engine.jobs.window import Worker
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, txn_app_id
@@ -43,14 +43,17 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     if isinstance(table.source, Files):
         lost_on_refresh.missing_files(table, lost_on_refresh.stored_file_names(shadow_table.shadow_of(table).name))
     seeds = {flow.flow: _begin_generation(worker, flow, shadow_table.shadow_of(flow)) for flow in table.flows}
-    if settings().is_stored(shadow_table.shadow_of(table).quarantine):
+    shadow = shadow_table.shadow_of(table)
+    if settings().is_stored(shadow.quarantine):
         if not settings().is_stored(table.quarantine):
             create_table.create_quarantine(spark, table, spark.sql)
-        _add_to_quarantine(spark, table, seeds, metadata)
+        _add_to_companion(spark, table.quarantine, shadow.quarantine, table, seeds, metadata)
+    if settings().is_stored(shadow.retained):
+        _add_to_companion(spark, table.retained, shadow.retained, table, seeds, metadata)
     if stored_table.open_table(table.name).metadata().configuration.get(APPEND_ONLY) == "true":
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
-    rows = read_table(spark, shadow_table.shadow_of(table).name)
-    backfill_metadata = {**backfill_rows.commit_metadata(job, read_table(spark, table.name).count()), "anew": seeds}
+    rows = read_table(spark, shadow.name)
+    backfill_metadata = {**backfill_commits.commit_metadata(job, read_table(spark, table.name).count()), "anew": seeds}
     with commit.user_metadata(
         spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
     ):
@@ -67,9 +70,9 @@ def finish_swap(spark: SparkSession, table: Table, swap: Commit) -> None:
     seeds = swap.metadata[BACKFILL].get("anew")
     if not seeds:
         return
-    if settings().is_stored(table.quarantine):
-        path = settings().table_path(table.quarantine)
+    for name in filter(settings().is_stored, (table.quarantine, table.retained)):
         with commit.user_metadata(spark, {BACKFILL: {"key": swap.metadata[BACKFILL]["key"]}}, {}):
+            path = settings().table_path(name)
             spark.sql(f"DELETE FROM delta.`{path}` WHERE NOT ({_new_generations_condition(seeds)})")
     for seed in seeds.values():
         _commit_seed(spark, table, seed)
@@ -113,20 +116,24 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
     return asdict(metadata)
 
 
-def _add_to_quarantine(spark: SparkSession, table: Table, seeds: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """Adds the shadow table's quarantined rows, in place of those of an earlier try. Old rows count until the swap."""
-    rows = read_table(spark, shadow_table.shadow_of(table).quarantine)
+def _add_to_companion(
+    spark: SparkSession, name: str, shadow_name: str, table: Table, seeds: dict[str, Any], metadata: dict[str, Any]
+) -> None:
+    """Adds the rows of the shadow table's companion, in place of those of an earlier try. Old rows count until the
+    swap.
+    """
+    rows = read_table(spark, shadow_name)
     flows = {shadow_table.shadow_of(flow).flow: seeds[flow.flow] for flow in table.flows}
-    parts = [commit.with_batch_columns(rows.filter(F.col("_flow") == name), seed) for name, seed in flows.items()]
+    parts = [commit.with_batch_columns(rows.filter(F.col("_flow") == flow), seed) for flow, seed in flows.items()]
     writer = reduce(DataFrame.unionByName, parts).coalesce(1).write.format("delta").mode("overwrite")
-    types = {field.name: field.dataType for field in read_table(spark, table.quarantine).schema}
+    types = {field.name: field.dataType for field in read_table(spark, name).schema}
     if all(types.get(field.name, field.dataType) == field.dataType for field in rows.schema):
         writer = writer.option("replaceWhere", _new_generations_condition(seeds)).option("mergeSchema", "true")
     else:
         # One table cannot hold both types of a column.
         writer = writer.option("overwriteSchema", "true")
     with commit.user_metadata(spark, {**metadata, BACKFILL: {}}, {}):
-        writer.save(str(settings().table_path(table.quarantine)))
+        writer.save(str(settings().table_path(name)))
 
 
 def _new_generations_condition(seeds: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def places(table: Table) -> list[Path]:
     """
     shadow = shadow_of(table)
     checkpoints = [settings().checkpoints(flow.flow) for flow in shadow.flows]
-    return [*checkpoints, *map(settings().table_path, (shadow.name, shadow.quarantine))]
+    return [*checkpoints, *map(settings().table_path, (shadow.name, shadow.quarantine, shadow.retained))]
 
 
 def is_needed(spark: SparkSession, table: Table) -> bool:

@@ -82,7 +82,8 @@ def _preview(request: PreviewRequest, table: Table) -> Preview:
         return _preview_view(request, table)
     if isinstance(table.source, Files):
         return _preview_files(request, table, table.source)
-    if isinstance(table.write, Upsert):
+    if table.is_recomputed:
+        assert isinstance(table.write, Upsert)
         return _preview_upsert(request, table, table.write)
     return _preview_appends(request, table)
 
@@ -166,7 +167,7 @@ def _sample(request: PreviewRequest, reader: Table) -> Sample:
     source = reader.source
     assert isinstance(source, (Kafka, Delta)), "a reader has one source, and files have a preview of their own"
     # A recomputed table reads rows, not changes.
-    is_feed = isinstance(source, Delta) and source.changes and isinstance(reader.write, Append)
+    is_feed = isinstance(source, Delta) and source.changes and not reader.is_recomputed
     schema = read.columns(request.spark, source, request.tables, is_feed)
     is_of_files = isinstance(source, Delta) and isinstance(request.tables.tables[source.table].source, Files)
     return sample_file.read(request.spark, request.file, schema, may_have_more=is_of_files)

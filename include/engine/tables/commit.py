@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -71,20 +71,27 @@ def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str
 
     pruning: a SQL condition that every stored row with a key of this batch meets, so that Delta skips other files.
     """
-    spark = rows.sparkSession
+    spark, write = rows.sparkSession, table.write
+    if isinstance(write, Append):
+        execute(lambda: append(rows, table), spark, metadata)
+    else:
+        assert isinstance(write, Upsert), "a view is replaced as a whole"
+        execute(lambda: _merge(spark, rows, table, write.keys, pruning), spark, metadata)
+
+
+def execute(write: Callable[[], object], spark: SparkSession, metadata: CommitMetadata) -> None:
+    """Executes the write of a batch, with its metadata, and once more after a conflict. Repeating it changes
+    nothing.
+    """
     with user_metadata(spark, asdict(metadata), idempotent_write_conf(metadata.txn_app_id, metadata.batch)):
         for tries_left in reversed(range(TRIES)):
             try:
-                if isinstance(table.write, Append):
-                    append(rows, table)
-                else:
-                    assert isinstance(table.write, Upsert), "a view is replaced as a whole"
-                    _merge(spark, rows, table, table.write.keys, pruning)
+                write()
                 return
             except CONFLICTS as conflict:
                 if not tries_left:
                     raise
-                print(f"sluice: {table.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+                print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
 
 
 def append(rows: DataFrame, table: Table) -> None:
@@ -127,10 +134,10 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
     merge.execute()
 
 
-def quarantine(
-    rows: DataFrame, table: Table, metadata: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
+def add_to_companion(
+    rows: DataFrame, name: str, metadata: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
 ) -> None:
-    """Writes this batch's broken rows into the quarantine.
+    """Writes rows of this batch into a companion of its table: the quarantine, or the retained changes.
 
     may_be_replay: an earlier try may have left rows there, which these replace: all rows after `last_commit`, the
     generation and batch of the flow's newest commit. Looking for them costs more than the write.
@@ -149,7 +156,7 @@ def quarantine(
         writer = writer.mode("overwrite").option("replaceWhere", later)
     else:
         writer = writer.mode("append")
-    writer.save(str(settings().table_path(table.quarantine)))
+    writer.save(str(settings().table_path(name)))
 
 
 def with_batch_columns(rows: DataFrame, metadata: dict[str, Any]) -> DataFrame:

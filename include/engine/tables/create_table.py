@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from include.engine import struct_type
+from include.engine.batch import merge_changes
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.fast_path import path
 from include.engine.session import register
 from include.engine.tables import table_properties
 from include.errors import FlowBroken
 from include.settings import settings
-from include.spec import Append, Files, Table
+from include.spec import Append, Files, Table, Upsert, ddl
 
 PROPERTIES = {
     # A writer's log clean-up could delete a version that a stream has yet to read.
@@ -36,15 +38,19 @@ ANEW = "make all of it anew (jobs/backfill.py --full)"
 # The temporary view in a statement that replaces a table.
 NEW = "_new_rows"
 
-# Columns of a quarantine in addition to those of its table.
-QUARANTINE_SCHEMA = """
-    _rules ARRAY<STRING> COMMENT 'the expectations it broke',
+# Columns of the companions of a table about the batch that wrote a row.
+BATCH_SCHEMA = """
     _flow STRING COMMENT 'the flow that read it',
     _generation INT COMMENT 'generation of that flow''s checkpoint',
     _batch BIGINT COMMENT 'batch of that generation',
     _source STRING COMMENT 'JSON: where the batch ends in its source',
     _replay BIGINT COMMENT 'the replay that is about to put the row into the table'
 """
+RULES_SCHEMA = "_rules ARRAY<STRING> COMMENT 'the expectations it broke'"
+FLAGS_SCHEMA = {
+    DELETED: "_deleted BOOLEAN COMMENT 'whether the change deletes its key; NULL for a tombstone'",
+    TRUNCATES: "_truncates BOOLEAN COMMENT 'whether the change deletes all keys'",
+}
 
 # Columns of the quarantine of a table of files: one row for each unreadable file.
 FILE_SCHEMA = """
@@ -96,13 +102,35 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     # An existing quarantine stays in use: an earlier try of a batch may have left rows in it under other rules.
     if table.has_quarantine or settings().is_stored(table.quarantine):
         create_quarantine(spark, table, alter)
+    if table.merges_changes:
+        _create_retained(spark, table, alter)
+
+
+def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
+    schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(BATCH_SCHEMA)])
+    if not settings().is_stored(table.retained):
+        comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
+        _create(spark, table.retained, schema, comment, _properties(table))
+    elif not table_properties.has_columns(settings().table_path(table.retained), schema):
+        _evolve(spark, table.retained, schema, alter)
+
+
+def _columns_of_rows(table: Table) -> list[StructField]:
+    """Returns the columns of the rows that a batch writes into companions of the table."""
+    if isinstance(table.source, Files):
+        return list(struct_type.from_ddl(FILE_SCHEMA))
+    columns = list(struct_type.from_ddl(table.schema))
+    if not isinstance(table.write, Upsert) or not table.merges_changes:
+        return columns
+    computed = ddl.columns(table.computed_schema) if table.computed_schema else []
+    flags = struct_type.from_ddl(", ".join(FLAGS_SCHEMA[name] for name in merge_changes.flags(table.write)))
+    return [*(field for field in columns if field.name not in computed), *flags]
 
 
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     """Creates the quarantine alone, or adds missing columns to it."""
     is_of_files = isinstance(table.source, Files)
-    table_columns = struct_type.from_ddl(FILE_SCHEMA if is_of_files else table.schema)
-    schema = StructType(table_columns.fields + struct_type.from_ddl(QUARANTINE_SCHEMA).fields)
+    schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(f"{RULES_SCHEMA}, {BATCH_SCHEMA}")])
     if settings().is_stored(table.quarantine):
         if not table_properties.has_columns(settings().table_path(table.quarantine), schema):
             _evolve(spark, table.quarantine, schema, alter)

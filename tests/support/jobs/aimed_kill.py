@@ -21,10 +21,11 @@ from tests.support.flows import Chain
 def main() -> None:
     name, topic, table, moment = sys.argv[1:]
     chain = Chain(name, SimpleNamespace(name=topic))
-    tables = Catalog({chain_table.name: chain_table for chain_table in chain.all})
+    flows = [*chain.all, chain.latest]
+    tables = Catalog({flow.name: flow for flow in flows})
     catalog.load = catalog.reload = lambda: tables
     kill_at_commit(table, moment)
-    driver.run(list(chain.all), once=True)
+    driver.run(flows, once=True)
 
 
 def kill_at_commit(table: str, moment: str) -> None:

@@ -50,6 +50,24 @@ def test_a_column_of_another_type_than_declared_is_refused(spark):
     )
 
 
+def changes(**options) -> Table:
+    write = Upsert(("partition",), sequence_by="offset", **options)
+    return readings(schema="partition INT, offset BIGINT, value BINARY", write=write)
+
+
+def test_a_table_of_changes_and_its_history_are_right(spark):
+    for table in (changes(deletes="value IS NULL"), changes(scd=2), changes(partial=True, truncates="key IS NULL")):
+        check.check(spark, Catalog({"bronze.events": EVENTS, "silver.readings": table}))
+
+
+@pytest.mark.parametrize("name", ["deletes", "truncates"])
+def test_a_condition_of_changes_that_is_none_is_refused(spark, name: str):
+    assert refusal(spark, changes(**{name: "timestampType"})) == (
+        f"{FILE}{name} is INT and not a condition: compare it with something"
+    )
+    assert refusal(spark, changes(**{name: "vallue IS NULL"})).startswith(f"{FILE}{name} ")
+
+
 def test_a_column_that_nothing_makes_is_refused(spark):
     assert refusal(spark, readings(schema="ofset BIGINT")) == (
         f"{FILE}its source lacks 'ofset', which the schema names: did you mean 'offset'?"

@@ -1,0 +1,161 @@
+"""Merges a batch of changes into its table.
+
+First the changes that no row shows are stored, then the rows, in one commit each. A batch that is tried again replaces
+the first, so that a kill between both leaves no trace.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.engine.batch import merge_changes, table_rows
+from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES
+from include.engine.tables import commit
+from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.read_table import read_table
+from include.settings import settings
+from include.spec import Table, Upsert
+
+# Of a source row of the MERGE: whether its stored row has no place any more.
+GONE = "_gone"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merge of a batch. source: of the MERGE, with the columns of the table and `_gone`.
+
+    hidden: changes to retain, with the columns of `table_rows.names_of_changes`. is_computed: whether `source` has what
+    becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than the
+    stored row.
+    """
+
+    source: DataFrame
+    hidden: DataFrame
+    is_computed: bool
+
+
+def write(
+    changes: DataFrame,
+    table: Table,
+    write: Upsert,
+    metadata: CommitMetadata,
+    may_be_replay: bool,
+    last_commit: tuple[int, int] | None,
+) -> None:
+    """Merges changes that meet the rules. changes: the columns of `table_rows.names_of_changes`.
+
+    may_be_replay, last_commit: as for `commit.add_to_companion`.
+    """
+    merged = merge(changes, table, write, last_commit)
+    commit.add_to_companion(merged.hidden, table.retained, metadata, may_be_replay, last_commit)
+    commit.execute(lambda: replace_rows(merged, table, write), changes.sparkSession, metadata)
+
+
+def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[int, int] | None) -> Merged:
+    """Merges changes with what is stored of their keys. last_commit: generation and batch of the flow's newest
+    commit.
+    """
+    spark = changes.sparkSession
+    stored, retained = read_table(spark, table.name), _retained(spark, table, last_commit)
+    truncates_table = bool(write.truncates and changes.filter(TRUNCATES).head(1))
+    if not truncates_table:
+        keys = changes.select(*_columns(write.keys)).distinct()
+        # A truncate of the table has no key.
+        truncates = retained.filter(TRUNCATES) if write.truncates else retained.limit(0)
+        stored, retained = _of_keys(stored, keys, write), _of_keys(retained, keys, write).unionByName(truncates)
+    is_computed = truncates_table or write.partial or write.scd == 2
+    parts = [changes.withColumn(RETAINED, F.lit(False)), retained.withColumn(RETAINED, F.lit(True))]
+    if is_computed:
+        nothing = {name: F.lit(False) for name in (*merge_changes.flags(write), RETAINED)}
+        parts.append(stored.withColumns(nothing))
+    result = merge_changes.merged(reduce(_union, parts), write)
+    if is_computed:
+        result = _union(result, stored)
+    # MERGE refuses a source that is computed from cached rows, as the changes are.
+    result = result.localCheckpoint()
+    hidden = result.filter(~F.col(SHOWN) & ~F.col(RETAINED))
+    hidden = hidden.select(*_columns(table_rows.names_of_changes(table)))
+    source = _rows_and_gone(result, stored.columns, write) if is_computed else _newest(result, stored.columns, write)
+    return Merged(source, table_rows.coalesce_small(hidden, hidden.count()), is_computed)
+
+
+def _rows_and_gone(result: DataFrame, columns: list[str], write: Upsert) -> DataFrame:
+    """Returns the rows of the table for these keys, and the stored rows that have no place any more."""
+    names, rows = _columns(_identity(write)), result.filter(SHOWN).select(*_columns(columns))
+    # The stored rows lack the columns of a merge.
+    gone = result.filter(F.col(SHOWN).isNull()).select(*names).join(rows.select(*names), list(_identity(write)), "anti")
+    return _union(rows.withColumn(GONE, F.lit(False)), gone.withColumn(GONE, F.lit(True)))
+
+
+def _newest(result: DataFrame, columns: list[str], write: Upsert) -> DataFrame:
+    """Returns the newest change of each key."""
+    of_keys = ~F.col(TRUNCATES) if write.truncates else F.lit(True)
+    return result.filter(of_keys).withColumn(GONE, ~F.col(SHOWN)).select(*_columns([*columns, GONE]))
+
+
+def _union(first: DataFrame, second: DataFrame) -> DataFrame:
+    return first.unionByName(second, allowMissingColumns=True)
+
+
+def _retained(spark: SparkSession, table: Table, last_commit: tuple[int, int] | None) -> DataFrame:
+    """Returns the retained changes of committed batches."""
+    generation, batch = last_commit or (0, 0)
+    is_committed = f"_generation < {generation} OR _generation = {generation} AND _batch <= {batch}"
+    columns = _columns(table_rows.names_of_changes(table))
+    return read_table(spark, table.retained).filter(is_committed).select(*columns)
+
+
+def _of_keys(rows: DataFrame, keys: DataFrame, write: Upsert) -> DataFrame:
+    same = [rows[f"`{key}`"].eqNullSafe(keys[f"`{key}`"]) for key in write.keys]
+    return rows.join(keys, reduce(and_, same), "left_semi")
+
+
+def replace_rows(merged: Merged, table: Table, write: Upsert) -> None:
+    """Replaces the stored rows. Rows that stay as they are are not written."""
+    identity = _identity(write)
+    names = [name for name in merged.source.columns if name != GONE]
+    values = [name for name in names if name not in identity]
+    is_changed = reduce(or_, [~_is_same(name) for name in values], F.lit(False))
+    applies = is_changed if merged.is_computed else _is_newer(table, write)
+    columns: dict[str, str | Column] = {name: F.col(f"new.`{name}`") for name in names}
+    (
+        DeltaTable.forPath(merged.source.sparkSession, str(settings().table_path(table.name)))
+        .alias("stored")
+        .merge(merged.source.alias("new"), reduce(and_, [_is_same(name) for name in identity]))
+        .whenMatchedDelete(F.col(f"new.{GONE}") if merged.is_computed else F.col(f"new.{GONE}") & applies)
+        .whenMatchedUpdate(~F.col(f"new.{GONE}") & applies, columns)
+        .whenNotMatchedInsert(f"NOT new.{GONE}", columns)
+        .execute()
+    )
+
+
+def _identity(write: Upsert) -> tuple[str, ...]:
+    """The columns that identify a row of the table."""
+    return write.keys if write.scd == 1 else (*write.keys, write.sequence_by or "")
+
+
+def _is_newer(table: Table, write: Upsert) -> Column:
+    """Whether the new change wins over the stored row, by the order of `merge_changes`."""
+    values = [name for name in table_rows.names_of_rows(table) if name not in (*write.keys, write.sequence_by)]
+
+    def order(side: str, is_delete: Column) -> Column:
+        fields = [F.col(f"{side}.`{write.sequence_by}`"), is_delete, *[F.col(f"{side}.`{name}`") for name in values]]
+        return F.struct(*[field.alias(f"_{number}") for number, field in enumerate(fields)])
+
+    return order("new", F.col(f"new.{GONE}")) > order("stored", F.lit(False))
+
+
+def _is_same(name: str) -> Column:
+    """Whether the stored row and the new one have the same value."""
+    old, new = F.col(f"stored.`{name}`"), F.col(f"new.`{name}`")
+    # Spark does not compare maps. A merge builds this one in the order of the columns.
+    return F.map_entries(old).eqNullSafe(F.map_entries(new)) if name == SEQUENCES else old.eqNullSafe(new)
+
+
+def _columns(names: Iterable[str]) -> list[Column]:
+    return [F.col(f"`{name}`") for name in names]

@@ -1,0 +1,161 @@
+"""Computes the rows of a table from changes of its keys: the latest row of each key, or its history.
+
+The result depends only on the set of changes: their order, their repetition, and the batches that bring them do not
+matter. The stored rows stand for earlier changes, together with the retained changes, which no stored row shows.
+
+A change that truncates the table deletes every key, including those that arrive after it.
+"""
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from include.spec import Upsert
+
+# Of a change: whether it deletes its key (NULL for a tombstone, which changes nothing) or all keys, and whether it is
+# retained already. Of a result: whether it is a row of the table, or a change to retain.
+DELETED, TRUNCATES, RETAINED, SHOWN = "_deleted", "_truncates", "_retained", "_shown"
+# Of a table with partial changes: the sequence of the change that set each column, by column.
+SEQUENCES = "_sequences"
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+# Internal columns: the newest change, the number of a row of a history, and whether a change begins it.
+NEWEST, ROW, BEGINS = "_newest", "_row", "_begins"
+
+
+def flags(write: Upsert) -> tuple[str, ...]:
+    """Returns the names of the columns that say what a change does."""
+    if write.sequence_by is None:
+        return ()
+    return (DELETED, TRUNCATES) if write.truncates else (DELETED,)
+
+
+def merged(changes: DataFrame, write: Upsert) -> DataFrame:
+    """Returns the rows of the table for these keys, and the changes to retain.
+
+    changes: all changes of some keys, and all that truncate the table, with the columns of the table, those of `flags`
+    and `_retained`. Rows of the table are changes, too. Returns these columns and `_shown`, and for a history
+    `valid_from`, `valid_to` and `is_current`.
+    """
+    changes = changes.filter(F.col(DELETED).isNotNull())
+    if not write.truncates:
+        return _merged(changes, write)
+    sequence = write.sequence_by or ""
+    truncates = changes.filter(TRUNCATES).groupBy(*_quoted([sequence])).agg(F.max(RETAINED).alias(RETAINED))
+    changes = changes.filter(~F.col(TRUNCATES)).drop(TRUNCATES)
+    # Of a key, a truncate is a delete that need not be retained once more.
+    deletes = changes.select(*_quoted(write.keys)).distinct().crossJoin(truncates.select(*_quoted([sequence])))
+    deletes = deletes.withColumns({DELETED: F.lit(True), RETAINED: F.lit(True)})
+    rows = _merged(changes.unionByName(deletes, allowMissingColumns=True), write).withColumn(TRUNCATES, F.lit(False))
+    truncates = truncates.withColumns({DELETED: F.lit(True), TRUNCATES: F.lit(True), SHOWN: F.lit(False)})
+    return rows.unionByName(truncates, allowMissingColumns=True)
+
+
+def _merged(changes: DataFrame, write: Upsert) -> DataFrame:
+    if write.scd == 2:
+        return _history(changes, write)
+    return _partial(changes, write) if write.partial else _latest(changes, write)
+
+
+def _latest(changes: DataFrame, write: Upsert) -> DataFrame:
+    newest = _newest_of(changes, write, write.keys)
+    return newest.withColumn(SHOWN, ~F.col(DELETED))
+
+
+def _partial(changes: DataFrame, write: Upsert) -> DataFrame:
+    """Takes the newest value of each column that is not NULL, of the changes after the newest delete of the key."""
+    names = [name for name in _values(changes, write) if name != SEQUENCES]
+    sequence, is_update = _sequence(write), ~F.col(DELETED)
+    newest_delete = F.max(F.when(F.col(DELETED), F.struct(sequence.alias("at"), RETAINED)))
+    deleted_at = newest_delete.at.alias("_deleted_at")
+    changed_at = F.max(F.when(is_update, sequence)).alias("_changed_at")
+    newest = [
+        F.max(F.when(is_update & F.col(f"`{name}`").isNotNull(), _set(name, sequence))).alias(name) for name in names
+    ]
+    rows = changes.groupBy(*_quoted(write.keys)).agg(
+        deleted_at, newest_delete[RETAINED].alias("_known"), changed_at, *newest
+    )
+    is_live = {name: _is_after(F.col(f"`{name}`.at")) for name in names}
+    row = F.struct(
+        *_quoted(write.keys),
+        F.col("_changed_at").alias(write.sequence_by or ""),
+        *[F.when(is_live[name], F.col(f"`{name}`.value")).alias(name) for name in names],
+        _map_of({name: F.when(is_live[name], F.col(f"`{name}`.at")) for name in names}).alias(SEQUENCES),
+        F.lit(False).alias(DELETED),
+        F.lit(False).alias(RETAINED),
+        _is_after(F.col("_changed_at")).alias(SHOWN),
+    )
+    delete = F.struct(
+        *_quoted(write.keys),
+        F.col("_deleted_at").alias(write.sequence_by or ""),
+        *[F.lit(None).alias(name) for name in names],
+        F.lit(None).alias(SEQUENCES),
+        F.lit(True).alias(DELETED),
+        F.col("_known").alias(RETAINED),
+        F.lit(False).alias(SHOWN),
+    )
+    # Later changes from before the delete must not return, even if the key has a row again.
+    parts = F.filter(
+        F.array(row, delete), lambda part: part[SHOWN] | (part[DELETED] & part[write.sequence_by].isNotNull())
+    )
+    return rows.select(F.inline(parts)).select(*_quoted([*changes.columns, SHOWN]))
+
+
+def _set(name: str, sequence: Column) -> Column:
+    """The value of a column, and the sequence of the change that set it."""
+    return F.struct(F.coalesce(F.col(SEQUENCES)[name], sequence).alias("at"), F.col(f"`{name}`").alias("value"))
+
+
+def _is_after(at: Column) -> Column:
+    """Whether this sequence is after the newest delete."""
+    return at.isNotNull() & (F.col("_deleted_at").isNull() | (at > F.col("_deleted_at")))
+
+
+def _history(changes: DataFrame, write: Upsert) -> DataFrame:
+    """Begins a row with each change of a tracked column. The row shows its last change; the others are retained."""
+    changes = changes.drop(VALID_FROM, VALID_TO, IS_CURRENT)
+    by_sequence = Window.partitionBy(*_quoted(write.keys)).orderBy(_sequence(write))
+    changes = _newest_of(changes, write, (*write.keys, write.sequence_by or ""))
+    tracked = _quoted(write.tracked or _values(changes, write))
+    differs = reduce(or_, [~column.eqNullSafe(F.lag(column).over(by_sequence)) for column in tracked], F.lit(False))
+    after_delete = F.coalesce(F.lag(DELETED).over(by_sequence), F.lit(True))
+    changes = changes.withColumn(BEGINS, F.col(DELETED) | after_delete | differs)
+    changes = changes.withColumn(ROW, F.sum(F.col(BEGINS).cast("int")).over(by_sequence))
+    of_row = Window.partitionBy(*_quoted(write.keys), ROW)
+    to_end = by_sequence.rowsBetween(1, Window.unboundedFollowing)
+    is_last = _sequence(write) == F.max(_sequence(write)).over(of_row)
+    return changes.select(
+        *_quoted(changes.columns[:-2]),
+        (~F.col(DELETED) & is_last).alias(SHOWN),
+        F.min(_sequence(write)).over(of_row).alias(VALID_FROM),
+        F.min(F.when(F.col(BEGINS), _sequence(write))).over(to_end).alias(VALID_TO),
+    ).withColumn(IS_CURRENT, F.col(VALID_TO).isNull())
+
+
+def _newest_of(changes: DataFrame, write: Upsert, by: tuple[str, ...]) -> DataFrame:
+    """Returns the newest change of each group. With equal sequences a delete wins, then the greatest values."""
+    # Structs are compared field by field.
+    fields = (write.sequence_by or "", DELETED, *_values(changes, write), RETAINED)
+    names = [name for name in fields if name not in by]
+    newest = changes.groupBy(*_quoted(by)).agg(F.max(F.struct(*_quoted(names))).alias(NEWEST))
+    return newest.select(*[F.col(f"`{name}`" if name in by else f"{NEWEST}.`{name}`") for name in changes.columns])
+
+
+def _values(changes: DataFrame, write: Upsert) -> list[str]:
+    """The columns that are neither keys nor the sequence."""
+    return [name for name in changes.columns if name not in (*write.keys, write.sequence_by, DELETED, RETAINED)]
+
+
+def _sequence(write: Upsert) -> Column:
+    return F.col(f"`{write.sequence_by}`")
+
+
+def _quoted(names: Iterable[str]) -> list[Column]:
+    return [F.col(f"`{name}`") for name in names]
+
+
+def _map_of(values: dict[str, Column]) -> Column:
+    entries = F.array(*[F.struct(F.lit(name), value) for name, value in values.items()])
+    return F.map_filter(F.map_from_entries(entries), lambda _, value: value.isNotNull())

@@ -1,0 +1,195 @@
+"""Merges a small batch of changes: reads what is stored of its keys, and replaces their rows.
+
+One Spark job delivers the changes as Arrow, and another merges them with the stored ones, by the same code as for large
+batches.
+"""
+
+from bisect import bisect_left
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from include.engine.batch import merge_changes, quality, table_rows
+from include.engine.batch.merge_changes import DELETED, RETAINED, SHOWN, TRUNCATES
+from include.engine.batch.quality import RowCounts
+from include.engine.fast_path import checked_rows, data_file, replaced_files, table_at_version
+from include.engine.fast_path.companion import Companion
+from include.engine.fast_path.features import Layout, NotSupported
+from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
+from include.engine.fast_path.replaced_files import StoredFile
+from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.tables.commit import CommitMetadata
+from include.readers import stored_table
+from include.spec import Table, Upsert
+
+
+class Merger:
+    """Merges the batches of one flow."""
+
+    def __init__(self, spark: SparkSession, table: Table, write: Upsert) -> None:
+        self._spark = spark
+        self._table = table
+        self._write = write
+        self._target = Target(spark, table.name)
+        self._open_table: DeltaTable | None = None
+        self._quarantine, self._retained = Companion(spark, table.quarantine), Companion(spark, table.retained)
+        self.companions = (self._quarantine, self._retained)
+
+    def write(
+        self,
+        rows: pa.Table,
+        metadata: CommitMetadata,
+        last_commit: tuple[int, int] | None,
+        left_before: tuple[int, int] | None,
+    ) -> RowCounts | None:
+        """Merges the good changes and quarantines the broken ones.
+
+        rows: the columns of `table_rows.names_of_changes`, and `_rules`. last_commit: generation and batch of the
+        flow's newest commit. left_before: as for `Appender.append_checked`. Returns the counts; None if the table
+        holds the batch already. Raises NotSupported, and FlowBroken for rows that break a rule of action `fail`.
+        """
+        for companion in self.companions:
+            companion.has_written = False
+        checked = checked_rows.divide(rows, checked_rows.broken_rules(rows), self._table.rules)
+        quality.require_none_fails(checked.counts, self._table.rules, metadata)
+        transaction = self._target.begin()
+        if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
+            return None
+        if self._write.truncates and pc.any(checked.kept.column(TRUNCATES)).as_py():
+            raise NotSupported("a change deletes all its keys")
+        changes = checked.kept.filter(pc.is_valid(checked.kept.column(DELETED)))
+        keys = self._keys(changes, transaction.layout)
+        for companion in self.companions:
+            companion.begin(metadata.flow, left_before)
+        stored, result = self._read_and_merge(transaction, changes, keys, last_commit)
+        shown = data_file.conform(result.filter(result.column(SHOWN)), transaction.layout)
+        self._quarantine.append(checked.quarantined, metadata)
+        is_hidden = pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED)))
+        self._retained.append(result.filter(is_hidden), metadata)
+        self._replace(transaction, stored, shown, keys, replace(metadata, rows=asdict(checked.counts)))
+        return checked.counts
+
+    def forget(self) -> None:
+        """Discards what it knows of the table, which may be outdated."""
+        self._target.note(None)
+
+    def _keys(self, changes: pa.Table, layout: Layout) -> set[Key]:
+        types = {name: layout.schema.field(name).type for name in self._write.keys}
+        if unsupported := next((name for name, type_ in types.items() if not is_comparable(type_)), None):
+            raise NotSupported(f"its key {unsupported} is of a type that is not compared outside Spark")
+        return set(keys_of(changes, self._write.keys))
+
+    def _candidates(self, transaction: Transaction, changes: pa.Table) -> list[tuple[str, int]]:
+        """Returns the files that may hold rows of these keys, by the statistics of the first key, with their sizes."""
+        self._open_table = table_at_version.at_version(self._table.name, self._open_table, transaction.read_version)
+        actions = pa.table(self._open_table.get_add_actions(flatten=True))
+        files = list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+        name = self._write.keys[0]
+        bounds = [f"min.{name}", f"max.{name}"]
+        if not set(bounds) <= set(actions.column_names) or pa.types.is_timestamp(changes.schema.field(name).type):
+            # The greatest time may be truncated to milliseconds.
+            return files
+        values = sorted(set(changes.column(name).to_pylist()))
+        pairs = zip(*(actions.column(bound).to_pylist() for bound in bounds), strict=True)
+        return [
+            file for file, (least, greatest) in zip(files, pairs, strict=True) if _overlaps(values, least, greatest)
+        ]
+
+    def _read_and_merge(
+        self, transaction: Transaction, changes: pa.Table, keys: set[Key], last_commit: tuple[int, int] | None
+    ) -> tuple[list[StoredFile], pa.Table]:
+        """Returns the files that hold rows of these keys, and the merge of the changes with these rows."""
+        candidates = self._candidates(transaction, changes) if keys else ()
+        stored = replaced_files.rewrite(transaction, candidates, keys, self._write.keys)
+        try:
+            known = [replaced_files.with_keys(file.rows, keys, self._write.keys, are_kept=True) for file in stored]
+            no_rows = transaction.layout.schema.empty_table()
+            return stored, self._merged(changes, pa.concat_tables([no_rows, *known]), keys, last_commit)
+        except BaseException:
+            replaced_files.discard(stored)
+            raise
+
+    def _merged(
+        self, changes: pa.Table, stored: pa.Table, keys: set[Key], last_commit: tuple[int, int] | None
+    ) -> pa.Table:
+        """Merges changes with the stored rows and the retained changes of these keys."""
+        names = table_rows.names_of_changes(self._table)
+        parts = [
+            _with_flags(changes.select(names), (RETAINED,), False),
+            _with_flags(stored, (*merge_changes.flags(self._write), RETAINED), False),
+            _with_flags(self._retained_changes(names, keys, last_commit), (RETAINED,), True),
+        ]
+        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        frame = self._spark.createDataFrame(table, from_arrow_schema(table.schema)).coalesce(1)
+        return merge_changes.merged(frame, self._write).toArrow()
+
+    def _retained_changes(self, names: list[str], keys: set[Key], last_commit: tuple[int, int] | None) -> pa.Table:
+        """Returns the retained changes of these keys and of all keys, of committed batches."""
+        generation, batch = last_commit or (0, 0)
+        of_generation, of_batch = ds.field("_generation"), ds.field("_batch")
+        is_committed = (of_generation < generation) | ((of_generation == generation) & (of_batch <= batch))
+        dataset = stored_table.dataset(self._table.retained)
+        name = self._write.keys[0]
+        may_count = ds.field(name).isin(replaced_files.key_values(keys, 0, dataset.schema.field(name).type))
+        if self._write.truncates:
+            may_count |= ds.field(TRUNCATES)
+        rows = dataset.to_table(columns=names, filter=is_committed & may_count)
+        of_keys = replaced_files.with_keys(rows, keys, self._write.keys, are_kept=True)
+        return pa.concat_tables([of_keys, rows.filter(pc.field(TRUNCATES))]) if self._write.truncates else of_keys
+
+    def _replace(
+        self,
+        transaction: Transaction,
+        stored: list[StoredFile],
+        shown: pa.Table,
+        keys: set[Key],
+        metadata: CommitMetadata,
+    ) -> None:
+        """Replaces the stored rows of these keys, except of those that stay as they are."""
+        columns = self._write.keys
+        known = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
+        old, new = _rows_by_key(known, columns), _rows_by_key([shown], columns)
+        changed = {key for key in keys if old.get(key) != new.get(key)}
+        if not changed:
+            replaced_files.discard(stored)
+        elif any(file.others for file in stored):
+            # The new files lack all rows of these keys.
+            changed = keys
+        rows = replaced_files.with_keys(shown, changed, columns, are_kept=True)
+        replaced_rows = sum(len(replaced_files.with_keys(part, changed, columns, are_kept=True)) for part in known)
+        counts = {
+            "operationNumSourceRows": len(rows),
+            "numTargetRowsInserted": len(rows),
+            "numTargetRowsUpdated": 0,
+            "numTargetRowsDeleted": replaced_rows,
+        }
+        replaced_files.commit_replacement(self._spark, transaction, stored, rows, changed, columns, metadata, counts)
+
+
+def _rows_by_key(parts: list[pa.Table], columns: tuple[str, ...]) -> dict[Key, set[str]]:
+    """Returns the rows of each key, in a form that can be compared."""
+    rows: dict[Key, set[str]] = {}
+    for part in parts:
+        for key, row in zip(keys_of(part, columns), part.to_pylist(), strict=True):
+            rows.setdefault(key, set()).add(repr(row))
+    return rows
+
+
+def _with_flags(rows: pa.Table, names: tuple[str, ...], value: bool) -> pa.Table:
+    for name in names:
+        rows = rows.append_column(name, pa.array([value] * len(rows), pa.bool_()))
+    return rows
+
+
+def _overlaps(values: list[Any], least: Any, greatest: Any) -> bool:
+    """Whether one of these sorted values lies within the bounds, which may be unknown."""
+    if least is None or greatest is None:
+        return True
+    index = bisect_left(values, least)
+    return index < len(values) and bool(values[index] <= greatest)

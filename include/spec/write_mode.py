@@ -1,0 +1,103 @@
+"""How the rows of a batch come into a table: appended, upserted by key, or in place of all others."""
+
+from dataclasses import dataclass
+
+LATE_ACTIONS = ("quarantine", "drop")
+BUCKET_UNITS = ("minute", "hour", "day")
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How late a row may arrive: its TIMESTAMP `of` may be at most `minutes` before the maximum of earlier batches.
+
+    Only rows that break no rule count for the maximum. A row whose time is NULL is never late.
+    late: action for a late row: `quarantine`, with the name of `rule`, or `drop`.
+    """
+
+    of: str
+    minutes: float
+    late: str = "quarantine"
+
+    @property
+    def rule(self) -> str:
+        """The rule name of a late row in the quarantine."""
+        return f"later than {self.minutes:g} minutes"
+
+
+@dataclass(frozen=True)
+class Append:
+    """Rows are added and never changed.
+
+    unique: columns that identify a row. Of several rows with the same values, in any batch, only the first is kept.
+    first_by: columns that order the rows of a batch, to find the first one.
+    watermark: limits the search for repeated rows: those within its minutes are found, and older stored rows are not
+        read. `unique` then needs no time column.
+    """
+
+    unique: tuple[str, ...] = ()
+    first_by: tuple[str, ...] = ()
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A time bucket: the column `name` is the source column `of`, truncated to `unit` (minute, hour or day, UTC).
+
+    The engine adds the column to the rows that `transform` gets.
+    """
+
+    name: str
+    of: str
+    unit: str
+
+
+# The rule that a change breaks which has no place in the table.
+CHANGE_RULE = "key and sequence not null"
+# The columns of a history, and the column of a table with partial changes.
+HISTORY_SCHEMA = """
+    valid_from {type} COMMENT 'the change that began this row',
+    valid_to {type} COMMENT 'the change that ended it; NULL while the row is current',
+    is_current BOOLEAN COMMENT 'whether no later change has ended it'
+"""
+PARTIAL_SCHEMA = """
+    _sequences MAP<STRING, {type}> COMMENT 'by column, the change that set it'
+"""
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """A row per `keys`, updated by each batch: from an aggregate, or from changes of the keys.
+
+    recompute: for aggregates that must be right after late rows. For every bucket with new rows, `transform` gets all
+        rows of the source in that bucket, as of the end version of the batch. A replay has the same result. The
+        bucket is one of the keys. None: each batch reads all rows of the source. This suits small tables where a late
+        row changes later results, such as a running balance.
+    in_windows: no stream runs. Each maintenance window of the table merges the new rows of its source.
+    sequence_by: the rows of the source are changes of the keys, and this column of the table orders them. Changes may
+        arrive in any order and repeatedly.
+    deletes: a SQL condition over the columns that `transform` returns: the change deletes its key.
+    truncates: the same: the change deletes all keys. Its own key does not matter. Without this condition, such a change
+        goes to the quarantine, because it has no key.
+    scd: 1: the table holds the latest row of each key. 2: it holds the history of each key, with `valid_from` and
+        `valid_to` in the type of `sequence_by`, and `is_current`.
+    tracked: with scd=2, a change begins a new row only if one of these columns differs. None: if it changes any column.
+    partial: with scd=1, a change sets only the columns in which it is not NULL.
+    """
+
+    keys: tuple[str, ...]
+    recompute: Bucket | None = None
+    in_windows: bool = False
+    sequence_by: str | None = None
+    deletes: str | None = None
+    truncates: str | None = None
+    scd: int = 1
+    tracked: tuple[str, ...] | None = None
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Replace:
+    """A materialized view: recomputed in full from Delta tables, and replaced in one atomic commit.
+
+    `transform` gets each of several sources as the parameter of its name. In SQL, that name is a view.
+    """

@@ -1,0 +1,106 @@
+"""A flow merges changes of keys into its table, whatever the order and the batches in which they arrive."""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.spec import Delta, Expect, Table, Upsert
+from tests.support.batches import BatchWriter
+from tests.support.flows import rows_of
+
+SOURCE = "id INT, place STRING, mood STRING, seq INT, op STRING"
+SCHEMA = "id INT, place STRING, mood STRING, seq INT"
+
+
+def table_of(write: Upsert, **fields) -> Table:
+    name = f"t{uuid.uuid4().hex[:12]}"
+    return Table(
+        name=f"silver.{name}", comment="moods", source=Delta(f"bronze.{name}"), schema=SCHEMA, write=write, **fields
+    )
+
+
+@pytest.fixture
+def batches(spark: SparkSession, tmp_path: Path) -> BatchWriter:
+    return BatchWriter(spark, tmp_path, SOURCE)
+
+
+LATEST = Upsert(("id",), sequence_by="seq", deletes="op = 'd'")
+
+
+def rows(table: Table, *names: str) -> list[tuple]:
+    return sorted(tuple(row[name] for name in names) for row in rows_of(table.name))
+
+
+def test_a_late_change_does_not_replace_a_newer_row(batches):
+    table = table_of(LATEST)
+    batches.write(table, [(1, "north", "calm", 5, "u"), (2, "south", "wild", 1, "c")])
+    batches.write(table, [(1, "east", "wild", 3, "u"), (2, "south", "calm", 2, "u")])
+    assert rows(table, "id", "place", "mood") == [(1, "north", "calm"), (2, "south", "calm")]
+
+
+def test_an_insert_that_arrives_after_its_delete_does_not_return(batches):
+    table = table_of(LATEST)
+    batches.write(table, [(1, None, None, 7, "d")])
+    batches.write(table, [(1, "north", "calm", 5, "c"), (2, "west", "calm", 1, "c")])
+    assert rows(table, "id", "place") == [(2, "west")]
+    assert [(row["id"], row["seq"], row["_deleted"]) for row in rows_of(table.retained)] == [(1, 7, True)]
+
+
+def test_a_history_ends_a_row_where_the_next_change_begins(batches):
+    table = table_of(Upsert(("id",), sequence_by="seq", deletes="op = 'd'", scd=2, tracked=("place",)))
+    batches.write(table, [(1, "north", "calm", 1, "c"), (1, "north", "wild", 5, "u"), (1, None, None, 9, "d")])
+    assert rows(table, "place", "mood", "valid_from", "valid_to", "is_current") == [("north", "wild", 1, 9, False)]
+    batches.write(table, [(1, "south", "calm", 3, "u")])
+    assert rows(table, "valid_from", "valid_to", "place", "mood", "is_current") == [
+        (1, 3, "north", "calm", False),
+        (3, 5, "south", "calm", False),
+        (5, 9, "north", "wild", False),
+    ]
+
+
+def test_a_truncate_deletes_all_earlier_changes_even_those_that_arrive_later(batches):
+    table = table_of(replace(LATEST, truncates="op = 't'"))
+    batches.write(table, [(1, "north", "calm", 1, "c"), (2, "south", "wild", 8, "c")])
+    batches.write(table, [(None, None, None, 5, "t"), (3, "west", "calm", 6, "c")])
+    assert rows(table, "id", "place") == [(2, "south"), (3, "west")]
+    batches.write(table, [(4, "north", "calm", 4, "c"), (5, "north", "calm", 7, "c")])
+    assert rows(table, "id", "place") == [(2, "south"), (3, "west"), (5, "north")]
+    assert rows_of(table.quarantine) == []
+
+
+def test_a_truncate_that_is_not_declared_is_quarantined(batches):
+    table = table_of(LATEST)
+    batches.write(table, [(1, "north", "calm", 1, "c"), (None, None, None, 5, "t")])
+    assert rows(table, "id") == [(1,)]
+    assert [row["_rules"] for row in rows_of(table.quarantine)] == [["key and sequence not null"]]
+
+
+def test_a_partial_change_sets_only_what_it_brings(batches):
+    table = table_of(Upsert(("id",), sequence_by="seq", deletes="op = 'd'", partial=True))
+    batches.write(table, [(1, "north", None, 1, "c"), (1, None, "wild", 5, "u")])
+    batches.write(table, [(1, "south", "calm", 3, "u")])
+    assert rows(table, "id", "place", "mood", "seq") == [(1, "south", "wild", 5)]
+
+
+def test_a_change_without_key_or_sequence_is_quarantined_and_a_delete_meets_no_other_rule(batches):
+    table = table_of(LATEST, expect=(Expect("has a place", "place IS NOT NULL"),))
+    batches.write(table, [(1, "north", None, 1, "c"), (2, "south", None, 1, "c")])
+    result = batches.write(table, [(None, "north", None, 2, "u"), (2, None, None, 2, "d"), (1, None, None, 3, "u")])
+    assert rows(table, "id", "place") == [(1, "north")]
+    assert (result.read, result.quarantined) == (3, 2)
+    assert sorted(rule for row in rows_of(table.quarantine) for rule in row["_rules"]) == [
+        "has a place",
+        "key and sequence not null",
+    ]
+
+
+def test_a_batch_that_was_killed_between_both_commits_is_written_as_a_whole(batches):
+    table = table_of(LATEST)
+    batches.write(table, [(1, "north", "calm", 1, "c")])
+    batches.write(table, [(1, None, None, 7, "d")])
+    batches.write_again(table, [(1, None, None, 7, "d")])
+    assert rows(table, "id") == []
+    assert len(rows_of(table.retained)) == 1

@@ -1,0 +1,106 @@
+"""Changes of keys, merged in any order and in any batches, give the rows that all of them give at once."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from include.engine.batch import merge_changes
+from include.engine.batch.merge_changes import (
+    DELETED,
+    IS_CURRENT,
+    RETAINED,
+    SEQUENCES,
+    SHOWN,
+    TRUNCATES,
+    VALID_FROM,
+    VALID_TO,
+)
+from include.spec import Upsert
+from tests.support.expected.changes import Change, history, in_batches, latest, partial, random_changes
+
+COLUMNS = "id INT, place STRING, mood STRING, seq INT"
+KEYS, SEQUENCE = ("id",), "seq"
+LATEST = Upsert(KEYS, sequence_by=SEQUENCE)
+PARTIAL = Upsert(KEYS, sequence_by=SEQUENCE, partial=True)
+HISTORY = Upsert(KEYS, sequence_by=SEQUENCE, scd=2)
+TRACKED = Upsert(KEYS, sequence_by=SEQUENCE, scd=2, tracked=("place",))
+CASES, BATCHES = 400, 4
+
+
+@dataclass
+class MergedTable:
+    """A table that only this test holds, with its retained changes."""
+
+    spark: SparkSession
+    write: Upsert
+    rows: list[Row] = field(default_factory=list)
+    retained: list[Row] = field(default_factory=list)
+
+    @property
+    def schema(self) -> str:
+        partial = f", {SEQUENCES} MAP<STRING, INT>" if self.write.partial else ""
+        return f"{COLUMNS}{partial}, {DELETED} BOOLEAN, {TRUNCATES} BOOLEAN, {RETAINED} BOOLEAN"
+
+    def merge(self, batch: Iterable[Change], truncates: Iterable[int]) -> None:
+        """truncates: the sequences of the changes that truncate the table."""
+        names = [name.split()[0] for name in COLUMNS.split(", ")]
+        extra = (None,) if self.write.partial else ()
+        new = [(*change[:4], *extra, change[4], False, False) for change in batch]
+        new += [(None, None, None, sequence, *extra, False, True, False) for sequence in truncates]
+        touched = {change[0] for change in new}
+        if any(truncates):
+            touched |= {row.id for row in self.rows}
+        columns = [*names, *([SEQUENCES] if self.write.partial else []), DELETED]
+        stored = [
+            (*[row[name] for name in columns], TRUNCATES in row and row[TRUNCATES], is_retained)
+            for rows, is_retained in ((self.rows, False), (self.retained, True))
+            for row in rows
+            if row.id in touched or row.id is None
+        ]
+        frame = self.spark.createDataFrame([*new, *stored], self.schema).coalesce(1)
+        frame = frame if self.write.truncates else frame.drop(TRUNCATES)
+        result = merge_changes.merged(frame, self.write).collect()
+        self.rows = [row for row in self.rows if row.id not in touched] + [row for row in result if row[SHOWN]]
+        # Retained changes are only ever added.
+        self.retained += [row for row in result if not row[SHOWN] and not row[RETAINED]]
+
+
+PLAIN = ("id", "place", "mood", "seq")
+WITH_TIMES = (*PLAIN, VALID_FROM, VALID_TO, IS_CURRENT)
+
+
+@pytest.mark.parametrize(
+    ("write", "columns", "expected"),
+    [
+        pytest.param(LATEST, PLAIN, latest, id="latest"),
+        pytest.param(PARTIAL, PLAIN, partial, id="partial"),
+        pytest.param(HISTORY, WITH_TIMES, lambda changes: history(changes, slice(1, 3)), id="history"),
+        pytest.param(
+            TRACKED, WITH_TIMES, lambda changes: history(changes, slice(1, 2)), id="history of tracked columns"
+        ),
+    ],
+)
+@pytest.mark.parametrize("truncates", [(), (2, 4)], ids=["without truncates", "with truncates"])
+def test_the_rows_do_not_depend_on_the_order_and_the_batches_of_the_changes(spark, write, columns, expected, truncates):
+    random_ = random.Random(21)
+    write = replace(write, truncates="op = 't'" if truncates else None)
+    changes = {key: random_changes(random_, key) for key in range(CASES)}
+    batches: list[list[Change]] = [[] for _ in range(BATCHES)]
+    for case in changes.values():
+        for batch, part in zip(batches, in_batches(random_, case, BATCHES), strict=True):
+            batch += part
+    table = MergedTable(spark, write)
+    for batch in batches:
+        table.merge(batch, random_.choices(truncates, k=random_.randint(0, 2)) if truncates else ())
+    # Whatever came before, each truncate has come in the end.
+    table.merge((), truncates)
+    actual: dict[int, list[tuple[Any, ...]]] = {key: [] for key in changes}
+    for row in sorted(table.rows, key=lambda row: row.seq):
+        actual[row.id].append(tuple(row[name] for name in columns))
+    for key, case in changes.items():
+        deletes = [(key, None, None, sequence, True) for sequence in truncates]
+        assert actual[key] == expected([*case, *deletes]), case
