@@ -1,0 +1,305 @@
+"""Purchases of a PostgreSQL database reach a table as changes, whatever happens to the connector and to the changes."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from include.catalog import Catalog
+from include.engine import struct_type
+from include.engine.batch import parse_debezium
+from include.examples.connector import Connector
+from include.ledger import trace, verify
+from include.settings import settings
+from include.spec import Debezium, Delta, Kafka, Table, Upsert
+from tests.conftest import ROOT, free_port
+from tests.support import expected
+from tests.support.backfills import Backfills
+from tests.support.flows import rows_of
+from tests.support.postgresql import Server
+from tests.support.topic import Topic
+from tests.support.waiting import wait_until
+
+ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
+SCHEMA = (
+    f"id INT, document STRING, amount DECIMAL(10,2), paid BOOLEAN, at TIMESTAMP, _sequence BIGINT, {ERRORS}, "
+    "partition INT, offset BIGINT"
+)
+COLUMNS = ("id", "document", "amount", "paid", "at")
+PURCHASES = "id INT PRIMARY KEY, document TEXT, amount NUMERIC(10, 2), paid BOOLEAN, at TIMESTAMPTZ"
+CHANGES = 300
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server(free_port(), "wal_level=logical")
+    server.start()
+    yield server
+    server.remove()
+
+
+class Billing:
+    """A table of purchases with a random name, the connector that reads it, and the tables that it feeds."""
+
+    def __init__(self, server: Server, name: str, topic: str) -> None:
+        self.name, self.topic = name, topic
+        self.database = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
+        self.connection = psycopg.connect(self.database, autocommit=True)
+        self.connection.execute(f"CREATE TABLE {name} ({PURCHASES})")
+        self.bronze = Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic))
+        self.silver = Table(
+            name=f"silver.{name}",
+            comment="purchases",
+            source=Delta(f"bronze.{name}"),
+            schema=SCHEMA,
+            parse=Debezium("value", into=COLUMNS),
+            write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'"),
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def connector(self) -> Iterator[Connector]:
+        connector = Connector(self.database, self.name, self.topic, settings().kafka, slot=self.name)
+        try:
+            connector.begin()
+            yield connector
+        finally:
+            connector.close()
+
+    def send_changes(self) -> None:
+        with self.connector() as connector:
+            while connector.send_changes():
+                pass
+
+    def start_connector(self) -> subprocess.Popen:
+        arguments = ("--database", self.database, "--table", self.name, "--topic", self.topic, "--slot", self.name)
+        return subprocess.Popen(
+            [sys.executable, "-m", "include.examples.connector", *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+        )
+
+    def change(self, chance: random.Random) -> None:
+        """Change some purchases, in one transaction."""
+        with self.connection.transaction():
+            for _ in range(chance.randint(1, 4)):
+                key, moment = chance.randint(1, 40), datetime.fromtimestamp(chance.randint(0, 10**9), UTC)
+                values = [f"page-{chance.randint(1, 9)} 'é'", Decimal(chance.randint(0, 10**6)) / 100, moment]
+                match chance.choice(("insert", "insert", "update", "update", "delete", "key")):
+                    case "insert":
+                        insert = f"INSERT INTO {self.name} VALUES (%s, %s, %s, true, %s) ON CONFLICT DO NOTHING"
+                        self.connection.execute(insert, [key, *values])
+                    case "update":
+                        update = f"UPDATE {self.name} SET document = %s, amount = %s, at = %s WHERE id = %s"
+                        self.connection.execute(update, [*values, key])
+                    case "delete":
+                        self.connection.execute(f"DELETE FROM {self.name} WHERE id = %s", [key])
+                    case "key":
+                        self.connection.execute(
+                            f"UPDATE {self.name} SET id = %s WHERE id = %s AND NOT EXISTS "
+                            f"(SELECT FROM {self.name} WHERE id = %s)",
+                            [key + 100, key, key + 100],
+                        )
+
+    def messages(self) -> list[expected.Message]:
+        return expected.messages(settings().kafka, self.topic)
+
+    def wait_for_more(self, sent: int) -> None:
+        wait_until(lambda: len(self.messages()) > sent, 60)
+
+    def rows(self) -> list[tuple]:
+        return self.connection.execute(f"SELECT {', '.join(COLUMNS)} FROM {self.name} ORDER BY id").fetchall()
+
+    def assert_arrived(self) -> None:
+        stored = sorted(tuple(row[name] for name in COLUMNS) for row in rows_of(self.silver.name))
+        assert stored == self.rows()
+        assert not rows_of(self.silver.quarantine)
+        verify.verify(self.silver)
+
+
+@pytest.fixture
+def billing(server: Server, name: str, broker) -> Iterator[Billing]:
+    topic = Topic(settings().kafka).create(3)
+    billing = Billing(server, name, topic.name)
+    yield billing
+    billing.close()
+    topic.delete()
+
+
+def explained(billing: Billing, silver: Table, key: bytes) -> list[str]:
+    """For each change of this key in the topic, what `explain` says of it in silver."""
+    tables = Catalog({table.name: table for table in (billing.bronze, silver)})
+    messages = [message for message in billing.messages() if message.key == key]
+    steps = [trace.of_record(tables, billing.topic, message.partition, message.offset)[0] for message in messages]
+    return [step.below[0].sentence.split("; ")[-1] for step in steps]
+
+
+def test_purchases_are_as_the_database_has_them_whatever_becomes_of_the_connector(billing: Billing, run_once):
+    chance = random.Random(21)
+    for _ in range(20):
+        billing.change(chance)
+    connector, sent = billing.start_connector(), 0
+    try:
+        for number in range(CHANGES):
+            billing.change(chance)
+            if number % 60 == 30:
+                billing.wait_for_more(sent)
+                connector.kill()
+                connector.wait()
+                connector, sent = billing.start_connector(), len(billing.messages())
+        billing.connection.execute(f"TRUNCATE {billing.name}")
+        for _ in range(20):
+            billing.change(chance)
+    finally:
+        connector.kill()
+        connector.wait()
+    billing.send_changes()
+    run_once(billing.bronze, billing.silver)
+    billing.assert_arrived()
+
+    # Each change once more, in any order, and some more changes between them.
+    delivered = billing.messages()
+    chance.shuffle(delivered)
+    producer = Producer({"bootstrap.servers": settings().kafka})
+    for message in delivered:
+        producer.produce(billing.topic, message.value, message.key)
+    assert producer.flush(60) == 0
+    for _ in range(20):
+        billing.change(chance)
+    billing.send_changes()
+    run_once(billing.bronze, billing.silver)
+    billing.assert_arrived()
+
+
+def test_a_change_of_the_schema_of_the_database_loses_nothing(billing: Billing, run_once, spark):
+    connection, name = billing.connection, billing.name
+    connection.execute(f"INSERT INTO {name} VALUES (1, 'a', 1.50, true, '2026-01-01T00:00:00Z')")
+    billing.send_changes()
+    connection.execute(f"ALTER TABLE {name} ADD COLUMN coupon TEXT")
+    connection.execute(f"INSERT INTO {name} VALUES (2, 'b', 2.50, true, '2026-01-01T00:00:00Z', 'half')")
+    connection.execute(f"ALTER TABLE {name} ALTER COLUMN id TYPE BIGINT")
+    connection.execute(f"INSERT INTO {name} VALUES (3000000000, 'c', 3.50, true, '2026-01-01T00:00:00Z', NULL)")
+    connection.execute(f"ALTER TABLE {name} DROP COLUMN paid")
+    connection.execute(f"UPDATE {name} SET amount = 4.50 WHERE id = 1")
+    billing.send_changes()
+    silver = replace(billing.silver, schema=f"{SCHEMA}, _rescued_data STRING")
+    run_once(billing.bronze, silver)
+    assert explained(billing, silver, b'{"id": 1}') == [
+        "no row shows it: a later change of its key counts, or it deletes its key",
+        "1 rows of the table are of it",
+    ]
+    stored = {row["id"]: (row["amount"], row["paid"], row["_rescued_data"]) for row in rows_of(silver.name)}
+    assert stored == {
+        1: (Decimal("4.50"), None, '{"coupon":null}'),
+        2: (Decimal("2.50"), True, '{"coupon":"half"}'),
+    }
+    [quarantined] = rows_of(silver.quarantine)
+    assert (quarantined["id"], quarantined["document"]) == (None, "c")
+    assert quarantined["_errors"] == [{"field": "id", "message": "'3000000000' is no INT"}]
+
+    # The file follows the database, and the bronze table still has all of it.
+    wider = replace(
+        silver,
+        schema=SCHEMA.replace("id INT", "id BIGINT") + ", coupon STRING",
+        parse=replace(billing.silver.parse, into=(*COLUMNS, "coupon")),
+    )
+    Backfills(spark, (billing.bronze, wider)).run(wider, as_a_whole=True)
+    assert {(row["id"], row["coupon"]) for row in rows_of(wider.name)} == {
+        (1, None),
+        (2, "half"),
+        (3_000_000_000, None),
+    }
+    assert not rows_of(wider.quarantine)
+
+
+def event(payload: str) -> str:
+    return '{"schema": {}, "payload": ' + payload + "}"
+
+
+SOURCE = '"source": {"lsn": 7, "ts_ms": 1700000000000}'
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        pytest.param(
+            '{"op": "c", "after": {"id": 1, "amount": "1.5", "at": 1700000000000000}, ' + SOURCE + "}",
+            (1, Decimal("1.50"), datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "c", 7, None, []),
+            id="insert",
+        ),
+        pytest.param(
+            event('{"op": "d", "before": {"id": 1, "amount": null}, "after": null, ' + SOURCE + "}"),
+            (1, None, None, "d", 7, None, []),
+            id="delete, with its schema",
+        ),
+        pytest.param(
+            '{"op": "r", "after": {"id": 1, "amount": "1", "at": "2026-01-02T03:04:05Z", "tags": [1, "b"]}, '
+            + SOURCE
+            + "}",
+            (
+                1,
+                Decimal("1.00"),
+                datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+                "r",
+                7,
+                '{"tags":"[1,\\"b\\"]"}',
+                [],
+            ),
+            id="field without a column",
+        ),
+        pytest.param('{"op": "t", ' + SOURCE + "}", (None, None, None, "t", 7, None, []), id="truncate"),
+        pytest.param(
+            '{"op": "u", "after": {"id": 1, "amount": "AJY="}, ' + SOURCE + "}",
+            (1, None, None, "u", 7, None, ["'AJY=' is no DECIMAL(10,2)"]),
+            id="decimal as bytes",
+        ),
+        pytest.param(
+            '{"op": "u", "after": {"id": 1, "amount": "__debezium_unavailable_value"}, ' + SOURCE + "}",
+            (
+                1,
+                None,
+                None,
+                "u",
+                7,
+                None,
+                ["the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"],
+            ),
+            id="value that was not sent",
+        ),
+        pytest.param('{"id": 1}', (None, None, None, None, None, None, ["'{\"id\": 1}' is no change event"]), id="row"),
+        pytest.param("x", (None, None, None, None, None, None, ["'x' is no change event"]), id="no JSON"),
+        pytest.param(
+            '{"op": "c", "after": {"id": 1}, "source": {}}',
+            (1, None, None, "c", None, None, ["the change has no source.lsn"]),
+            id="no sequence",
+        ),
+    ],
+)
+def test_an_event_of_debezium_becomes_a_typed_change(spark, value: str, change: tuple):
+    assert typed(spark, value) == [change]
+
+
+def test_a_tombstone_is_told_from_a_broken_event(spark):
+    assert typed(spark, None) == [(None, None, None, "tombstone", None, None, [])]
+
+
+def typed(spark, value: str | None) -> list[tuple]:
+    schema = struct_type.from_ddl(f"id INT, amount DECIMAL(10,2), at TIMESTAMP, {ERRORS}")
+    rows = spark.createDataFrame([(None if value is None else value.encode(),)], "value BINARY")
+    parsed = parse_debezium.typed(rows, Debezium("value", into=("id", "amount", "at")), schema, is_partial=False)
+    names = ("id", "amount", "at", "_op", "_sequence", "_rescued_data")
+    return [
+        (*(row[name] for name in names), [error["message"] for error in row["_errors"]])
+        for row in parsed.toArrow().to_pylist()
+    ]
