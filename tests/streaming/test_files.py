@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -250,6 +251,44 @@ def test_a_good_file_that_fails_once_beside_a_broken_one_is_in_the_table(landing
     assert failed_headers
     assert landing.rows() == {"good.parquet": [{"a": 1}, {"a": 2}]}
     assert landing.quarantined() == [("rotten.parquet", "unreadable")]
+
+
+@pytest.mark.parametrize("format_", ["orc", "avro"])
+def test_orc_and_avro_files_keep_their_types_and_gain_columns(landing, run_once, spark, tmp_path, format_):
+    def drop(name: str, rows: str) -> bytes:
+        frame = spark.sql(f"SELECT * FROM VALUES {rows}").coalesce(1)
+        frame.write.format(format_).save(str(tmp_path / name))
+        [file] = (tmp_path / name).glob("part-*")
+        landing.drop(f"{name}.{format_}", file.read_bytes())
+        return file.read_bytes()
+
+    whole = drop("first", "(1, CAST(1.50 AS DECIMAL(10,2))), (2, NULL) AS t(a, price)")
+    landing.drop(f"cut.{format_}", whole[: len(whole) // 2])
+    landing.drop(f"text.{format_}", b"a,price")
+    table = landing.table(format_)
+    run_once(table)
+    price = Decimal("1.50")
+    assert landing.rows() == {f"first.{format_}": [{"a": 1, "price": price}, {"a": 2}]}
+    assert landing.quarantined() == [(f"cut.{format_}", "unreadable"), (f"text.{format_}", "unreadable")]
+    drop("second", "(3, CAST(2.00 AS DECIMAL(10,2)), TIMESTAMP '2026-01-02T03:04:05Z') AS t(a, price, at)")
+    run_once(table)
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert landing.rows()[f"second.{format_}"] == [{"a": 3, "price": Decimal("2.00"), "at": at}]
+    verify.verify(table)
+
+
+def test_each_line_of_text_is_a_row(landing, run_once):
+    landing.drop("log.txt", 'first\r\n\nCafé, "2"\nlast'.encode())
+    landing.drop("latin.txt", b"Caf\xe9\n")
+    landing.drop("none.txt", b"")
+    table = landing.table("text")
+    run_once(table)
+    assert landing.rows() == {
+        "log.txt": [{"value": "first"}, {"value": ""}, {"value": 'Café, "2"'}, {"value": "last"}],
+        "latin.txt": [{"rescued": {"_record": "Café"}}],
+    }
+    assert landing.quarantined() == [("none.txt", "empty")]
+    verify.verify(table)
 
 
 def test_a_file_that_changes_or_vanishes_is_named_and_never_read_twice(landing, run_once, fails):

@@ -29,7 +29,7 @@ from include.engine.tables.commit import CommitMetadata
 from include.readers import landing_folder, stored_table
 from include.readers.landing_folder import FolderFile, PlannedFile
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import TYPED_FORMATS, Files, Table
 
 CHANGED = "changed"
 # Bytes of text that fill one data file of the table.
@@ -78,7 +78,8 @@ def write(
     bad_files += [BadFile(head.path, head.rule, head.problem, present.get(head.path)) for head in heads if head.problem]
     while True:
         if bad_files or may_be_replay:
-            commit.quarantine(_quarantine_rows(spark, table, bad_files), table, metadata, may_be_replay, last_commit)
+            rows = _quarantine_rows(spark, table, bad_files)
+            commit.add_to_companion(rows, table.quarantine, metadata, may_be_replay, last_commit)
         try:
             rows = read(spark, table, readable)
             size = sum(present[head.path].bytes for head in readable if head.path in present)
@@ -115,33 +116,7 @@ def read(
     """Returns the records of these files, with the table's columns. resolve: decides about new columns. Raises
     Broken.
     """
-    source = table.source
-    assert isinstance(source, Files)
-    folder = _folder_path(table)
-    groups: dict[Any, list[FileHeader]] = {}
-    for head in heads:
-        groups.setdefault(head.kind, []).append(head)
-    frames: list[DataFrame] = []
-    if source.format == "json" and heads:
-        lines = file_records.json_lines(spark, _uris(table, heads))
-        fields = file_records.json_keys(lines)
-        columns = resolve(spark, table, fields)
-        frames = [file_records.of_json(lines, [key.name for key in fields], columns)]
-    elif source.format == "parquet":
-        schemas = [(group, file_records.parquet_schema(spark, *_uris(table, group[:1]))) for group in groups.values()]
-        fields = [
-            FileColumn(field.name, field.dataType, group[0].path) for group, schema in schemas for field in schema
-        ]
-        columns = resolve(spark, table, fields)
-        frames = [file_records.of_parquet(spark, _uris(table, group), schema, columns) for group, schema in schemas]
-    else:
-        with_names = [group for group in groups.values() if group[0].names]
-        fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
-        columns = resolve(spark, table, fields)
-        frames = [
-            file_records.of_csv(spark, _uris(table, group), group[0].names, group[0].encoding, source.header, columns)
-            for group in with_names
-        ]
+    frames, folder = _frames(spark, table, heads, resolve), _folder_path(table)
     if not frames:
         return spark.createDataFrame([], "_filename STRING, _index BIGINT, _rescued_data STRING")
     rows = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), frames)
@@ -149,6 +124,43 @@ def read(
     path = F.url_decode(F.replace(F.col("_path"), F.lit("+"), F.lit("%2B")))
     begin = F.locate(f"{folder}/", path) + len(folder) + 1
     return rows.withColumn("_filename", F.substr(path, begin)).drop("_path")
+
+
+def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> list[DataFrame]:
+    """Returns the records, in a frame for each kind of files."""
+    source = table.source
+    assert isinstance(source, Files)
+    groups: dict[Any, list[FileHeader]] = {}
+    for head in heads:
+        groups.setdefault(head.kind, []).append(head)
+    if source.format == "json" and heads:
+        lines = file_records.json_lines(spark, _uris(table, heads))
+        fields = file_records.json_keys(lines)
+        columns = resolve(spark, table, fields)
+        return [file_records.of_json(lines, [key.name for key in fields], columns)]
+    if source.format == "text" and heads:
+        lines = file_records.text_lines(spark, _uris(table, heads))
+        columns = resolve(spark, table, [FileColumn(file_records.LINE, T.StringType(), heads[0].path)])
+        return [file_records.of_text(lines, columns)]
+    if source.format in TYPED_FORMATS:
+        schemas = [
+            (group, file_records.schema_of(spark, source.format, *_uris(table, group[:1]))) for group in groups.values()
+        ]
+        fields = [
+            FileColumn(field.name, field.dataType, group[0].path) for group, schema in schemas for field in schema
+        ]
+        columns = resolve(spark, table, fields)
+        return [
+            file_records.of_typed(spark, source.format, _uris(table, group), schema, columns)
+            for group, schema in schemas
+        ]
+    with_names = [group for group in groups.values() if group[0].names]
+    fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
+    columns = resolve(spark, table, fields)
+    return [
+        file_records.of_csv(spark, _uris(table, group), group[0].names, group[0].encoding, source.header, columns)
+        for group in with_names
+    ]
 
 
 def unreadable_files(

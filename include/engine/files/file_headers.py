@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow
-from pyarrow import fs, parquet
+from pyarrow import fs, orc, parquet
 
-from include.engine.files import csv_header
+from include.engine.files import avro_header, csv_header
 from include.errors import Unreachable
 from include.readers import stored_table
 from include.readers.landing_folder import file_system
@@ -112,8 +112,13 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
     if source.format == "parquet":
         schema = parquet.read_schema(path, filesystem=system).remove_metadata()
         return FileHeader(path, schema.to_string())
+    if source.format == "orc":
+        with system.open_input_file(path) as file:
+            return FileHeader(path, orc.ORCFile(file).schema.remove_metadata().to_string())
     with system.open_input_stream(path) as stream:
-        if source.format == "json":
+        if source.format == "avro":
+            return FileHeader(path, avro_header.schema(stream))
+        if source.format in ("json", "text"):
             return FileHeader(path) if stream.read(1) else _empty(path)
         record, encoding, is_decoded = _first_record(stream)
     if record is None:

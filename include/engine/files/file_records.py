@@ -13,6 +13,8 @@ from include.engine.files.file_headers import RECORD
 from include.engine.files.schema_evolution import Columns, FileColumn, is_storable
 
 TEXT = T.StringType()
+# The column of a line of text.
+LINE = "value"
 # Maps each byte to one character, so that bytes that are no UTF-8 survive.
 BYTES = "ISO-8859-1"
 # Matches numbers that Spark may change: with an exponent, or with more digits than a double holds.
@@ -110,15 +112,38 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
     return _rows(lines, values, rescued)
 
 
-def parquet_schema(spark: SparkSession, path: str) -> T.StructType:
-    """Returns the schema as Spark reads it."""
-    return _reader(spark).parquet(path).schema
+def text_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Returns `_line`, `_path` and `_index`. The end of a line is not part of it."""
+    rows = _reader(spark).option("lineSep", "\n").text(paths)
+    return _with_row_numbers(rows).select(
+        F.rtrim("value", F.lit("\r")).alias("_line"), "_path", F.col("_row").alias("_index")
+    )
 
 
-def of_parquet(spark: SparkSession, paths: list[str], schema: T.StructType, columns: Columns) -> DataFrame:
+def of_text(lines: DataFrame, columns: Columns) -> DataFrame:
+    """Returns the lines as rows. A line that is no UTF-8 is rescued, with one character for each byte."""
+    line = F.try_validate_utf8("_line")
+    raw = F.when(line.isNull(), F.decode(F.col("_line").cast("binary"), BYTES))
+    rescued = [(F.lit(RECORD), raw)]
+    field = columns.of(LINE, TEXT)
+    if field is None and not columns.leaves_out(LINE):
+        rescued.append((F.lit(LINE), line))
+    has_rescued = reduce(or_, [value.isNotNull() for _, value in rescued])
+    return _rows(lines, {field.name: line} if field else {}, F.when(has_rescued, _json(rescued)))
+
+
+def schema_of(spark: SparkSession, format_: str, path: str) -> T.StructType:
+    """Returns the schema of a file as Spark reads it."""
+    return _reader(spark).format(format_).load(path).schema
+
+
+def of_typed(spark: SparkSession, format_: str, paths: list[str], schema: T.StructType, columns: Columns) -> DataFrame:
     """Reads files that share a schema."""
-    rows = _reader(spark).schema(schema).parquet(*paths)
-    rows = rows.withColumns({"_path": F.col("_metadata.file_path"), "_index": F.col("_metadata.row_index")})
+    rows = _reader(spark).format(format_).schema(schema).load(paths)
+    if format_ == "parquet":
+        rows = rows.withColumns({"_path": F.col("_metadata.file_path"), "_index": F.col("_metadata.row_index")})
+    else:
+        rows = _with_row_numbers(rows).withColumnRenamed("_row", "_index")
     values: dict[str, Column] = {}
     rescued: dict[str, Column] = {}
     for file_field in schema:
