@@ -1,87 +1,200 @@
-"""What a batch of a slowly changing dimension costs: python -m benchmarks.dimensions [--small], without a broker.
+"""What a merge of changes costs: python -m benchmarks.dimensions [--small], without a broker.
 
-Uses the history of docs/recipes.md. Each batch adds a thousand changes of customers to a growing source.
+1. A batch that changes 0.1 % of the keys of a large table, and a read of the table after it. The peer is a MERGE of
+   Delta, in the same session.
+2. A batch of a hundred changes after 50 merges, and after 1,000.
 """
 
 import argparse
 import json
-import re
-import statistics
+import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
+import numpy
+import pyarrow as pa
+from delta.tables import DeltaTable
+from deltalake import write_deltalake
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from benchmarks.support.measure import OURS, Row, Spent, cpu_figure, record, run_alternating, spend
 from benchmarks.support.session import cpu_seconds, session
+from include import catalog
 from include.catalog import Catalog
+from include.control import lease, orders
+from include.control.lease_renewer import LeaseRenewer
+from include.control.process import Holder
+from include.control.store import database
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.fast_path import path
+from include.engine.stream import driver
+from include.engine.stream.host import Host
 from include.engine.tables import create_table
 from include.errors import report
-from include.settings import ROOT, settings
-from include.spec import Delta, Table
+from include.readers import stored_table
+from include.settings import settings
+from include.spec import Delta, Table, Upsert
 
-NEW_ROWS = 1_000
-CHANGES_PER_CUSTOMER = 10
-
-
-def history() -> Table:
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    [code] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "lead(changed_at)" in code]
-    module: dict[str, Any] = {}
-    exec(code, module)
-    return module["TABLE"]
+COLUMNS = "customer BIGINT, city STRING, payload STRING, changed_at BIGINT"
+STOCK = "a MERGE of Delta"
+CHANGES_PER_KEY = 1_000
+FEW_MERGES, MANY_MERGES, SMALL_BATCH = 50, 1_000, 100
+SMALL_SOURCE, SMALL_KEYS = "bronze.small", 20_000
 
 
-def changes(spark: SparkSession, begin: int, end: int, customers: int) -> DataFrame:
-    """Changes of customers. Columns: customer, city, is_deleted, changed_at, partition, offset."""
-    return spark.range(begin, end).selectExpr(
-        f"concat('customer-', id % {customers}) AS customer",
-        "concat('city-', id % 97) AS city",
-        "false AS is_deleted",
-        "timestamp_seconds(1700000000 + id) AS changed_at",
-        "0 AS partition",
-        "id AS offset",
+def customers(name: str) -> Table:
+    return Table(
+        name=f"silver.{name}",
+        comment="the city of each customer",
+        source=Delta(f"bronze.{name}"),
+        schema=COLUMNS,
+        write=Upsert(("customer",), sequence_by="changed_at"),
     )
 
 
-def batch_cpu(spark: SparkSession, rows: int, rounds: int) -> list[float]:
-    """CPU seconds of each batch with new changes, for a source of `rows` changes. The initial batch is not counted."""
-    source = f"silver.changes_{rows}"
-    table = replace(history(), name=f"gold.history_{rows}", source=Delta(source, changes=True))
-    create_table.create(spark, table)
+def rows(keys: DataFrame, sequence: int) -> DataFrame:
+    """A row for each value of the column `id`, about 100 bytes each."""
+    return keys.selectExpr(
+        "id AS customer",
+        f"concat('city-', (id + {sequence}) % 997) AS city",
+        f"sha2(concat(id, '-', {sequence}), 256) AS payload",
+        f"CAST({sequence} AS BIGINT) AS changed_at",
+    )
+
+
+def large_batch(spark: SparkSession, count: int, rounds: int) -> None:
+    """Merge changes of 0.1 % of `count` keys, and read the table, by both engines in turn."""
+    # Without the settings with which a flow tunes its session.
+    peer_session = spark.newSession()
+    tables = {OURS: customers("ours"), STOCK: customers("peer")}
+    for table in tables.values():
+        create_table.create(spark, table)
+        rows(spark.range(count), 0).write.format("delta").mode("append").save(path_of(table.name))
+    context, sequences = flow_context(spark, tables[OURS]), dict.fromkeys(tables, 0)
+
+    def changes(session: SparkSession, name: str) -> DataFrame:
+        """New changes, as one version of the source."""
+        sequences[name] += 1
+        sequence, source = sequences[name], path_of(tables[name].name.replace("silver", "bronze"))
+        keys = session.range(count).filter(f"pmod(hash(id, {sequence}), {CHANGES_PER_KEY}) = 0")
+        rows(keys, sequence).coalesce(1).write.format("delta").mode("append").save(source)
+        return session.read.format("delta").load(source).filter(f"changed_at = {sequence}")
+
+    def merge_ours() -> Spent:
+        new = changes(spark, OURS)
+        plan(context, sequences[OURS])
+        return spend(cpu_seconds, lambda: batch.write(new, sequences[OURS], context))
+
+    def merge_stock() -> Spent:
+        target = DeltaTable.forPath(peer_session, path_of(tables[STOCK].name)).alias("old")
+        merge = target.merge(changes(peer_session, STOCK).alias("new"), "old.customer = new.customer")
+        merge = merge.whenMatchedUpdateAll("new.changed_at > old.changed_at").whenNotMatchedInsertAll()
+        return spend(cpu_seconds, merge.execute)
+
+    def read(name: str) -> Spent:
+        stored = peer_session.read.format("delta").load(path_of(tables[name].name))
+        return spend(cpu_seconds, stored.agg(F.max("payload"), F.sum("changed_at")).collect)
+
+    spent = run_alternating({OURS: merge_ours, STOCK: merge_stock}, rounds)
+    figures = {name: cpu_figure(blocks, 1) for name, blocks in spent.items()}
+    record(Row(f"merge of 0.1 % of {count:,} rows", "CPU-s", figures))
+    spent = run_alternating({name: partial(read, name) for name in tables}, rounds)
+    record(Row("read of the table after it", "CPU-s", {name: cpu_figure(blocks, 1) for name, blocks in spent.items()}))
+
+
+def path_of(name: str) -> str:
+    return str(settings().table_path(name))
+
+
+def flow_context(spark: SparkSession, table: Table) -> FlowContext:
+    """The flow of a running driver before its batch 1."""
     checkpoint = settings().home / "checkpoints" / table.name
     (checkpoint / "offsets").mkdir(parents=True)
-    cpu_per_batch = []
-    for number in range(rounds + 1):
-        begin, end = (rows + (number - 1) * NEW_ROWS, rows + number * NEW_ROWS) if number else (0, rows)
-        new = changes(spark, begin, end, rows // CHANGES_PER_CUSTOMER)
-        new.write.format("delta").mode("append").save(str(settings().table_path(source)))
-        offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number + 1, "index": -1}
-        text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
-        (checkpoint / "offsets" / str(number)).write_text(text)
-        state = Checkpoint(checkpoint, 1, committed=number - 1, written=number - 1, last_commit=None, source={})
-        begin_seconds = cpu_seconds()
-        batch.write(new, number, FlowContext(table, state, epoch=1, rows_before=NEW_ROWS))
-        cpu_per_batch.append(cpu_seconds() - begin_seconds)
-    return cpu_per_batch[1:]
+    state = Checkpoint(checkpoint, 1, committed=0, written=0, last_commit=None, source={})
+    context = FlowContext(table, state, epoch=1, fast_path=path.of(spark, table))
+    plan(context, 0)
+    return context
+
+
+def plan(context: FlowContext, number: int) -> None:
+    """Plan a batch that reads one version of the source."""
+    offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number, "index": -1}
+    text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
+    (context.checkpoint.path / "offsets" / str(number)).write_text(text)
+
+
+def small_batches(spark: SparkSession, few: int, many: int, batches: int) -> None:
+    """Measure batches of a running flow after few merges, and after many."""
+    table = replace(customers("small"), interval_seconds=0.05)
+    write_deltalake(settings().table_path(SMALL_SOURCE), small_changes(0))
+    engine = database.connect(settings().control_url)
+    jvm = driver.jvm_pid()
+    lease_renewer = LeaseRenewer(
+        engine, Holder.here("main", jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
+    )
+    lease_renewer.take([lease.driver_lease("main")])
+    lease_renewer.start()
+    orders.begin(engine, [table.name], by_hand=False)
+    # No table file declares this table.
+    catalog.reload = lambda: Catalog({table.name: table})
+    host = Host(spark, engine, lease_renewer, "main")
+    threading.Thread(target=lambda: host.run([table], is_supervised=True), daemon=True).start()
+    newest = wait_for_batch(table, -1)
+
+    def merge_until(count: int) -> None:
+        nonlocal newest
+        while newest < count:
+            write_deltalake(settings().table_path(SMALL_SOURCE), small_changes(newest + 1), mode="append")
+            newest = wait_for_batch(table, newest)
+
+    figures = {}
+    for name, count in ((OURS, few), (f"after {many:,} merges", many)):
+        merge_until(count)
+        block = spend(cpu_seconds, partial(merge_until, count + batches))
+        figures[name] = cpu_figure([block], batches)
+    record(Row(f"batch of {SMALL_BATCH} changes after {few} merges", "CPU-s", figures))
+    host._flows[table.name].query.stop()
+
+
+def small_changes(number: int) -> pa.Table:
+    generator = numpy.random.default_rng(number)
+    keys = generator.integers(0, SMALL_KEYS, SMALL_BATCH)
+    cities, payloads = [f"city-{key % 997}" for key in keys], [generator.bytes(32).hex() for _ in keys]
+    columns = {"customer": keys, "city": cities, "payload": payloads, "changed_at": [number] * SMALL_BATCH}
+    return pa.table(columns)
+
+
+def wait_for_batch(table: Table, previous: int) -> int:
+    """Wait for a batch after this one, and return its number."""
+    while True:
+        # The table may not exist yet.
+        with suppress(TableNotFoundError):
+            batch = stored_table.open_table(table.name).transaction_version(f"{table.flow}/1")
+            if batch is not None and batch > previous:
+                return int(batch)
+        time.sleep(0.02)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dimensions", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="of the large table, default 10,000,000")
+    parser.add_argument("--rounds", type=int, default=3, help="merges of the large table by each, default 3")
+    parser.add_argument("--only", choices=("large", "small"), help="only this part")
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
-    small = parser.parse_args().small
+    arguments = parser.parse_args()
+    few, many, batches = (2, 5, 2) if arguments.small else (FEW_MERGES, MANY_MERGES, 20)
+    count, rounds = (10_000, 1) if arguments.small else (arguments.rows, arguments.rounds)
     with session(Catalog({})) as spark:
-        # A warm-up: a cold JVM takes several times as long.
-        batch_cpu(spark, 20_000, 1 if small else 8)
-        for rows in (1_000,) if small else (10_000, 100_000):
-            spent = batch_cpu(spark, rows, 1 if small else 5)
-            print(
-                f"history of {rows:,} changes: {statistics.median(spent):.1f} CPU seconds for a batch of {NEW_ROWS:,} "
-                f"new ones ({min(spent):.1f} to {max(spent):.1f}, {len(spent)} batches)",
-                flush=True,
-            )
+        if arguments.only != "small":
+            large_batch(spark, count, rounds)
+        if arguments.only != "large":
+            small_batches(spark, few, many, batches)
 
 
 if __name__ == "__main__":
