@@ -130,7 +130,7 @@ class Merger:
         return merge_changes.merged(frame, self._write).toArrow()
 
     def _retained_changes(self, names: list[str], keys: set[Key], last_commit: tuple[int, int] | None) -> pa.Table:
-        """Returns the retained changes of these keys and of all keys, of committed batches."""
+        """Returns what committed batches have retained: changes of these keys, and truncates."""
         generation, batch = last_commit or (0, 0)
         of_generation, of_batch = ds.field("_generation"), ds.field("_batch")
         is_committed = (of_generation < generation) | ((of_generation == generation) & (of_batch <= batch))
