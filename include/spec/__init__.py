@@ -7,6 +7,7 @@ from include.rules import Expect as Expect
 from include.rules import References as References
 from include.rules import Rule as Rule
 from include.rules import Unique as Unique
+from include.spec.lookup import Lookup as Lookup
 from include.spec.origin import CHANGE_SCHEMA as CHANGE_SCHEMA
 from include.spec.origin import FILES_SCHEMA as FILES_SCHEMA
 from include.spec.origin import FORMATS as FORMATS

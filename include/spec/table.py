@@ -6,6 +6,7 @@ from typing import Any
 
 from include.rules import Rule, not_null
 from include.spec import ddl
+from include.spec.lookup import Lookup
 from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
 from include.spec.write_mode import CHANGE_RULE, HISTORY_SCHEMA, PARTIAL_SCHEMA, Append, Replace, Upsert, Watermark
 
@@ -54,6 +55,7 @@ class Table:
     transform: a function from source rows to table rows, both `pyspark.sql.DataFrame`. It must be deterministic,
         because a batch may be replayed. Import `pyspark.sql.functions` inside the function. Or a SQL query over the
         view `source`. None: the columns of `schema` are selected by name.
+    lookups: columns of other stored tables, joined to the rows that `parse` makes and `transform` gets.
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
     schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
         these times, and stops (None: it runs continuously).
@@ -79,6 +81,7 @@ class Table:
     comment: str
     schema: str = KAFKA_SCHEMA
     parse: Parse | None = None
+    lookups: tuple[Lookup, ...] = ()
     transform: Callable[[Any], Any] | str | None = None
     write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()

@@ -126,8 +126,9 @@ def in_graph_order(tables: dict[str, Table]) -> list[str]:
 
 
 def reads(table: Table) -> list[str]:
-    """The names of the tables that its sources and its rules read."""
+    """The names of the tables that its sources, lookups and rules read."""
     source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
+    source += [lookup.table for lookup in table.lookups]
     return source + [rule.table for rule in table.expect if isinstance(rule, References)]
 
 

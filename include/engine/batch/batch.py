@@ -10,6 +10,7 @@ from include.engine import struct_type
 from include.engine.batch import (
     data_skipping,
     deduplicate,
+    lookup,
     merge_batch,
     prepare,
     quality,
@@ -17,6 +18,7 @@ from include.engine.batch import (
     tuning,
     watermark,
 )
+from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
@@ -35,7 +37,8 @@ class FlowContext:
 
     rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. newest: for a table with a
     watermark, its greatest time so far, in microseconds since 1970; None until it is read. fast_path: writes small
-    batches; None if Spark writes all of them. is_prepared: batches come as `prepare.prepared` builds them.
+    batches; None if Spark writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of
+    the tables of its lookups; None if it has no lookups.
     """
 
     table: Table
@@ -45,6 +48,11 @@ class FlowContext:
     newest: int | None = None
     fast_path: FastPath | None = None
     is_prepared: bool = False
+    versions: Versions | None = None
+
+    def __post_init__(self) -> None:
+        if self.table.lookups and self.versions is None:
+            self.versions = Versions(self.table)
 
     def stamp(self, batch: int) -> CommitMetadata:
         """Returns the metadata of the batch's commit, with its offsets as the checkpoint holds them."""
@@ -59,6 +67,7 @@ class FlowContext:
             flow_checkpoint.source,
             source_from,
             source_to,
+            lookups=self.versions.current() if self.versions else None,
         )
 
     def may_have_been_tried(self, batch: int) -> bool:
@@ -147,11 +156,14 @@ def _write_checked(
     """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
     table = context.table
     rules = watermark.rules_of(table, context.newest)
-    checked_rows = (
-        watermark.with_lateness(rows, table, context.newest)
-        if context.is_prepared
-        else prepare.with_violations(rows, table, rules)
-    )
+    if table.lookups:
+        parsed_rows = rows if context.is_prepared else prepare.parsed(rows, table)
+        dimensions = lookup.dimensions(rows.sparkSession, table, metadata.lookups)
+        checked_rows = prepare.looked_up(parsed_rows, table, rules, dimensions)
+    elif context.is_prepared:
+        checked_rows = watermark.with_lateness(rows, table, context.newest)
+    else:
+        checked_rows = prepare.with_violations(rows, table, rules)
     checked_rows = checked_rows.persist()
     try:
         counts, minutes, newest = _count_rows(checked_rows, rules, table, write)

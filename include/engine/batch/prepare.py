@@ -4,6 +4,8 @@ Spark plans them for each batch, but building them takes thousands of calls from
 treated alone: other operators would keep state in a stream.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 
 from include.engine.batch import quality, table_rows
@@ -14,7 +16,8 @@ from include.spec import CHANGE_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upse
 
 
 def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
-    """Returns the source rows as batches take them: as `with_violations`, or for an aggregate as `starts`.
+    """Returns the source rows as batches take them: as `with_violations`, for an aggregate as `starts`, and for a table
+    with lookups as `parsed`, because each batch may look into newer rows.
 
     Returns None if the columns must be built for each batch.
     """
@@ -23,6 +26,8 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
     try:
         if isinstance(table.write, Upsert) and not table.merges_changes:
             prepared_rows = starts(rows, table, table.write.recompute) if table.write.recompute else None
+        elif table.lookups:
+            prepared_rows = parsed(rows, table)
         else:
             is_simple = all(isinstance(rule, Expect) for rule in table.rules)
             prepared_rows = with_violations(rows, table, table.rules) if is_simple else None
@@ -37,6 +42,16 @@ def with_violations(rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> D
     return quality.with_violations(table_rows.apply_transform(table_rows.apply_steps(rows, table), table), rules, table)
 
 
+def parsed(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns source rows with the columns of the table's steps and `parse`."""
+    return table_rows.parsed(table_rows.apply_steps(rows, table), table)
+
+
+def looked_up(rows: DataFrame, table: Table, rules: tuple[Rule, ...], dimensions: Sequence[DataFrame]) -> DataFrame:
+    """Returns rows as `parsed` makes them as `with_violations` does. dimensions: as for `table_rows.transformed`."""
+    return quality.with_violations(table_rows.transformed(rows, table, dimensions), rules, table)
+
+
 def starts(rows: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
     """Returns the bucket of each source row, in column `start`, in seconds since 1970."""
     return table_rows.starts(table_rows.apply_steps(rows, table), bucket)
@@ -44,7 +59,7 @@ def starts(rows: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
 
 def is_raw(table: Table) -> bool:
     """Whether the table stores Kafka records unchanged."""
-    return isinstance(table.source, Kafka) and not (table.parse or table.transform)
+    return isinstance(table.source, Kafka) and not (table.parse or table.transform or table.lookups)
 
 
 def has_no_columns_yet(rows: DataFrame, table: Table) -> bool:

@@ -1,11 +1,13 @@
 """Turns rows of a source into rows of the table."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine import struct_type
-from include.engine.batch import data_skipping, parse, parse_avro, parse_debezium
+from include.engine.batch import data_skipping, lookup, parse, parse_avro, parse_debezium
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.batch.transform import apply
 from include.engine.tables.read_table import read_table
@@ -15,15 +17,30 @@ from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, dd
 ROWS_PER_FILE = 100_000
 
 
-def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
-    """Returns source rows as rows of the table, by its `parse` and `transform`, in the columns of its schema.
+def apply_transform(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] | None = None) -> DataFrame:
+    """Returns source rows as rows of the table, in the columns of its schema: parsed, looked up and transformed.
 
-    Changes of keys have the columns of `names_of_changes`.
+    dimensions: as for `transformed`. Changes of keys have the columns of `names_of_changes`.
     """
-    schema = struct_type.from_ddl(table.schema)
-    if table.parse:
-        rows = _typed(rows, table, table.parse, schema)
-        rows = parse.strict(rows) if table.parse.fails else rows
+    return transformed(parsed(rows, table), table, dimensions)
+
+
+def parsed(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns source rows with the typed columns of the table's `parse`."""
+    if not table.parse:
+        return rows
+    rows = _typed(rows, table, table.parse, struct_type.from_ddl(table.schema))
+    return parse.strict(rows) if table.parse.fails else rows
+
+
+def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] | None = None) -> DataFrame:
+    """Returns parsed rows as `apply_transform` does. dimensions: the rows of the tables of its lookups, in their order;
+    None for the newest ones.
+    """
+    if table.lookups:
+        if dimensions is None:
+            dimensions = lookup.dimensions(rows.sparkSession, table, None)
+        rows = lookup.join(rows, table, dimensions)
     if table.transform:
         rows = apply(rows, table.transform)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]

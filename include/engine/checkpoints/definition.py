@@ -14,7 +14,7 @@ from include.readers import offset_log
 from include.spec import Table, ddl
 
 # Fields that change how a flow runs, but not its rows.
-NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows")
+NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
 NEWER = ("sequence_by", "deletes", "truncates", "scd", "tracked", "partial")
@@ -39,6 +39,7 @@ def rows_fingerprint(table: Table) -> str:
             _meaning(part.transform),
             _values(part.write),
             part.expect,
+            *[_values(lookup) for lookup in part.lookups],
         )
         for part in (*table.steps, table)
     ]

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.engine.batch import merge_changes, quality, table_rows
 from include.engine.batch.merge_changes import DELETED, RETAINED, SHOWN, TRUNCATES
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import checked_rows, data_file, replaced_files, table_at_version
 from include.engine.fast_path.companion import Companion
+from include.engine.fast_path.dimensions import local_frame
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
 from include.engine.fast_path.replaced_files import StoredFile
@@ -126,8 +126,7 @@ class Merger:
             _with_flags(self._retained_changes(names, keys, last_commit), (RETAINED,), True),
         ]
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
-        frame = self._spark.createDataFrame(table, from_arrow_schema(table.schema)).coalesce(1)
-        return merge_changes.merged(frame, self._write).toArrow()
+        return merge_changes.merged(local_frame(self._spark, table), self._write).toArrow()
 
     def _retained_changes(self, names: list[str], keys: set[Key], last_commit: tuple[int, int] | None) -> pa.Table:
         """Returns what committed batches have retained: changes of these keys, and truncates."""

@@ -17,12 +17,13 @@ from include.engine.batch import prepare, tuning, watermark
 from include.engine.fast_path import aggregate, internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
+from include.engine.fast_path.dimensions import Dimensions, local_frame
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
 from include.settings import settings
-from include.spec import Append, Kafka, Replace, Table, Upsert
+from include.spec import Append, Kafka, Replace, Rule, Table, Upsert
 
 MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
@@ -82,6 +83,7 @@ class FastPath:
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) and not merges else None
         self._merger = Merger(spark, table, write) if isinstance(write, Upsert) and merges else None
         takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
+        self._dimensions = Dimensions(table)
         self._topics = TopicReader(settings().kafka) if takes_records else None
         is_local = str(spark.sparkContext.master).startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
@@ -140,14 +142,23 @@ class FastPath:
         if prepare.is_raw(self._table):
             assert self._appender
             return Written(self._appender.append([self._to_arrow(rows)], metadata), newest)
-        if not is_prepared:
-            rows = prepare.with_violations(rows, self._table, watermark.rules_of(self._table, newest))
+        rules = watermark.rules_of(self._table, newest)
+        if self._table.lookups:
+            rows = self._looked_up(rows if is_prepared else prepare.parsed(rows, self._table), rules, metadata)
+        elif not is_prepared:
+            rows = prepare.with_violations(rows, self._table, rules)
         if self._merger:
             self._merger.write(self._to_arrow(rows), metadata, last_commit, left_before)
             return Written(reads.rows, newest)
         assert self._appender
         written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
         return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
+
+    def _looked_up(self, parsed_rows: DataFrame, rules: tuple[Rule, ...], metadata: CommitMetadata) -> DataFrame:
+        """Returns checked rows. Only the rows of its lookups that the batch needs go through Spark."""
+        spark, arrow_rows = parsed_rows.sparkSession, self._to_arrow(parsed_rows)
+        dimensions = self._dimensions.frames(spark, metadata.lookups or {}, arrow_rows)
+        return prepare.looked_up(local_frame(spark, arrow_rows), self._table, rules, dimensions)
 
     def _require_small(self, reads: source.PlannedRead) -> None:
         if reads.rows > MOST_ROWS:

@@ -41,6 +41,7 @@ class CommitMetadata:
     source: the topics or table. source_from and source_to: the batch's offsets, as in the checkpoint. rows: the batch's
     `include.engine.batch.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
     column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
+    lookups: the version of each table that its lookups have read.
     """
 
     flow: str
@@ -53,6 +54,7 @@ class CommitMetadata:
     rows: dict[str, Any] | None = None
     newest: dict[str, int | None] | None = None
     fast_path: bool = False
+    lookups: dict[str, int] | None = None
 
     @property
     def txn_app_id(self) -> str:

@@ -1,0 +1,80 @@
+"""Joins rows of a batch with the tables of its lookups, each at one version."""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.engine.tables.read_table import read_table
+from include.errors import Unreachable
+from include.readers import stored_table
+from include.settings import settings
+from include.spec import Lookup, Table
+
+KEY = "_lookup_key_"
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+
+
+class Versions:
+    """Which versions of its lookups' tables a flow reads. A version is used until it is `refresh_seconds` old."""
+
+    def __init__(self, table: Table) -> None:
+        self._flow = table.flow
+        self._refresh_seconds: dict[str, float] = {}
+        for lookup in table.lookups:
+            shortest = min(lookup.refresh_seconds, self._refresh_seconds.get(lookup.table, lookup.refresh_seconds))
+            self._refresh_seconds[lookup.table] = shortest
+        self._versions: dict[str, int] = {}
+        self._read_at: dict[str, float] = {}
+
+    def current(self) -> dict[str, int]:
+        """Returns the version of each table for the next batch. Raises Unreachable if a table is not stored."""
+        now = time.monotonic()
+        for name, refresh_seconds in self._refresh_seconds.items():
+            if name not in self._versions or now - self._read_at[name] >= refresh_seconds:
+                self._versions[name], self._read_at[name] = newest_version(self._flow, name), now
+        return dict(self._versions)
+
+
+def newest_version(flow: str, table: str) -> int:
+    """Raises Unreachable if the table is not stored."""
+    if not settings().is_stored(table):
+        raise Unreachable(f"{flow} looks into {table}, which is not stored yet: start the flow {table} first")
+    return stored_table.open_table(table).version()
+
+
+def dimensions(spark: SparkSession, table: Table, versions: Mapping[str, int] | None) -> tuple[DataFrame, ...]:
+    """Returns the rows of each lookup's table. versions: by table; None for the newest. Raises Unreachable."""
+    versions = versions or {lookup.table: newest_version(table.flow, lookup.table) for lookup in table.lookups}
+    return tuple(read_table(spark, lookup.table, versions[lookup.table]) for lookup in table.lookups)
+
+
+def join(rows: DataFrame, table: Table, dimension_rows: Sequence[DataFrame]) -> DataFrame:
+    """Returns `rows` plus the columns of all lookups. dimension_rows: of each lookup's table, in the same order."""
+    for lookup, dimension in zip(table.lookups, dimension_rows, strict=True):
+        rows = _join(rows, lookup, dimension)
+    return rows
+
+
+def stored_columns(lookup: Lookup) -> list[str]:
+    """Returns the columns of the table that a lookup reads."""
+    period = [VALID_FROM, VALID_TO] if lookup.at else [IS_CURRENT] if lookup.current else []
+    return list(dict.fromkeys([*lookup.keys.values(), *period, *lookup.columns]))
+
+
+def _join(rows: DataFrame, lookup: Lookup, dimension: DataFrame) -> DataFrame:
+    helpers = {f"{KEY}{number}": column for number, column in enumerate(lookup.keys.values())}
+    if lookup.current:
+        dimension = dimension.filter(IS_CURRENT)
+    if lookup.at:
+        helpers |= {f"{KEY}from": VALID_FROM, f"{KEY}to": VALID_TO}
+    renamed = (helpers | lookup.added).items()
+    dimension = dimension.select(*[F.col(f"`{column}`").alias(name) for name, column in renamed])
+    is_partner = [F.col(f"`{column}`") == F.col(name) for column, name in zip(lookup.keys, helpers, strict=False)]
+    if lookup.at:
+        at, begin, end = F.col(f"`{lookup.at}`"), F.col(f"{KEY}from"), F.col(f"{KEY}to")
+        is_partner += [begin <= at, end.isNull() | (at < end)]
+    return rows.join(dimension, reduce(and_, is_partner), "left").drop(*helpers)

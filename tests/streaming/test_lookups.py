@@ -1,0 +1,145 @@
+"""A flow takes columns from another stored table, at a version that its commit records."""
+
+import pytest
+
+from include.engine.fast_path import dimensions
+from include.errors import Unreachable
+from include.readers.delta_log import DeltaLog
+from include.rules import not_null
+from include.settings import settings
+from include.spec import Append, Delta, Lookup, Table, Upsert
+from tests.support.commits import switch_fast_path
+from tests.support.flows import rows_of
+
+SALES = "sale INT, product INT, second INT"
+PRODUCTS = "product INT, title STRING, price INT, second INT"
+HISTORY = f"{PRODUCTS}, valid_from INT, valid_to INT, is_current BOOLEAN"
+
+
+@pytest.fixture(params=["fast path", "spark"], autouse=True)
+def path(request, monkeypatch) -> str:
+    switch_fast_path(monkeypatch, request.param == "fast path")
+    return request.param
+
+
+def sales(name: str, lookup: Lookup, **fields) -> Table:
+    arguments = {
+        "name": f"silver.{name}",
+        "comment": "sales with what the product was",
+        "source": Delta(f"bronze.{name}"),
+        "schema": "sale INT, product INT, title STRING, cents INT",
+        "lookups": (lookup,),
+        "transform": "SELECT sale, product, title, price * 100 AS cents FROM source",
+    }
+    return Table(**{**arguments, **fields})
+
+
+def products(name: str, **fields) -> Lookup:
+    return Lookup(f"silver.{name}_products", on="product", columns=("title", "price"), **fields)
+
+
+def lookups_of(table: str) -> list[dict[str, int] | None]:
+    """The versions that the batches of a table have read, oldest first."""
+    commits = [commit for commit in DeltaLog(settings().table_path(table)).commits() if "batch" in commit.metadata]
+    return [commit.metadata["lookups"] for commit in reversed(commits)]
+
+
+def sold(name: str) -> list[tuple]:
+    return sorted(((row["sale"], row["title"], row["cents"]) for row in rows_of(f"silver.{name}")), key=str)
+
+
+def test_a_row_gets_the_columns_of_its_partner_and_nulls_without_one(name, append, run_once, path):
+    table = sales(name, products(name))
+    append(f"silver.{name}_products", [product(1, "ink", 5), product(2, "pen", 3), product(None, "?", 9)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(2, 7), sale(3, None), sale(4, 2)], SALES)
+    run_once(table)
+    assert sold(name) == [(1, "ink", 500), (2, None, None), (3, None, None), (4, "pen", 300)]
+    assert lookups_of(table.name) == [{f"silver.{name}_products": 0}]
+    written_fast = next(DeltaLog(settings().table_path(table.name)).commits()).metadata["fast_path"]
+    assert written_fast == (path == "fast path")
+
+
+def test_a_later_batch_looks_into_the_rows_of_its_time_and_keeps_what_earlier_ones_have_found(name, append, run_once):
+    table = sales(name, products(name))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(2, 2)], SALES)
+    run_once(table)
+    append(f"silver.{name}_products", [product(2, "pen", 3)], PRODUCTS)
+    append(f"bronze.{name}", [sale(3, 2)], SALES)
+    run_once(table)
+    assert sold(name) == [(1, "ink", 500), (2, None, None), (3, "pen", 300)]
+    assert lookups_of(table.name) == [{f"silver.{name}_products": 0}, {f"silver.{name}_products": 1}]
+
+
+def test_a_row_without_a_partner_is_quarantined_if_a_rule_says_so(name, append, run_once):
+    table = sales(name, products(name), expect=(not_null("title", name="has a product"),))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(2, 2)], SALES)
+    run_once(table)
+    assert sold(name) == [(1, "ink", 500)]
+    assert [(row["sale"], row["_rules"]) for row in rows_of(table.quarantine)] == [(2, ["has a product"])]
+
+
+def test_a_history_gives_the_row_that_was_valid_at_the_time_of_the_event(name, append, run_once):
+    table = sales(name, products(name, at="second"))
+    periods = [(1, "ink", 5, 10, 20), (1, "blue ink", 6, 20, None), (2, "pen", 3, 15, 18)]
+    append(f"silver.{name}_products", [period(*values) for values in periods], HISTORY)
+    moments = enumerate([9, 10, 19, 20, 99, None])
+    append(f"bronze.{name}", [sale(number, 1, second) for number, second in moments], SALES)
+    append(f"bronze.{name}", [sale(10, 2, 17), sale(11, 2, 18)], SALES)
+    run_once(table)
+    titles = [None, "ink", "ink", "blue ink", "blue ink", None]
+    assert sorted((number, title) for number, title, _ in sold(name)) == [*enumerate(titles), (10, "pen"), (11, None)]
+
+
+def test_a_history_gives_its_current_row_if_the_lookup_says_so(name, append, run_once):
+    table = sales(name, products(name, current=True))
+    append(f"silver.{name}_products", [period(1, "ink", 5, 10, 20), period(1, "blue ink", 6, 20, None)], HISTORY)
+    append(f"bronze.{name}", [sale(1, 1, 12)], SALES)
+    run_once(table)
+    assert sold(name) == [(1, "blue ink", 600)]
+
+
+def test_changes_of_keys_and_large_tables_are_looked_up_too(name, append, run_once, monkeypatch):
+    monkeypatch.setattr(dimensions, "MOST_BYTES", 1)
+    lookup = Lookup(f"silver.{name}_products", on={"product": "product"}, columns=("title",), prefix="product_")
+    table = sales(
+        name,
+        lookup,
+        schema="sale INT, product_title STRING, second INT",
+        transform=None,
+        write=Upsert(("sale",), sequence_by="second"),
+    )
+    append(f"silver.{name}_products", [product(1, "ink", 5), product(2, "pen", 3)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1, 10), sale(1, 2, 11), sale(2, 1, 10)], SALES)
+    run_once(table)
+    assert sorted((row["sale"], row["product_title"]) for row in rows_of(table.name)) == [(1, "pen"), (2, "ink")]
+
+
+def test_a_flow_waits_for_the_table_that_it_looks_into(name, append, run_once):
+    append(f"bronze.{name}", [sale(1, 1)], SALES)
+    with pytest.raises(Exception, match=f"looks into silver.{name}_products, which is not stored yet") as error:
+        run_once(sales(name, products(name)))
+    assert isinstance(error.value, Unreachable)
+
+
+def test_rows_are_unique_whatever_they_look_up(name, append, run_once):
+    table = sales(name, products(name), write=Append(unique=("sale",)))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(1, 2)], SALES)
+    run_once(table)
+    assert len(sold(name)) == 1
+
+
+def sale(number: int, product_: int | None, second: int | None = 0) -> dict:
+    return {"sale": number, "product": product_, "second": second}
+
+
+def product(number: int | None, title: str, price: int) -> dict:
+    return {"product": number, "title": title, "price": price, "second": 0}
+
+
+def period(number: int, title: str, price: int, begin: int, end: int | None) -> dict:
+    values = {"valid_from": begin, "valid_to": end, "is_current": end is None}
+    return {**product(number, title, price), **values}
+
