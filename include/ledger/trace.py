@@ -178,8 +178,13 @@ def _filter(filter_values: dict[str, Any]) -> Any:
 
 
 def _batch_words(written: list[BatchRecord]) -> str:
-    listed = [f"batch {batch.name}, version {batch.version}" for batch in written[:3]]
+    listed = [f"batch {batch.name}, version {batch.version}{_lookup_words(batch)}" for batch in written[:3]]
     return "; ".join(listed) + (f" and {len(written) - 3:,} more" if len(written) > 3 else "")
+
+
+def _lookup_words(batch: BatchRecord) -> str:
+    looked_up = [f"{table} at version {version}" for table, version in (batch.lookups or {}).items()]
+    return f", with {' and '.join(looked_up)}" if looked_up else ""
 
 
 def _why_no_rows(written: list[BatchRecord]) -> str:

@@ -32,7 +32,8 @@ class Node:
 class Edge:
     """An edge: `target` reads `source`. flow, lag: the flow that reads, and its lag.
 
-    A view reads when it is refreshed; its flow is named after that source. An edge into a step has no flow and no lag.
+    A view reads when it is refreshed; its flow is named after that source. An edge into a step, or of a lookup, has no
+    flow and no lag.
     """
 
     source: str
@@ -76,6 +77,7 @@ def build_graph(tables: Catalog) -> Graph:
         edges += [Edge(source, step) for step in steps[:1] for source in sources]
         edges += [Edge(before, after) for before, after in pairwise(steps)]
         edges += [Edge(source, flow.name, flow.flow, flow_lags[flow.flow]) for source in steps[-1:] or sources]
+        edges += [Edge(lookup.table, flow.name) for lookup in flow.lookups]
     # Several tables may read the same step.
     edges = list({(edge.source, edge.target, edge.flow): edge for edge in edges}.values())
     origins = {edge.source: _kind(edge.source, tables) for edge in edges}

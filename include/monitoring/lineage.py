@@ -131,6 +131,11 @@ def _of_job(flow: Table) -> Facets:
 def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
         return [_table(table, version) for table, version in refresh.read.items()]
+    looked_up = (commit.metadata.get("lookups") or {}).items()
+    return [*_source_inputs(flow, commit), *(_table(table, version) for table, version in looked_up)]
+
+
+def _source_inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     end = commit.metadata.get("source_to")
     if isinstance(flow.source, Kafka):
         topics = list(end) if isinstance(end, dict) else flow.source.names

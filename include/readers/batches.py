@@ -37,6 +37,7 @@ class BatchRecord:
     rows, files, bytes: what its commit added to the table, by Delta's operation metrics.
     source: the topics, table or folder that it read. source_from, source_to: its offsets in Spark's checkpoint format.
     tally: the engine's count of what became of its rows; None where the engine does not count.
+    lookups: the version of each table that it has looked into.
 
     Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
@@ -54,6 +55,7 @@ class BatchRecord:
     source_from: Any = None
     source_to: Any = None
     tally: dict[str, Any] | None = None
+    lookups: dict[str, int] | None = None
     planned_at: float | None = None
 
     @property
@@ -170,6 +172,7 @@ class BatchHistory:
         return BatchRecord(
             *(flow, number, batch, state, commit.version, commit.timestamp, commit.rows, commit.files, commit.bytes),
             *(metadata.get("source"), metadata.get("source_from"), metadata.get("source_to"), metadata.get("rows")),
+            metadata.get("lookups"),
         )
 
     def _without_commit(

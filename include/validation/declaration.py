@@ -45,6 +45,12 @@ def check_known(table: Table, names: set[str]) -> None:
             raise declaration_error(
                 table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}"
             )
+    for lookup in table.lookups:
+        if lookup.table not in names:
+            raise declaration_error(
+                table,
+                f"a lookup reads '{lookup.table}', which no file declares: {suggest(lookup.table, sorted(names))}",
+            )
     for rule in table.expect:
         if isinstance(rule, References) and rule.table not in names:
             raise declaration_error(

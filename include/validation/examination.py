@@ -18,6 +18,7 @@ from include.validation import (
     import_errors,
     last_good,
     layout,
+    lookups,
     schemas,
     slices,
     sources,
@@ -43,6 +44,7 @@ TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
         sources.check,
         avro_schema.check,
         delta_sources.check_alone,
+        lookups.check_alone,
         changes.check,
         slices.check,
     ),
@@ -53,6 +55,7 @@ GRAPH_CHECKS: tuple[GraphCheck, ...] = (
     expectations.check,
     files.check,
     delta_sources.check_among,
+    lookups.check_among,
 )
 
 

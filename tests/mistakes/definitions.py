@@ -1,6 +1,6 @@
 """All wrong definitions, of all topics."""
 
-from tests.mistakes import columns, files, kinds, layout, parsing, rules, sources, steps, times, views, writes
+from tests.mistakes import columns, files, kinds, layout, lookups, parsing, rules, sources, steps, times, views, writes
 
-TOPICS = (columns, files, kinds, layout, parsing, rules, sources, steps, times, views, writes)
+TOPICS = (columns, files, kinds, layout, lookups, parsing, rules, sources, steps, times, views, writes)
 CASES = tuple(case for topic in TOPICS for case in topic.CASES)

@@ -142,4 +142,3 @@ def product(number: int | None, title: str, price: int) -> dict:
 def period(number: int, title: str, price: int, begin: int, end: int | None) -> dict:
     values = {"valid_from": begin, "valid_to": end, "is_current": end is None}
     return {**product(number, title, price), **values}
-

@@ -19,7 +19,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.engine.batch import data_skipping, read
 from include.engine.batch.transform import SOURCE, apply_join, tables_read
-from include.engine.check import checked_rows
+from include.engine.check import checked_lookups, checked_rows
 from include.engine.check.analysis_errors import sentence
 from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import open_session
@@ -74,6 +74,8 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     _check_sources(spark, table, {SOURCE})
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
+    if table.lookups:
+        source, table = checked_lookups.with_lookups(spark, source, table, tables), replace(table, lookups=())
     rows = checked_rows.declared_rows(source, table)
     checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert", tables)
     if table.watermark:
@@ -94,7 +96,8 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
 def _sources(table: Table) -> list[str]:
     """Returns the tables and temporary steps whose columns the table needs."""
     sources = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
-    return [*sources, *(step.name for step in table.steps)]
+    looked_up = [lookup.table for lookup in table.lookups]
+    return [*sources, *looked_up, *(step.name for step in table.steps)]
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:

@@ -77,6 +77,12 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
 def _require_quarantine(table: Table) -> None:
     if table.layer == "bronze" or not settings().is_stored(table.quarantine):
         raise UsageError(f"{table.name} has no quarantine whose rows a rule of its could let in: name another table")
+    if table.lookups:
+        looked_up = ", ".join(lookup.table for lookup in table.lookups)
+        raise UsageError(
+            f"{table.name} looks into {looked_up}, and its quarantine holds what the batches found there: backfill the "
+            f"range of these rows, which looks again (jobs/backfill.py)"
+        )
 
 
 def replay(open_window: Window, rules: list[str]) -> None:

@@ -14,7 +14,7 @@ from include.engine.check import check
 from include.errors import DeclarationError
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
-from include.spec import Append, Bucket, Delta, Expect, Kafka, Replace, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Expect, Kafka, Lookup, Replace, Table, Upsert, Watermark
 from include.validation.delta_sources import inline_steps
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
@@ -470,6 +470,46 @@ def test_a_view_may_do_what_a_batch_may_not_as_it_sees_all_rows(spark, right: Ta
 )
 def test_a_view_that_would_not_come_out_the_same_or_not_as_declared_is_refused(spark, wrong: Table, sentence: str):
     assert refusal(spark, wrong) == f"{FILE}{sentence}"
+
+
+PRODUCTS = replace(EVENTS, name="silver.products", schema="key BINARY, partition INT", write=Append(unique=("key",)))
+
+
+def looking_up(lookup: Lookup, **fields) -> Table:
+    fields = {"schema": "key BINARY", "lookups": (lookup,), **fields}
+    return Table(name="silver.sales", comment="", source=Delta("bronze.events"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            looking_up(Lookup("silver.products", on={"offset": "key"}, columns=("partition",), prefix="its_")),
+            "compares offset, which is BIGINT, with BINARY: give them one type",
+        ),
+        (
+            looking_up(Lookup("silver.products", on={"keye": "key"}, columns=("partition",), prefix="its_")),
+            "looks for 'keye', which its rows lack: did you mean 'key'?",
+        ),
+        (looking_up(Lookup("silver.products", on="key", columns=("partition",), prefix="its_")), ""),
+    ],
+    ids=["a type", "a column", "nothing"],
+)
+def test_a_lookup_compares_columns_that_its_rows_have(spark, wrong: Table, sentence: str):
+    tables = Catalog({table.name: table for table in (EVENTS, PRODUCTS, wrong)})
+    sentences = check.examine(spark, tables).sentences
+    file = "include/tables/silver/sales.py: the lookup of silver.products "
+    assert sentences == ([f"{file}{sentence}"] if sentence else [])
+
+
+def test_a_lookup_adds_no_column_that_its_rows_have(spark):
+    products = replace(PRODUCTS, schema="key BINARY, offset BIGINT")
+    wrong = looking_up(Lookup("silver.products", on="key", columns=("offset",)))
+    tables = Catalog({table.name: table for table in (EVENTS, products, wrong)})
+    assert check.examine(spark, tables).sentences == [
+        "include/tables/silver/sales.py: the lookup of silver.products adds 'offset', which its rows have already: "
+        "give it a prefix"
+    ]
 
 
 # Paths are relative to tests/mistakes/_for_spark.
