@@ -16,10 +16,15 @@ PRODUCTS = "product INT, title STRING, price INT, second INT"
 HISTORY = f"{PRODUCTS}, valid_from INT, valid_to INT, is_current BOOLEAN"
 
 
-@pytest.fixture(params=["fast path", "spark"], autouse=True)
+both_paths = pytest.mark.parametrize("path", ["fast path", "spark"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def path(request, monkeypatch) -> str:
-    switch_fast_path(monkeypatch, request.param == "fast path")
-    return request.param
+    """The path by which batches are written, if they are small."""
+    chosen = getattr(request, "param", "fast path")
+    switch_fast_path(monkeypatch, chosen == "fast path")
+    return chosen
 
 
 def sales(name: str, lookup: Lookup, **fields) -> Table:
@@ -48,6 +53,7 @@ def sold(name: str) -> list[tuple]:
     return sorted(((row["sale"], row["title"], row["cents"]) for row in rows_of(f"silver.{name}")), key=str)
 
 
+@both_paths
 def test_a_row_gets_the_columns_of_its_partner_and_nulls_without_one(name, append, run_once, path):
     table = sales(name, products(name))
     append(f"silver.{name}_products", [product(1, "ink", 5), product(2, "pen", 3), product(None, "?", 9)], PRODUCTS)
@@ -80,6 +86,7 @@ def test_a_row_without_a_partner_is_quarantined_if_a_rule_says_so(name, append, 
     assert [(row["sale"], row["_rules"]) for row in rows_of(table.quarantine)] == [(2, ["has a product"])]
 
 
+@both_paths
 def test_a_history_gives_the_row_that_was_valid_at_the_time_of_the_event(name, append, run_once):
     table = sales(name, products(name, at="second"))
     periods = [(1, "ink", 5, 10, 20), (1, "blue ink", 6, 20, None), (2, "pen", 3, 15, 18)]

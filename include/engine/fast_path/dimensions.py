@@ -1,4 +1,7 @@
-"""Keeps the tables of a flow's lookups in memory, and finds the rows that a small batch needs."""
+"""Keeps the tables of a flow's lookups in memory, and joins small batches with them."""
+
+from bisect import bisect_right
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,13 +11,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.engine.batch import lookup
 from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
 from include.readers import stored_table
 from include.spec import Lookup, Table
 
 # Most bytes of a lookup's columns in memory. Spark joins the batches with larger tables.
 MOST_BYTES = 512_000_000
-# Bytes of columns in memory for each byte of their files. A high estimate.
-BYTES_PER_STORED_BYTE = 10
 
 
 class Dimensions:
@@ -22,24 +24,26 @@ class Dimensions:
 
     def __init__(self, table: Table) -> None:
         self._lookups = table.lookups
-        self._loaded: dict[int, tuple[int, pa.Table]] = {}
+        # By position of the lookup: a version, and its rows; None for too many.
+        self._loaded: dict[int, tuple[int, pa.Table | None]] = {}
 
-    def frames(self, spark: SparkSession, versions: dict[str, int], parsed_rows: pa.Table) -> list[DataFrame]:
-        """Returns for each lookup the rows of its table that may be partners of these rows.
+    def join(self, rows: pa.Table, versions: dict[str, int]) -> pa.Table:
+        """Returns parsed rows of a batch plus the columns of all lookups, as `lookup.join` does.
 
-        versions: by table. Raises NotSupported for a table that is too large.
+        versions: by table. Raises NotSupported for a table that is too large, and for keys that only Spark compares.
         """
-        return [
-            local_frame(spark, _with_keys(self._rows(number, versions[item.table]), item, parsed_rows))
-            for number, item in enumerate(self._lookups)
-        ]
+        for number, item in enumerate(self._lookups):
+            rows = _join(rows, item, _with_keys(self._rows(number, versions[item.table]), item, rows))
+        return rows
 
     def _rows(self, number: int, version: int) -> pa.Table:
         if number not in self._loaded or self._loaded[number][0] != version:
             # Frees the old rows before it reads the new ones.
             self._loaded.pop(number, None)
             self._loaded[number] = version, _read(self._lookups[number], version)
-        return self._loaded[number][1]
+        if (rows := self._loaded[number][1]) is None:
+            raise NotSupported(f"the columns of {self._lookups[number].table} are too large to keep in memory")
+        return rows
 
 
 def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -48,13 +52,18 @@ def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows.combine_chunks(), from_arrow_schema(rows.schema)).coalesce(1)
 
 
-def _read(item: Lookup, version: int) -> pa.Table:
-    opened = stored_table.open_table(item.table, version)
-    size = sum(pa.table(opened.get_add_actions()).column("size_bytes").to_pylist())
-    if size * BYTES_PER_STORED_BYTE > MOST_BYTES:
-        raise NotSupported(f"{item.table}, which it looks into, is too large to keep in memory")
+def _read(item: Lookup, version: int) -> pa.Table | None:
+    """Returns the columns of a lookup; None if they are too large."""
     condition = ds.field(lookup.IS_CURRENT) if item.current else None
-    return stored_table.dataset(item.table, opened).to_table(lookup.stored_columns(item), filter=condition)
+    dataset = stored_table.dataset(item.table, stored_table.open_table(item.table, version))
+    scanner = dataset.scanner(columns=lookup.stored_columns(item), filter=condition)
+    batches, size = [], 0
+    for batch in scanner.to_batches():
+        batches.append(batch)
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            return None
+    return pa.Table.from_batches(batches, scanner.projected_schema)
 
 
 def _with_keys(rows: pa.Table, item: Lookup, parsed_rows: pa.Table) -> pa.Table:
@@ -62,3 +71,45 @@ def _with_keys(rows: pa.Table, item: Lookup, parsed_rows: pa.Table) -> pa.Table:
     column, key = next(iter(item.keys.items()))
     values = pc.unique(parsed_rows.column(column)).cast(rows.schema.field(key).type)
     return rows.filter(pc.is_in(rows.column(key), value_set=values.drop_null()))
+
+
+def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> pa.Table:
+    """Returns the rows plus the columns of one lookup. dimension: all rows of its table that may be partners."""
+    compared = [*item.keys.values(), *([lookup.VALID_FROM] if item.at else [])]
+    if unsupported := next((name for name in compared if not is_comparable(dimension.schema.field(name).type)), None):
+        raise NotSupported(f"column {unsupported} of {item.table} is of a type that is not compared outside Spark")
+    partners = _history_partners(rows, item, dimension) if item.at else _partners(rows, item, dimension)
+    found = dimension.take(pa.array(partners, pa.int64()))
+    for name, column in item.added.items():
+        rows = rows.append_column(name, found.column(column))
+    return rows
+
+
+def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:
+    """Returns for each row the position of its partner; None if it has none."""
+    positions = {key: position for position, key in enumerate(keys_of(dimension, item.keys.values()))}
+    return [None if None in key else positions.get(key) for key in keys_of(rows, item.keys)]
+
+
+def _history_partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:
+    """As `_partners`, for the row of the history that was valid at the time of the row."""
+    periods: dict[Key, list[tuple[Any, Any, int]]] = {}
+    columns = (*item.keys.values(), lookup.VALID_FROM, lookup.VALID_TO)
+    for position, (*key, begin, end) in enumerate(keys_of(dimension, columns)):
+        periods.setdefault(tuple(key), []).append((begin, end, position))
+    for ordered in periods.values():
+        ordered.sort(key=lambda period: period[0])
+    assert item.at
+    return [
+        None if at is None or None in key else _valid_at(periods.get(tuple(key), []), at)
+        for *key, at in keys_of(rows, (*item.keys, item.at))
+    ]
+
+
+def _valid_at(periods: list[tuple[Any, Any, int]], at: Any) -> int | None:
+    """Returns the position of the period that holds this time. periods: of one key, by their begin."""
+    following = bisect_right(periods, at, key=lambda period: period[0])
+    if not following:
+        return None
+    _, end, position = periods[following - 1]
+    return position if end is None or at < end else None

@@ -155,10 +155,10 @@ class FastPath:
         return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
 
     def _looked_up(self, parsed_rows: DataFrame, rules: tuple[Rule, ...], metadata: CommitMetadata) -> DataFrame:
-        """Returns checked rows. Only the rows of its lookups that the batch needs go through Spark."""
-        spark, arrow_rows = parsed_rows.sparkSession, self._to_arrow(parsed_rows)
-        dimensions = self._dimensions.frames(spark, metadata.lookups or {}, arrow_rows)
-        return prepare.looked_up(local_frame(spark, arrow_rows), self._table, rules, dimensions)
+        """Returns checked rows, joined with those of its lookups."""
+        rows = self._dimensions.join(self._to_arrow(parsed_rows), metadata.lookups or {})
+        joined_rows = local_frame(parsed_rows.sparkSession, rows)
+        return prepare.looked_up(joined_rows, replace(self._table, lookups=()), rules, ())
 
     def _require_small(self, reads: source.PlannedRead) -> None:
         if reads.rows > MOST_ROWS:
