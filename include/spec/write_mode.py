@@ -72,6 +72,9 @@ class Upsert:
         rows of the source in that bucket, as of the end version of the batch. A replay has the same result. The
         bucket is one of the keys. None: each batch reads all rows of the source. This suits small tables where a late
         row changes later results, such as a running balance.
+    reach_minutes: with `recompute`, how far outside its bucket a row looks for others, such as its partners in a join
+        or its session. `transform` also gets the source rows that lie so far outside the buckets, and a new row
+        recomputes all buckets within its reach. Rows that are no longer computed for a bucket are deleted.
     in_windows: no stream runs. Each maintenance window of the table merges the new rows of its source.
     sequence_by: the rows of the source are changes of the keys, and this column of the table orders them. Changes may
         arrive in any order and repeatedly.
@@ -86,6 +89,7 @@ class Upsert:
 
     keys: tuple[str, ...]
     recompute: Bucket | None = None
+    reach_minutes: float | None = None
     in_windows: bool = False
     sequence_by: str | None = None
     deletes: str | None = None
@@ -93,6 +97,11 @@ class Upsert:
     scd: int = 1
     tracked: tuple[str, ...] | None = None
     partial: bool = False
+
+    @property
+    def reach_seconds(self) -> float:
+        """The reach of a bucket, in seconds."""
+        return 60 * (self.reach_minutes or 0)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 CRON_PART = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 # Types whose values Spark cannot compare.
 INCOMPARABLE = ("MAP", "VARIANT")
+# A new row recomputes all buckets within its reach.
+MOST_BUCKETS_IN_REACH = 1_000
+UNIT_SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
 DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -133,10 +136,20 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
             raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
         bucket = table.write.recompute
         if bucket is None:
+            if table.write.reach_minutes is not None:
+                raise declaration_error(
+                    table, "reach_minutes is set without recompute: name the bucket whose rows look into others"
+                )
             return
         if bucket.unit not in BUCKET_UNITS:
             raise declaration_error(
                 table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}"
+            )
+        if table.write.reach_seconds > MOST_BUCKETS_IN_REACH * UNIT_SECONDS[bucket.unit]:
+            raise declaration_error(
+                table,
+                f"reach_minutes is {table.write.reach_minutes:g}, more than {MOST_BUCKETS_IN_REACH:,} buckets of a "
+                f"{bucket.unit}: choose a larger unit",
             )
         if bucket.name not in keys:
             raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")

@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from include.errors import DeclarationError
-from include.spec import Delta, Files, Kafka, Lookup, Maintenance, Table, Watermark
+from include.spec import Delta, Files, Kafka, Lookup, Maintenance, Table, Upsert, Watermark
 from include.validation.declaration import declaration_error
 
 INT, LONG = 2**31 - 1, 2**63 - 1
@@ -23,6 +23,7 @@ MAXIMUM: dict[tuple[type, str], float] = {
     (Table, "interval_seconds"): MONTH_SECONDS,
     (Table, "fresh_minutes"): TEN_YEARS_MINUTES,
     (Watermark, "minutes"): TEN_YEARS_MINUTES,
+    (Upsert, "reach_minutes"): TEN_YEARS_MINUTES,
     (Lookup, "refresh_seconds"): MONTH_SECONDS,
     (Kafka, "max_offsets"): LONG,
     (Delta, "max_files"): INT,

@@ -46,6 +46,12 @@ class Slice:
         begin, end = _literal(self.begin, is_date), _literal(self.end, is_date)
         return f"(`{column}` < {begin} OR `{column}` >= {end} OR `{column}` IS NULL)"
 
+    def extended(self, seconds: float) -> "Slice":
+        """The range, extended to both sides."""
+        if self.begin is None or self.end is None:
+            return self
+        return Slice(self.begin - timedelta(seconds=seconds), self.end + timedelta(seconds=seconds))
+
     def rounded_to_buckets(self, bucket: Bucket) -> "Slice":
         """The range, extended to whole buckets."""
         assert self.begin and self.end
@@ -150,7 +156,7 @@ def downstream_slice(reader: Table, table: Table, replaced: Slice) -> Slice | st
         if bucket is None:
             return Slice()
         if bucket.of == table.time_column:
-            return replaced.rounded_to_buckets(bucket)
+            return replaced.extended(reader.write.reach_seconds).rounded_to_buckets(bucket)
         column = bucket.of
     else:
         if reader.time_column == table.time_column:

@@ -20,6 +20,16 @@ def changes(**options) -> Table:
 
 CASES = (
     case(
+        "reach_without_bucket",
+        replace(BY_MINUTE, write=Upsert(keys=("key",), reach_minutes=5)),
+        "gold/by_minute.py: reach_minutes is set without recompute: name the bucket whose rows look into others",
+    ),
+    case(
+        "reach_of_many_buckets",
+        replace(BY_MINUTE, write=replace(BY_MINUTE.write, reach_minutes=10_000)),
+        "gold/by_minute.py: reach_minutes is 10000, more than 1,000 buckets of a minute: choose a larger unit",
+    ),
+    case(
         "change_with_a_reserved_column",
         replace(CHANGES, schema=f"{CHANGES.schema}, _deleted BOOLEAN"),
         "silver/places.py: column '_deleted' is one that Sluice adds, to count and quarantine rows: call it something "

@@ -31,6 +31,16 @@ def condition(column: str, starts: Iterable[int | None], unit: str, margin_secon
     return f"({' OR '.join(terms)})" if terms else "false"
 
 
+def within_reach(starts: Iterable[int | None], unit: str, reach_seconds: float) -> set[int | None]:
+    """Returns the starts of all buckets that lie at most so far from one of these buckets."""
+    starts, width = set(starts), UNIT_SECONDS[unit]
+    if not reach_seconds:
+        return starts
+    distance = math.ceil(reach_seconds / width)
+    numbers = range(-distance, distance + 1)
+    return {None if start is None else start + number * width for start in starts for number in numbers}
+
+
 def spans(starts: Iterable[int], width: int, limit: int = MOST_SPANS) -> list[tuple[int, int]]:
     """Returns at most `limit` half-open spans that cover every bucket [start, start + width).
 

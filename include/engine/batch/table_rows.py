@@ -1,6 +1,7 @@
 """Turns rows of a source into rows of the table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -92,20 +93,36 @@ def count_by_bucket(starts: DataFrame) -> dict[int | None, int]:
     return {row["start"]: row["count"] for row in starts.groupBy("start").count().collect()}
 
 
-def recomputed(spark: SparkSession, table: Table, write: Upsert, version: int, condition: str = "true") -> DataFrame:
-    """Returns rows of an aggregate, computed from all source rows at a version. condition: of the buckets to
-    compute.
-    """
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets that an aggregate recomputes, as SQL conditions: of the source rows to read, and of its rows."""
+
+    source: str = "true"
+    rows: str = "true"
+
+    @classmethod
+    def at(cls, starts: Iterable[int | None], bucket: Bucket, write: Upsert) -> "Buckets":
+        """The buckets with these starts, in seconds since 1970."""
+        starts = set(starts)
+        source = data_skipping.condition(bucket.of, starts, bucket.unit, write.reach_seconds)
+        # Rows within reach belong to other buckets, which are not complete.
+        return cls(source, data_skipping.condition(bucket.name, starts, bucket.unit) if write.reach_seconds else "true")
+
+
+def recomputed(
+    spark: SparkSession, table: Table, write: Upsert, version: int, buckets: Buckets = Buckets()
+) -> DataFrame:
+    """Returns rows of an aggregate, computed from all source rows at a version."""
     assert isinstance(table.source, Delta)
-    return aggregated(read_table(spark, table.source.table, version), table, write, condition)
+    return aggregated(read_table(spark, table.source.table, version), table, write, buckets)
 
 
-def aggregated(source: DataFrame, table: Table, write: Upsert, condition: str = "true") -> DataFrame:
+def aggregated(source: DataFrame, table: Table, write: Upsert, buckets: Buckets = Buckets()) -> DataFrame:
     """Returns rows of an aggregate, computed from these rows of its source."""
     source = apply_steps(source, table)
     if bucket := write.recompute:
-        source = source.filter(condition).withColumn(bucket.name, data_skipping.bucket(bucket.of, bucket.unit))
-    return apply_transform(source, table)
+        source = source.filter(buckets.source).withColumn(bucket.name, data_skipping.bucket(bucket.of, bucket.unit))
+    return apply_transform(source, table).filter(buckets.rows)
 
 
 def coalesce_small(rows: DataFrame, count: int) -> DataFrame:

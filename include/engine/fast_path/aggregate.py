@@ -4,6 +4,9 @@ their rows.
 An aggregate without buckets is recomputed from all files of its source, if these are few.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from include.engine.batch import data_skipping, table_rows, tuning
+from include.engine.batch.table_rows import Buckets
 from include.engine.fast_path import data_file, replaced_files, table_at_version
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
@@ -56,6 +60,7 @@ class Aggregator:
         if unsupported := next((key.name for key in keys if not is_comparable(key.type)), None):
             raise NotSupported(f"its key {unsupported} is of a type that is not compared outside Spark")
         new_rows, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
+        starts: Starts = set()
         # Without files, the batch holds no new rows, such as that of an OPTIMIZE of the source.
         if files:
             version = checkpoint.read_version(metadata.source_to)
@@ -63,10 +68,13 @@ class Aggregator:
                 source_rows, candidates = self._all_source_rows(spark, version), self._files(transaction)
             else:
                 starts = self._touched_buckets(files, self._bucket)
+                starts = data_skipping.within_reach(starts, self._bucket.unit, self._write.reach_seconds)
                 source_rows = self._source_rows(spark, starts, version, self._bucket)
                 candidates = self._candidates(transaction, starts, self._bucket)
-            new_rows = data_file.conform(self._aggregate(spark, source_rows), transaction.layout)
-        self._replace(spark, transaction, new_rows, candidates, metadata)
+            new_rows = data_file.conform(self._aggregate(spark, source_rows, starts), transaction.layout)
+        self._replace(
+            spark, transaction, new_rows, candidates, starts if self._write.reach_seconds else set(), metadata
+        )
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
@@ -84,7 +92,8 @@ class Aggregator:
         """Returns all rows of these buckets, at a version of the source."""
         source = self._open(self._source, version)
         columns = self._needed_columns(spark, pa.schema(source.schema()).names)
-        spans = _spans(starts, bucket.unit)
+        reach = math.ceil(self._write.reach_seconds * 1_000_000)
+        spans = [(begin - reach, end + reach) for begin, end in _spans(starts, bucket.unit)]
         rows = table_at_version.read(
             self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1
         )
@@ -100,12 +109,13 @@ class Aggregator:
             raise NotSupported(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
         return rows
 
-    def _aggregate(self, spark: SparkSession, rows: pa.Table) -> pa.Table:
-        """Computes the aggregate of these source rows."""
+    def _aggregate(self, spark: SparkSession, rows: pa.Table, starts: Starts) -> pa.Table:
+        """Computes the aggregate of these source rows, for these buckets."""
         tuning.tune(spark, len(rows))
         # As one Arrow batch: Spark takes an empty batch between others for the end, and ignores what follows.
         frame = spark.createDataFrame(rows.combine_chunks()).coalesce(1)
-        return table_rows.aggregated(frame, self._table, self._write).toArrow()
+        buckets = Buckets.at(starts, self._bucket, self._write) if self._bucket else Buckets()
+        return table_rows.aggregated(frame, self._table, self._write, replace(buckets, source="true")).toArrow()
 
     def _needed_columns(self, spark: SparkSession, names: list[str]) -> list[str]:
         """Returns the source columns that the aggregate needs, by Spark's optimized plan."""
@@ -132,26 +142,37 @@ class Aggregator:
         transaction: Transaction,
         rows: pa.Table,
         candidates: list[tuple[str, int]],
+        emptied: Starts,
         metadata: CommitMetadata,
     ) -> None:
         """Replaces the stored rows that have the same keys. candidates: files that may hold such rows, with their
-        sizes.
+        sizes. emptied: buckets whose other rows are deleted.
         """
         keys = self._write.keys
         if len(set(keys_of(rows, keys))) < len(rows):
             raise NotSupported("its transform makes several rows of one key")
-        stored = replaced_files.read(transaction, candidates if len(rows) else ())
+        stored = replaced_files.read(transaction, candidates if len(rows) or emptied else ())
+        gone = {key for file in stored for key in self._keys_in(file.rows, emptied)} - set(keys_of(rows, keys))
         unchanged = _unchanged_keys(rows, [file.rows for file in stored], keys)
         rows = replaced_files.with_keys(rows, unchanged, keys, are_kept=False)
         keys_written = set(keys_of(rows, keys))
         updated = sum(len(replaced_files.with_keys(file.rows, keys_written, keys, are_kept=True)) for file in stored)
+        deleted = sum(len(replaced_files.with_keys(file.rows, gone, keys, are_kept=True)) for file in stored)
         counts = {
             "operationNumSourceRows": len(rows),
             "numTargetRowsInserted": len(rows) - updated,
             "numTargetRowsUpdated": updated,
-            "numTargetRowsDeleted": 0,
+            "numTargetRowsDeleted": deleted,
         }
-        replaced_files.commit_replacement(spark, transaction, stored, rows, keys_written, keys, metadata, counts)
+        replaced_files.commit_replacement(spark, transaction, stored, rows, keys_written | gone, keys, metadata, counts)
+
+    def _keys_in(self, rows: pa.Table, starts: Starts) -> Iterator[Key]:
+        """Yields the keys of stored rows of these buckets."""
+        if starts and self._bucket:
+            times = micros(rows, self._bucket.name)
+            for key, time in zip(keys_of(rows, self._write.keys), times, strict=True):
+                if (None if time is None else time // 1_000_000) in starts:
+                    yield key
 
     def _files(self, transaction: Transaction) -> list[tuple[str, int]]:
         """Returns all files of the table, with their sizes."""

@@ -75,8 +75,11 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     commits = last_commits(table)
     version = checkpoint.read_version(commits[table.flow]["source_to"])
     bucket = table.write.recompute
-    source = job.range.condition(bucket.of) if bucket else "true"
-    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, source), commits)
+    buckets = table_rows.Buckets()
+    if bucket:
+        source = job.range.extended(table.write.reach_seconds).condition(bucket.of)
+        buckets = table_rows.Buckets(source, job.range.condition(bucket.name))
+    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, buckets), commits)
 
 
 def _persist_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:

@@ -119,8 +119,9 @@ def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Pre
     inputs = _sample(request, table)
     with persisted(inputs.rows) as rows:
         buckets = table_rows.count_by_bucket(prepare.starts(rows, table, bucket))
+        starts = data_skipping.within_reach(buckets, bucket.unit, write.reach_seconds)
         result_rows = table_rows.recomputed(
-            request.spark, table, write, version, data_skipping.condition(bucket.of, buckets, bucket.unit)
+            request.spark, table, write, version, table_rows.Buckets.at(starts, bucket, write)
         )
         note = f"they touch {len(buckets):,} buckets of {bucket.name}, made of all that {source.table} holds for these"
         return Preview(table.flow, inputs.what, rows.count(), _evaluate(request, result_rows, table), notes=(note,))

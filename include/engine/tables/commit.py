@@ -130,7 +130,8 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
         .whenMatchedUpdateAll(condition=changed or "false")
         .whenNotMatchedInsertAll()
     )
-    if isinstance(table.source, Delta) and table.source.changes:
+    is_feed = isinstance(table.source, Delta) and table.source.changes
+    if is_feed or (isinstance(table.write, Upsert) and table.write.reach_seconds):
         # A key ends with the last row of its source. Its bucket was touched, and therefore recomputed in full.
         merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
     merge.execute()

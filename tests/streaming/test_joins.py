@@ -1,4 +1,8 @@
-"""A flow takes columns from another stored table, at a version that its commit records."""
+"""Joins: of a flow with a stored table, at a version that its commit records, and of events with later events."""
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -7,7 +11,7 @@ from include.errors import Unreachable
 from include.readers.delta_log import DeltaLog
 from include.rules import not_null
 from include.settings import settings
-from include.spec import Append, Delta, Lookup, Table, Upsert
+from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert
 from tests.support.commits import switch_fast_path
 from tests.support.flows import rows_of
 
@@ -149,3 +153,71 @@ def product(number: int | None, title: str, price: int) -> dict:
 def period(number: int, title: str, price: int, begin: int, end: int | None) -> dict:
     values = {"valid_from": begin, "valid_to": end, "is_current": end is None}
     return {**product(number, title, price), **values}
+
+
+EVENTS = "id INT, kind STRING, user INT, document STRING, time TIMESTAMP"
+# A view ends in a sale if its user buys within half an hour, and is a bounce if the user does nothing in that time.
+OUTCOMES = """
+    WITH views AS (SELECT * FROM source WHERE kind = 'view'),
+        outcomes AS (
+            SELECT view.id, view.hour, view.document,
+                CASE WHEN bool_or(other.kind = 'sale') THEN 'sale'
+                    WHEN count(other.id) = 0 THEN 'bounce' ELSE 'visit' END AS outcome
+            FROM views AS view LEFT JOIN source AS other
+                ON other.user = view.user AND other.id != view.id AND other.time >= view.time
+                AND other.time < view.time + INTERVAL 30 MINUTES
+            GROUP BY ALL)
+    SELECT hour, document, outcome, count(*) AS views FROM outcomes GROUP BY ALL
+"""
+
+
+def outcomes_by_hour(name: str) -> Table:
+    return Table(
+        name=f"gold.{name}",
+        comment="what became of the views of a document",
+        source=Delta(f"silver.{name}", max_files=1),
+        schema="hour TIMESTAMP, document STRING, outcome STRING, views BIGINT",
+        transform=OUTCOMES,
+        write=Upsert(
+            keys=("hour", "document", "outcome"), recompute=Bucket("hour", of="time", unit="hour"), reach_minutes=30
+        ),
+    )
+
+
+def expected_outcomes(events: list[dict]) -> Counter:
+    counts = Counter()
+    for view in (event for event in events if event["kind"] == "view"):
+        end = view["time"] + timedelta(minutes=30)
+        others = [
+            event["kind"]
+            for event in events
+            if event["user"] == view["user"] and event is not view and view["time"] <= event["time"] < end
+        ]
+        outcome = "sale" if "sale" in others else "visit" if others else "bounce"
+        counts[view["time"].replace(minute=0, second=0), view["document"], outcome] += 1
+    return counts
+
+
+@both_paths
+def test_a_join_across_buckets_is_right_whatever_the_order_in_which_its_events_arrive(name, append, run_once, path):
+    chance = random.Random(7)
+    events = [
+        {
+            "id": number,
+            "kind": chance.choice(["view", "view", "sale"]),
+            "user": chance.randrange(4),
+            "document": chance.choice("ab"),
+            "time": datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=chance.randrange(360)),
+        }
+        for number in range(60)
+    ]
+    chance.shuffle(events)
+    table, parts = outcomes_by_hour(name), [events[:40], events[40:58], events[58:]]
+    for number in range(len(parts)):
+        append(f"silver.{name}", parts[number], EVENTS)
+        run_once(table)
+        arrived = [event for part in parts[: number + 1] for event in part]
+        stored = {(row["hour"], row["document"], row["outcome"]): row["views"] for row in rows_of(table.name)}
+        assert stored == expected_outcomes(arrived)
+    newest = next(DeltaLog(settings().table_path(table.name)).commits())
+    assert newest.metadata["fast_path"] == (path == "fast path")
