@@ -10,6 +10,7 @@ from include.spec.lookup import Lookup
 from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
 from include.spec.write_mode import CHANGE_RULE, HISTORY_SCHEMA, PARTIAL_SCHEMA, Append, Replace, Upsert, Watermark
 
+Transform = Callable[[Any], Any] | str
 LAYERS = ("bronze", "silver", "gold")
 
 
@@ -54,7 +55,8 @@ class Table:
         `KAFKA_SCHEMA`. A table fed by files gets `FILES_SCHEMA` in addition to its columns.
     transform: a function from source rows to table rows, both `pyspark.sql.DataFrame`. It must be deterministic,
         because a batch may be replayed. Import `pyspark.sql.functions` inside the function. Or a SQL query over the
-        view `source`. None: the columns of `schema` are selected by name.
+        view `source`. For a table of several branches also a transform by name of the branch. None: the columns of
+        `schema` are selected by name.
     lookups: columns of other stored tables, joined to the rows that `parse` makes and `transform` gets.
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
     schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
@@ -82,7 +84,7 @@ class Table:
     schema: str = KAFKA_SCHEMA
     parse: Parse | None = None
     lookups: tuple[Lookup, ...] = ()
-    transform: Callable[[Any], Any] | str | None = None
+    transform: Transform | Mapping[str, Transform] | None = None
     write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
@@ -117,7 +119,13 @@ class Table:
         """Its flows, or a copy of a view for each source: everything that has a position in a source."""
         if not isinstance(self.source, Mapping):
             return (self,)
-        return tuple(replace(self, source=source, branch=branch) for branch, source in self.source.items())
+        return tuple(
+            replace(self, source=source, branch=branch, transform=self._transform_of(branch))
+            for branch, source in self.source.items()
+        )
+
+    def _transform_of(self, branch: str) -> Transform | None:
+        return self.transform.get(branch) if isinstance(self.transform, Mapping) else self.transform
 
     @property
     def is_view(self) -> bool:

@@ -1,6 +1,7 @@
 """Checks of a table declaration that need no Spark, and the sentence for each mistake."""
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from include.errors import DeclarationError
@@ -12,6 +13,7 @@ from include.spec import (
     References,
     Replace,
     Table,
+    Transform,
     Upsert,
     ddl,
 )
@@ -29,8 +31,11 @@ DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 def check_alone(table: Table) -> None:
     """Raises DeclarationError for a mistake that is visible without other tables."""
-    if isinstance(table.transform, str) and not table.transform.strip():
-        raise declaration_error(table, f"transform is {table.transform!r}: it has to be a function or SQL text")
+    if isinstance(table.transform, Mapping):
+        _check_transforms(table, table.transform)
+    for reader in table.readers:
+        if isinstance(reader.transform, str) and not reader.transform.strip():
+            raise declaration_error(table, f"transform is {reader.transform!r}: it has to be a function or SQL text")
     if not DRIVER.fullmatch(table.driver):
         raise declaration_error(
             table,
@@ -39,6 +44,16 @@ def check_alone(table: Table) -> None:
         )
     if table.branch is not None or table.steps:
         raise declaration_error(table, "branch and steps are filled in by the catalog: take them out")
+
+
+def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None:
+    if table.is_view or not isinstance(table.source, Mapping):
+        raise declaration_error(table, "transform has names, and the table no branches: write one transform")
+    for branch in transforms:
+        if branch not in table.source:
+            raise declaration_error(
+                table, f"transform names '{branch}', no branch of source: {suggest(branch, list(table.source))}"
+            )
 
 
 def check_known(table: Table, names: set[str]) -> None:

@@ -41,6 +41,7 @@ OTHER_FILES = {
     for name in ("orders", "customer_changes")
 }
 CHANGES = "customer STRING, city STRING, is_deleted BOOLEAN, changed_at TIMESTAMP, partition INT, offset BIGINT"
+ORDER = "order_id STRING, customer STRING, amount DECIMAL(10,2), time TIMESTAMP"
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
 OTHER_FILES["silver/customer_changes.py"] = f"""
 from include.spec import Delta, Json, Table
@@ -50,6 +51,28 @@ TABLE = Table(
     source=Delta("bronze.customer_changes"),
     parse=Json("value", into=("customer", "city", "is_deleted", "changed_at")),
     schema="{CHANGES}, {ERRORS}",
+)
+"""
+EVENTS = {
+    "document_views": ("view_id", "view_id BIGINT, user STRING, document STRING, time TIMESTAMP"),
+    "purchases": ("id", "id BIGINT, user STRING, time TIMESTAMP, sequence BIGINT"),
+}
+OTHER_FILES["silver/document_views.py"] = f"""
+from include.spec import Append, Delta, Table
+TABLE = Table(
+    name="silver.document_views",
+    comment="views",
+    source=Delta("bronze.orders"),
+    schema="{EVENTS["document_views"][1]}",
+    transform="SELECT offset AS view_id, topic AS user, topic AS document, timestamp AS time FROM source",
+)
+"""
+OTHER_FILES["silver/purchases.py"] = f"""
+from include.spec import Delta, Table, Upsert
+TABLE = Table(
+    name="silver.purchases", comment="sales", source=Delta("bronze.orders"), schema="{EVENTS["purchases"][1]}",
+    transform="SELECT offset AS id, topic AS user, timestamp AS time, offset AS sequence FROM source",
+    write=Upsert(("id",), sequence_by="sequence"),
 )
 """
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -202,6 +225,51 @@ def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, 
         "Lyon": (1, 5),
         None: (2, 3),
     }
+
+
+def test_an_order_gets_the_city_of_its_time_or_waits_in_the_quarantine(
+    spark: SparkSession,
+    tables: Catalog,
+    change,
+    append,  # noqa: F811
+    run_once,  # noqa: F811
+):
+    flow, orders = tables.tables["silver.orders_with_city"], tables.tables["silver.orders"]
+    change(("cleo", "Nice", 1), ("cleo", "Metz", 4))
+    run_once(tables.tables["gold.customer_history"])
+    create_table.create(spark, orders)
+    rows = [("o-1", "cleo", day(3)), ("o-2", "cleo", day(4)), ("o-3", "nemo", day(4))]
+    values = [dict(zip(("order_id", "customer", "time"), row, strict=True)) for row in rows]
+    append(orders.name, [{**row, "amount": Decimal(10)} for row in values], ORDER)
+    run_once(flow)
+    assert {row["order_id"]: row["city"] for row in rows_of(flow.name) if row["customer"] == "cleo"} == {
+        "o-1": "Nice",
+        "o-2": "Metz",
+    }
+    assert "o-3" in [row["order_id"] for row in rows_of(flow.quarantine)]
+
+
+def test_views_are_joined_with_the_purchases_that_follow_them(spark: SparkSession, tables: Catalog, append, run_once):  # noqa: F811
+    events, conversions = tables.tables["silver.page_events"], tables.tables["gold.conversion_by_hour"]
+
+    def arrive(name: str, *rows: tuple) -> None:
+        key, schema = EVENTS[name]
+        table = tables.tables[f"silver.{name}"]
+        create_table.create(spark, table)
+        values = [{key: number, "time": NOON + timedelta(minutes=minute), **fields} for number, minute, fields in rows]
+        append(table.name, values, schema)
+
+    def outcomes() -> set[tuple]:
+        run_once(*events.flows, conversions)
+        columns = ("hour", "document", "views", "conversions", "bounces")
+        return {tuple(row[column] for column in columns) for row in rows_of(conversions.name)}
+
+    ada, bob = {"user": "ada", "document": "a"}, {"user": "bob", "document": "b"}
+    arrive("document_views", (1, 50, ada), (2, 10, bob), (3, 20, bob))
+    arrive("purchases", (1, 90, {"user": "bob", "sequence": 1}))
+    assert outcomes() == {(NOON, "a", 1, 0, 1), (NOON, "b", 2, 0, 1)}
+    arrive("purchases", (2, 70, {"user": "ada", "sequence": 2}), (3, 25, {"user": "bob", "sequence": 3}))
+    assert outcomes() == {(NOON, "a", 1, 1, 0), (NOON, "b", 2, 2, 0)}
 
 
 def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: SparkSession):

@@ -126,7 +126,7 @@ CASES = (
     case(
         "transform_is_a_number",
         replace(READINGS, transform=5),
-        "silver/readings.py: transform is 5: it has to be a function or text or None",
+        "silver/readings.py: transform is 5: it has to be a function or text or a dict of a function or text or None",
     ),
     case(
         "unique_as_one_string",

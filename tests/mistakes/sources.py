@@ -7,6 +7,16 @@ from tests.mistakes.case import EVENTS, READINGS, case
 
 CASES = (
     case(
+        "transform_of_an_unknown_branch",
+        replace(READINGS, source={"eu": Delta("bronze.events")}, transform={"ue": "SELECT * FROM source"}),
+        "silver/readings.py: transform names 'ue', no branch of source: there are eu",
+    ),
+    case(
+        "transforms_without_branches",
+        replace(READINGS, transform={"eu": "SELECT * FROM source"}),
+        "silver/readings.py: transform has names, and the table no branches: write one transform",
+    ),
+    case(
         "begins_twice",
         replace(READINGS, source=Delta("bronze.events", since_version=3, since="2026-03-01T00:00:00Z")),
         "silver/readings.py: since_version and since both say where it begins: keep one",

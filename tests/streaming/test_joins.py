@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.catalog import Catalog
 from include.engine.fast_path import dimensions
-from include.errors import Unreachable
+from include.engine.jobs import replay
+from include.errors import Unreachable, UsageError
 from include.readers.delta_log import DeltaLog
 from include.rules import not_null
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert
+from tests.support.backfills import Backfills
 from tests.support.commits import switch_fast_path
 from tests.support.flows import rows_of
 
@@ -79,6 +82,29 @@ def test_a_later_batch_looks_into_the_rows_of_its_time_and_keeps_what_earlier_on
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, None, None), (3, "pen", 300)]
     assert lookups_of(table.name) == [{f"silver.{name}_products": 0}, {f"silver.{name}_products": 1}]
+
+
+def test_a_backfill_looks_again(name, append, run_once, spark):
+    table = sales(name, products(name), expect=(not_null("title", name="has a product"),))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(2, 2)], SALES)
+    run_once(table)
+    append(f"silver.{name}_products", [product(2, "pen", 3)], PRODUCTS)
+    Backfills(spark, (table,)).run(table, as_a_whole=True)
+    assert sold(name) == [(1, "ink", 500), (2, "pen", 300)]
+    assert rows_of(table.quarantine) == []
+    append(f"bronze.{name}", [sale(3, 2)], SALES)
+    run_once(table)
+    assert sold(name) == [(1, "ink", 500), (2, "pen", 300), (3, "pen", 300)]
+
+
+def test_a_quarantine_of_rows_that_look_up_is_not_put_back_but_backfilled(name, append, run_once):
+    table = sales(name, products(name), expect=(not_null("title", name="has a product"),))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(2, 2)], SALES)
+    run_once(table)
+    with pytest.raises(UsageError, match=f"looks into silver.{name}_products, .* backfill the range of these rows"):
+        replay.run(table, Catalog({table.name: table}), [], dry_run=True)
 
 
 def test_a_row_without_a_partner_is_quarantined_if_a_rule_says_so(name, append, run_once):
@@ -203,11 +229,9 @@ def test_a_join_across_buckets_is_right_whatever_the_order_in_which_its_events_a
     chance = random.Random(7)
     events = [
         {
-            "id": number,
-            "kind": chance.choice(["view", "view", "sale"]),
+            **event(number, chance.choice(["view", "view", "sale"]), chance.randrange(360)),
             "user": chance.randrange(4),
             "document": chance.choice("ab"),
-            "time": datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=chance.randrange(360)),
         }
         for number in range(60)
     ]
@@ -221,3 +245,20 @@ def test_a_join_across_buckets_is_right_whatever_the_order_in_which_its_events_a
         assert stored == expected_outcomes(arrived)
     newest = next(DeltaLog(settings().table_path(table.name)).commits())
     assert newest.metadata["fast_path"] == (path == "fast path")
+
+
+def test_a_backfill_of_one_bucket_looks_into_its_neighbours(name, append, run_once, spark):
+    table = outcomes_by_hour(name)
+    events = [event(1, "view", 58), event(2, "sale", 62), event(3, "view", 119), event(4, "view", 121)]
+    append(f"silver.{name}", events, EVENTS)
+    run_once(table)
+    before = rows_of(table.name)
+    hour = int(events[0]["time"].timestamp()) // 3600 * 3600
+    Backfills(spark, (table,)).run(table, hour + 3600, hour + 7200)
+    assert [row["outcome"] for row in sorted(before, key=lambda row: row["hour"])] == ["sale", "visit", "bounce"]
+    assert sorted(rows_of(table.name), key=str) == sorted(before, key=str)
+
+
+def event(number: int, kind: str, minute: int) -> dict:
+    time = datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=minute)
+    return {"id": number, "kind": kind, "user": 1, "document": "a", "time": time}

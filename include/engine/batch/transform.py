@@ -6,17 +6,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch.determinism import items
+from include.spec import Transform
 
 SOURCE = "source"
 
 
-def apply(rows: DataFrame, transform: Callable[[Any], Any] | str) -> Any:
+def apply(rows: DataFrame, transform: Transform | Mapping[str, Transform]) -> Any:
     """Returns what the transform computes from `rows`; a SQL query names them `source`."""
+    assert not isinstance(transform, Mapping), "a flow has the transform of its branch"
     return _query({SOURCE: rows}, transform) if isinstance(transform, str) else transform(rows)
 
 
-def apply_join(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str) -> Any:
+def apply_join(frames: Mapping[str, DataFrame], transform: Callable[..., Any] | str | Mapping[str, Transform]) -> Any:
     """Returns what the transform of a view computes from its sources, by name."""
+    assert not isinstance(transform, Mapping), "a view has no branches"
     return _query(frames, transform) if isinstance(transform, str) else transform(**frames)
 
 

@@ -3,7 +3,7 @@
 import ast
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from include import catalog
 from include.errors import FlowBroken
 from include.readers import offset_log
-from include.spec import Table, ddl
+from include.spec import Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds")
@@ -67,14 +67,15 @@ def _values(declared: Any) -> dict[str, Any]:
     return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
 
 
-def _code(transform: Callable[[Any], Any] | str | None) -> str:
+def _code(transform: Transform | Mapping[str, Transform] | None) -> str:
     if transform is None or isinstance(transform, str):
         return transform or ""
+    assert not isinstance(transform, Mapping), "a flow has the transform of its branch"
     with catalog.TABLE_FILES:
         return inspect.getsource(inspect.getmodule(transform) or transform)
 
 
-def _meaning(transform: Callable[[Any], Any] | str | None) -> str:
+def _meaning(transform: Transform | Mapping[str, Transform] | None) -> str:
     """Returns the code of the transform without comments, docstrings and the table declaration, which counts
     separately.
     """
