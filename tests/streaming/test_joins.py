@@ -7,15 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.catalog import Catalog
+from include.engine.batch import lookup
 from include.engine.fast_path import dimensions
 from include.engine.jobs import replay
 from include.errors import Unreachable, UsageError
+from include.ledger import verify
 from include.readers.delta_log import DeltaLog
 from include.rules import not_null
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert
 from tests.support.backfills import Backfills
-from tests.support.commits import switch_fast_path
+from tests.support.commits import kill_next_batch, switch_fast_path
 from tests.support.flows import rows_of
 
 SALES = "sale INT, product INT, second INT"
@@ -34,13 +36,13 @@ def path(request, monkeypatch) -> str:
     return chosen
 
 
-def sales(name: str, lookup: Lookup, **fields) -> Table:
+def sales(name: str, products_: Lookup, **fields) -> Table:
     arguments = {
         "name": f"silver.{name}",
         "comment": "sales with what the product was",
         "source": Delta(f"bronze.{name}"),
         "schema": "sale INT, product INT, title STRING, cents INT",
-        "lookups": (lookup,),
+        "lookups": (products_,),
         "transform": "SELECT sale, product, title, price * 100 AS cents FROM source",
     }
     return Table(**{**arguments, **fields})
@@ -93,9 +95,33 @@ def test_a_backfill_looks_again(name, append, run_once, spark):
     Backfills(spark, (table,)).run(table, as_a_whole=True)
     assert sold(name) == [(1, "ink", 500), (2, "pen", 300)]
     assert rows_of(table.quarantine) == []
-    append(f"bronze.{name}", [sale(3, 2)], SALES)
+
+
+@both_paths
+def test_a_batch_that_is_tried_again_with_newer_rows_leaves_nothing_of_its_first_try(
+    name, append, run_once, path, monkeypatch
+):
+    table = sales(name, products(name), expect=(not_null("title", name="has a product"),))
+    append(f"silver.{name}_products", [product(1, "ink", 5)], PRODUCTS)
+    append(f"bronze.{name}", [sale(1, 1), sale(2, 2), sale(3, 7)], SALES)
+    with kill_next_batch(monkeypatch, table.flow, is_written=False):
+        run_once(table)
+    assert len(rows_of(table.quarantine)) == 2
+    append(f"silver.{name}_products", [product(2, "pen", 3)], PRODUCTS)
     run_once(table)
-    assert sold(name) == [(1, "ink", 500), (2, "pen", 300), (3, "pen", 300)]
+    assert sold(name) == [(1, "ink", 500), (2, "pen", 300)]
+    assert [row["sale"] for row in rows_of(table.quarantine)] == [3]
+    assert lookups_of(table.name) == [{f"silver.{name}_products": 1}]
+    assert verify.verify(table).batches == 1
+
+
+def test_a_version_is_used_until_it_is_to_be_refreshed(name, append):
+    long = lookup.Versions(sales(name, products(name, refresh_seconds=1_000)))
+    short = lookup.Versions(sales(name, products(name, refresh_seconds=1e-9)))
+    for version, expected in enumerate([{"long": 0, "short": 0}, {"long": 0, "short": 1}]):
+        append(f"silver.{name}_products", [product(version, "ink", 5)], PRODUCTS)
+        versions = {"long": long.current(), "short": short.current()}
+        assert {kind: used[f"silver.{name}_products"] for kind, used in versions.items()} == expected
 
 
 def test_a_quarantine_of_rows_that_look_up_is_not_put_back_but_backfilled(name, append, run_once):
@@ -139,10 +165,9 @@ def test_a_history_gives_its_current_row_if_the_lookup_says_so(name, append, run
 
 def test_changes_of_keys_and_large_tables_are_looked_up_too(name, append, run_once, monkeypatch):
     monkeypatch.setattr(dimensions, "MOST_BYTES", 1)
-    lookup = Lookup(f"silver.{name}_products", on={"product": "product"}, columns=("title",), prefix="product_")
     table = sales(
         name,
-        lookup,
+        Lookup(f"silver.{name}_products", on={"product": "product"}, columns=("title",), prefix="product_"),
         schema="sale INT, product_title STRING, second INT",
         transform=None,
         write=Upsert(("sale",), sequence_by="second"),
