@@ -145,34 +145,36 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
                 table, f"key '{key}' is {types[key]}, which Spark cannot compare: name another column"
             )
     if isinstance(table.write, Upsert):
-        if not keys:
-            raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
-        if not isinstance(table.source, Delta):
-            raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
-        bucket = table.write.recompute
-        if bucket is None:
-            if table.write.reach_minutes is not None:
-                raise declaration_error(
-                    table, "reach_minutes is set without recompute: name the bucket whose rows look into others"
-                )
-            return
-        if bucket.unit not in BUCKET_UNITS:
+        _check_upsert(table, table.write, tables)
+
+
+def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None:
+    if not write.keys:
+        raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
+    if not isinstance(table.source, Delta):
+        raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
+    bucket = write.recompute
+    if bucket is None:
+        if write.reach_minutes is not None:
             raise declaration_error(
-                table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}"
+                table, "reach_minutes is set without recompute: name the bucket whose rows look into others"
             )
-        if table.write.reach_seconds > MOST_BUCKETS_IN_REACH * UNIT_SECONDS[bucket.unit]:
-            raise declaration_error(
-                table,
-                f"reach_minutes is {table.write.reach_minutes:g}, more than {MOST_BUCKETS_IN_REACH:,} buckets of a "
-                f"{bucket.unit}: choose a larger unit",
-            )
-        if bucket.name not in keys:
-            raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {keys}")
-        options = ddl.columns(tables[table.source.table].schema)
-        if bucket.of not in options:
-            raise declaration_error(
-                table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}"
-            )
+        return
+    if bucket.unit not in BUCKET_UNITS:
+        raise declaration_error(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
+    if write.reach_seconds > MOST_BUCKETS_IN_REACH * UNIT_SECONDS[bucket.unit]:
+        raise declaration_error(
+            table,
+            f"reach_minutes is {write.reach_minutes:g}, more than {MOST_BUCKETS_IN_REACH:,} buckets of a "
+            f"{bucket.unit}: choose a larger unit",
+        )
+    if bucket.name not in write.keys:
+        raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {write.keys}")
+    options = ddl.columns(tables[table.source.table].schema)
+    if bucket.of not in options:
+        raise declaration_error(
+            table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}"
+        )
 
 
 def _check_bronze(table: Table) -> None:
