@@ -8,6 +8,7 @@ from include.engine import struct_type
 from include.engine.batch import data_skipping, parse, parse_avro, parse_debezium
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.batch.transform import apply
+from include.engine.python import limits
 from include.engine.tables.read_table import read_table
 from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, ddl
 
@@ -25,6 +26,7 @@ def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
         rows = _typed(rows, table, table.parse, schema)
         rows = parse.strict(rows) if table.parse.fails else rows
     if table.transform:
+        limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if isinstance(table.write, Upsert) and table.write.sequence_by:
