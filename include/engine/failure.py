@@ -124,9 +124,9 @@ def _python_error(chain: list[Any]) -> str | None:
     for cause in chain:
         if cause.getClass().getName() == PYTHON_EXCEPTION:
             # The exception follows the last frame of the traceback; frames are indented.
-            frames = str(cause.getMessage()).rpartition('\n  File "')[2].splitlines()
-            lines = [line for line in frames[1:] if line and not line.startswith(" ")]
-            return (lines or frames)[0][:SENTENCE_CHARACTERS]
+            last_frame = str(cause.getMessage()).rpartition('\n  File "')[2].splitlines()
+            lines = [line for line in last_frame[1:] if line and not line.startswith(" ")]
+            return (lines or last_frame)[0][:SENTENCE_CHARACTERS]
         frames = list(cause.getStackTrace())[:TOP_FRAMES]
         if any(frame.getClassName().startswith(PYTHON_RUNNER) for frame in frames):
             return PYTHON_DIED

@@ -81,7 +81,7 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
     _without_sidecars(spark)
     for package in table_packages():
         # Python processes of executors cannot import a table file, or have imported an older one.
-        cloudpickle.register_pickle_by_value(importlib.import_module(package))
+        cloudpickle.register_pickle_by_value(importlib.import_module(package))  # type: ignore[no-untyped-call]
     for table in catalog.tables.values():
         register(spark, table.name)
         register(spark, table.quarantine)

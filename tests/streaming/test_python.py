@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
@@ -49,8 +50,6 @@ def python_table(name: str, transform, limits: PythonLimits | None = None, **opt
 
 
 def double(values: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
-
     return pc.multiply(values, 2)
 
 

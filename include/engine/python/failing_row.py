@@ -1,7 +1,6 @@
 """Finds the row of a batch that makes a Python function fail, by running halves of the batch."""
 
 from itertools import accumulate
-from threading import Event
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,20 +19,25 @@ SHOWN_CHARACTERS = 200
 
 
 def find(rows: DataFrame, table: Table, seconds: float) -> str | None:
-    """Returns where the failing row comes from, or between which rows it lies if the time is over before.
+    """Returns where the failing row comes from, or how many rows are left when the time is over.
 
     rows: of the source; each evaluation returns the same rows in the same partitions. Returns None if no row fails by
     itself.
     """
+    batch = _Batch(rows, table)
+    if not batch.count:
+        return None
+    first, end = 0, batch.count
     with limit_time(rows.sparkSession, seconds) as is_over:
         try:
-            return _find(_Batch(rows, table), is_over)
-        except (PySparkException, Py4JError) as error:
-            return f"a row that was not found in {seconds:g} s" if is_over.is_set() else _unknown(error)
-
-
-def _unknown(error: Exception) -> str:
-    return f"a row that was not found ({str(error).splitlines()[0]})"
+            while end - first > 1:
+                middle = (first + end) // 2
+                first, end = (first, middle) if batch.fails(first, middle) else (middle, end)
+            return batch.origin(first) if batch.fails(first, end) else None
+        except (PySparkException, Py4JError):
+            if not is_over.is_set():
+                raise
+    return f"one of {end - first:,} rows"
 
 
 class _Batch:
@@ -43,7 +47,7 @@ class _Batch:
         self._rows = rows.withColumn(ID, F.monotonically_increasing_id())
         self._table = table
         counts = self._rows.groupBy(F.shiftright(ID, PARTITION_BITS).alias("partition")).count().collect()
-        self._counts = sorted((row["partition"], row["count"]) for row in counts)
+        self._counts: list[tuple[int, int]] = sorted((row["partition"], row["count"]) for row in counts)
         self.count = sum(count for _, count in self._counts)
 
     def fails(self, first: int, end: int) -> bool:
@@ -74,17 +78,3 @@ class _Batch:
             (number, count, end) for (number, count), end in zip(self._counts, ends, strict=True) if position < end
         )
         return (partition << PARTITION_BITS) + position - (end - count)
-
-
-def _find(batch: _Batch, is_over: Event) -> str | None:
-    first, end = 0, batch.count
-    while end - first > 1:
-        middle = (first + end) // 2
-        try:
-            fails = batch.fails(first, middle)
-        except (PySparkException, Py4JError):
-            if not is_over.is_set():
-                raise
-            return f"one of {end - first:,} rows"
-        first, end = (first, middle) if fails else (middle, end)
-    return batch.origin(first) if batch.fails(first, end) else None
