@@ -1,6 +1,7 @@
 """Classifies failures of queries by the error conditions and SQLSTATEs of Spark and Delta, never by message text."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -127,7 +128,8 @@ def _python_error(chain: list[Any]) -> str | None:
             last_frame = str(cause.getMessage()).rpartition('\n  File "')[2].splitlines()
             lines = [line for line in last_frame[1:] if line and not line.startswith(" ")]
             return (lines or last_frame)[0][:SENTENCE_CHARACTERS]
-        frames = list(cause.getStackTrace())[:TOP_FRAMES]
+        # Not all of its frames, because each is a call into the JVM.
+        frames = islice(cause.getStackTrace(), TOP_FRAMES)
         if any(frame.getClassName().startswith(PYTHON_RUNNER) for frame in frames):
             return PYTHON_DIED
     return None

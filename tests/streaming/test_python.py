@@ -104,14 +104,14 @@ def crash_at_thirteen(values: pa.Array) -> pa.Array:
 
 
 def test_a_row_that_makes_a_function_fail_is_named_and_nothing_of_its_batch_is_written(spark, run_once, name):
-    arrive(spark, name, *range(60, 77), 13, *range(60, 70))
+    arrive(spark, name, 60, 13, *range(60, 86))
     failures = {refuse_thirteen: "ValueError: 13 is no heart rate", crash_at_thirteen: "its process died"}
     for function, cause in failures.items():
         table = python_table(name, arrow(function))
         with pytest.raises(FlowBroken) as error:
             run_once(table)
         assert str(error.value) == (
-            f"{table.name}: a Python function fails in batch 0 at topic beats, partition 0, offset 17 ({cause}): mend "
+            f"{table.name}: a Python function fails in batch 0 at topic beats, partition 0, offset 1 ({cause}): mend "
             f"the function, or let it return NULL for such a row, and restart"
         )
         assert error.value.error == "PYTHON_EXCEPTION"
