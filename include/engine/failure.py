@@ -1,6 +1,7 @@
 """Classifies failures of queries by the error conditions and SQLSTATEs of Spark and Delta, never by message text."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -42,6 +43,11 @@ REMEDIES = {
 }
 # Kafka's exceptions, which have no error condition of Spark.
 LOST_IN_KAFKA = ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException",)
+# The exception of a Python function, and where Spark notices that the process of one died.
+PYTHON_EXCEPTION = "org.apache.spark.api.python.PythonException"
+PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner"
+PYTHON_DIED = "its process died"
+TOP_FRAMES = 5
 SENTENCE_CHARACTERS = 300
 MOST_CAUSES = 20
 
@@ -63,10 +69,15 @@ def of_exception(flow: str, error: Exception) -> SluiceError:
     return error if isinstance(error, SluiceError) else _flow_error(flow, list(_causes(_java_exception(error))), error)
 
 
+def python_error(error: Exception) -> str | None:
+    """Returns the exception of a Python function that ended a Spark job, in one line; None for other errors."""
+    return _python_error(list(_causes(_java_exception(error))))
+
+
 def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
     classes = [(_call_if_present(cause, "getCondition"), _call_if_present(cause, "getSqlState")) for cause in chain]
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
-    sentence = f"{flow}: {_innermost_cause(error)} (the log has the rest)"
+    sentence = f"{flow}: {_python_error(chain) or _innermost_cause(error)} (the log has the rest)"
     for name, state in classes:
         if name and _is_incurable(name, state or ""):
             return _broken_error(sentence, name)
@@ -108,6 +119,20 @@ def _call_if_present(throwable: Any, method: str) -> str | None:
     except Py4JError:
         return None
     return answer
+
+
+def _python_error(chain: list[Any]) -> str | None:
+    for cause in chain:
+        if cause.getClass().getName() == PYTHON_EXCEPTION:
+            # The exception follows the last frame of the traceback; frames are indented.
+            last_frame = str(cause.getMessage()).rpartition('\n  File "')[2].splitlines()
+            lines = [line for line in last_frame[1:] if line and not line.startswith(" ")]
+            return (lines or last_frame)[0][:SENTENCE_CHARACTERS]
+        # Not all of its frames, because each is a call into the JVM.
+        frames = islice(cause.getStackTrace(), TOP_FRAMES)
+        if any(frame.getClassName().startswith(PYTHON_RUNNER) for frame in frames):
+            return PYTHON_DIED
+    return None
 
 
 def _innermost_cause(error: Exception | None) -> str:

@@ -1,12 +1,13 @@
 """Opens the Spark session of every job: with Delta, the tables by name, and settings chosen by benchmarks."""
 
+import importlib
 import os
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
-from include.catalog import Catalog
+from include.catalog import Catalog, table_packages
 from include.control.process import create_temporary_folder
 from include.settings import settings
 
@@ -48,6 +49,8 @@ CONF = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # Cached rows are read at most three times, so compression costs more than it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # A Python process that crashes says where.
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),
 }
 
@@ -76,6 +79,9 @@ def open_session(name: str, catalog: Catalog) -> SparkSession:
         # System properties of this JVM, which Avro reads when it first decodes a record.
         jvm_of(spark).java.lang.System.setProperty(name, str(limit))
     _without_sidecars(spark)
+    for package in table_packages():
+        # Python processes of executors cannot import a table file, or have imported an older one.
+        cloudpickle.register_pickle_by_value(importlib.import_module(package))  # type: ignore[no-untyped-call]
     for table in catalog.tables.values():
         register(spark, table.name)
         register(spark, table.quarantine)

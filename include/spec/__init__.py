@@ -27,6 +27,7 @@ from include.spec.origin import Parse as Parse
 from include.spec.origin import Source as Source
 from include.spec.table import LAYERS as LAYERS
 from include.spec.table import Maintenance as Maintenance
+from include.spec.table import PythonLimits as PythonLimits
 from include.spec.table import Table as Table
 from include.spec.table import Transform as Transform
 from include.spec.table import table_of as table_of

@@ -44,6 +44,19 @@ class Maintenance:
         return promised_seconds + min(3600, promised_seconds)
 
 
+@dataclass(frozen=True)
+class PythonLimits:
+    """Limits of the Arrow and pandas functions that a transform runs.
+
+    memory_mb: maximum address space of each Python process that runs them. Python and its libraries take about 400 MB
+        of it. A batch uses a process for each core.
+    seconds: maximum duration of a batch.
+    """
+
+    memory_mb: int = 1024
+    seconds: float = 60
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A streaming table, one of its flows (the table with a single source), a materialized view, or a temporary step.
@@ -58,6 +71,8 @@ class Table:
         view `source`. For a table of several branches also a transform by name of the branch. None: the columns of
         `schema` are selected by name.
     lookups: columns of other stored tables, joined to the rows that `parse` makes and `transform` gets.
+    python: lets `transform` run Arrow and pandas functions (`arrow_udf`, `pandas_udf`, `mapInArrow`, `mapInPandas`),
+        within these limits. They must be deterministic, and compute each row from one row of the source.
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
     schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
         these times, and stops (None: it runs continuously).
@@ -85,6 +100,7 @@ class Table:
     parse: Parse | None = None
     lookups: tuple[Lookup, ...] = ()
     transform: Transform | Mapping[str, Transform] | None = None
+    python: PythonLimits | None = None
     write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()

@@ -36,6 +36,8 @@ def check_alone(table: Table) -> None:
     for reader in table.readers:
         if isinstance(reader.transform, str) and not reader.transform.strip():
             raise declaration_error(table, f"transform is {reader.transform!r}: it has to be a function or SQL text")
+    if table.python:
+        _check_python(table)
     if not DRIVER.fullmatch(table.driver):
         raise declaration_error(
             table,
@@ -104,6 +106,20 @@ def check_times(table: Table) -> None:
         )
     if table.interval_seconds != Table.interval_seconds:
         raise declaration_error(table, "schedule and interval_seconds both say when it reads: keep one")
+
+
+def _check_python(table: Table) -> None:
+    if not callable(table.transform):
+        raise declaration_error(
+            table, "python is set, and its transform is no function that could run Python: write one, or take it out"
+        )
+    if table.temporary or table.is_recomputed:
+        kind = "a temporary step" if table.temporary else "an aggregate"
+        raise declaration_error(
+            table,
+            f"python is set, and {kind} runs Spark's own functions alone: let a stored table that appends rows run the "
+            f"Python function, and read that",
+        )
 
 
 def _check_source(table: Table, tables: dict[str, Table]) -> None:

@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from include.errors import DeclarationError
-from include.spec import Delta, Files, Kafka, Lookup, Maintenance, Table, Upsert, Watermark
+from include.spec import Delta, Files, Kafka, Lookup, Maintenance, PythonLimits, Table, Upsert, Watermark
 from include.validation.declaration import declaration_error
 
 INT, LONG = 2**31 - 1, 2**63 - 1
@@ -25,6 +25,8 @@ MAXIMUM: dict[tuple[type, str], float] = {
     (Watermark, "minutes"): TEN_YEARS_MINUTES,
     (Upsert, "reach_minutes"): TEN_YEARS_MINUTES,
     (Lookup, "refresh_seconds"): MONTH_SECONDS,
+    (PythonLimits, "memory_mb"): 10**6,
+    (PythonLimits, "seconds"): MONTH_SECONDS,
     (Kafka, "max_offsets"): LONG,
     (Delta, "max_files"): INT,
     (Delta, "max_bytes"): LONG,
@@ -38,8 +40,12 @@ MAXIMUM: dict[tuple[type, str], float] = {
     (Maintenance, "longest_minutes"): TEN_YEARS_MINUTES,
     (Maintenance, "most_held_hours"): TEN_YEARS_HOURS,
 }
-# The shortest trigger interval of Spark is a millisecond.
-MINIMUM: dict[tuple[type, str], float] = {(Table, "interval_seconds"): 0.001}
+MINIMUM: dict[tuple[type, str], float] = {
+    # The shortest trigger interval of Spark is a millisecond.
+    (Table, "interval_seconds"): 0.001,
+    # With less, a Python process fails before it has imported pandas and pyarrow.
+    (PythonLimits, "memory_mb"): 512,
+}
 SET_BY_CATALOG = ("branch", "steps", "file")
 TYPE_NAMES = {str: "text", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None"}
 

@@ -14,6 +14,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 # Options that only a flow has, and the remedy for a view.
 FLOW_OPTIONS = {
     "parse": "what arrives is typed where it is kept, so read a silver table",
+    "python": "a view runs Spark's own functions alone, so let a table that it reads store what the function returns",
     "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
     "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
     "reset_allowed": "it is computed in full with each refresh, so take it out",

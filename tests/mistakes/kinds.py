@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from include.spec import Append, Delta, Expect, Files, Kafka, Maintenance, Watermark
+from include.spec import Append, Delta, Expect, Files, Kafka, Maintenance, PythonLimits, Watermark
 from tests.mistakes.case import BILLS, EVENTS, KNOWN, READINGS, case
 
 CASES = (
@@ -35,6 +35,12 @@ CASES = (
         "flow_at_a_number",
         replace(READINGS, schedule=30),
         "silver/readings.py: schedule is 30: it has to be text or None",
+    ),
+    case(
+        "too_little_memory_for_python",
+        replace(READINGS, transform=lambda rows: rows, python=PythonLimits(memory_mb=100, seconds=0)),
+        "silver/readings.py: PythonLimits's memory_mb is 100: set it to a whole number from 512 to 1000000",
+        "silver/readings.py: PythonLimits's seconds is 0: set it to a number above 0",
     ),
     case(
         "fresh_as_text",

@@ -2,12 +2,30 @@
 
 from dataclasses import replace
 
-from include.spec import Bucket, Delta, Upsert
+from include.spec import Bucket, Delta, PythonLimits, Upsert
 from tests.mistakes.case import BY_MINUTE, CHANGES, EVENTS, KNOWN, LATEST, READINGS, case
 
 STEP = replace(READINGS, temporary=True)
 
 CASES = (
+    case(
+        "step_that_runs_python",
+        replace(STEP, transform=lambda rows: rows, python=PythonLimits()),
+        "silver/readings.py: python is set, and a temporary step runs Spark's own functions alone: let a stored table "
+        "that appends rows run the Python function, and read that",
+    ),
+    case(
+        "aggregate_that_runs_python",
+        replace(BY_MINUTE, transform=lambda rows: rows, python=PythonLimits()),
+        "gold/by_minute.py: python is set, and an aggregate runs Spark's own functions alone: let a stored table that "
+        "appends rows run the Python function, and read that",
+    ),
+    case(
+        "sql_that_runs_python",
+        replace(READINGS, transform="SELECT * FROM source", python=PythonLimits()),
+        "silver/readings.py: python is set, and its transform is no function that could run Python: write one, or "
+        "take it out",
+    ),
     case(
         "aggregate_of_a_step_over_changes",
         (

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from include.rules import unique
-from include.spec import Delta, Expect, Json, Kafka, Upsert
+from include.spec import Delta, Expect, Json, Kafka, PythonLimits, Upsert
 from tests.mistakes.case import CHANGES, LATEST, case
 
 VIEW_OF_TWO_SOURCES = replace(LATEST, source={"events": Delta("bronze.events"), "again": Delta("bronze.events")})
@@ -75,6 +75,12 @@ CASES = (
         replace(LATEST, temporary=True),
         "gold/latest.py: temporary is of no use to a materialized view: a view is there to be stored, so keep "
         "one of write=Replace() and temporary=True",
+    ),
+    case(
+        "view_that_runs_python",
+        replace(LATEST, transform=lambda rows: rows, python=PythonLimits()),
+        "gold/latest.py: python is of no use to a materialized view: a view runs Spark's own functions alone, so let a "
+        "table that it reads store what the function returns",
     ),
     case(
         "view_with_a_driver",

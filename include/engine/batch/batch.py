@@ -24,6 +24,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
+from include.engine.python.limited_batch import limited
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.readers import checkpoint, offset_ranges
@@ -95,6 +96,11 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
     if batch <= context.checkpoint.written:
         # The batch is committed. A changed rule or transform must not alter its quarantined rows.
         return
+    with limited(rows, context.table, batch):
+        _write_unwritten(rows, batch, context)
+
+
+def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
     table, metadata, may_be_replay = context.table, context.stamp(batch), context.may_have_been_tried(batch)
     if not context.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
         no_rows = rows.sparkSession.createDataFrame([], struct_type.from_ddl(table.schema))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.util import PythonEvalType
 
 from include.engine.session import jvm_of
 
@@ -17,6 +18,15 @@ CLOCKS = {
     "Now": "now",
 }
 PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF"}
+# Python functions that get batches of rows, and return something for each row by itself.
+OF_ROW_BATCHES = {
+    PythonEvalType.SQL_SCALAR_ARROW_UDF,
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF,
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+    PythonEvalType.SQL_MAP_PANDAS_ITER_UDF,
+}
 # Catalyst's tree patterns of clocks, Python functions and generators, which may be Python functions.
 PATTERNS = ("CURRENT_LIKE", "PYTHON_UDF", "GENERATOR")
 # Plan nodes that treat each row alone. Unknown nodes count as others.
@@ -26,6 +36,8 @@ ROW_WISE = {
     "Expand",
     "Filter",
     "Generate",
+    "MapInArrow",
+    "MapInPandas",
     "Project",
     "Repartition",
     "RepartitionByExpression",
@@ -53,11 +65,21 @@ class AnalysedPlan:
         patterns = jvm_of(rows.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
         has_some = any(root.containsPattern(patterns.withName(name)) for root in roots for name in PATTERNS)
         expressions = [root for node in self._nodes for root in items(node.expressions())] if has_some else []
-        self._calls = {call.nodeName() for root in expressions for call in _tree(root)}
+        calls = [call for root in expressions for call in _tree(root)]
+        self._calls = {call.nodeName() for call in calls}
+        self._python_calls = [call for call in calls if call.nodeName() in PYTHON]
 
     @property
     def runs_python(self) -> bool:
-        return bool(self._calls & PYTHON)
+        return bool(self._python_calls)
+
+    @property
+    def refused_python(self) -> str | None:
+        """The name of a Python function in the plan that gets single rows, groups or windows of rows."""
+        for call in self._python_calls:
+            if call.nodeName() != "PythonUDF" or call.evalType() not in OF_ROW_BATCHES:
+                return str(call.name())
+        return None
 
     @property
     def clock(self) -> str | None:

@@ -23,6 +23,9 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
     """
     if is_raw(table) or isinstance(table.source, Files) or has_no_columns_yet(rows, table):
         return None
+    if table.python:
+        # The batch needs the rows of the source, to find the one that makes a function fail.
+        return None
     try:
         if isinstance(table.write, Upsert) and not table.merges_changes:
             prepared_rows = starts(rows, table, table.write.recompute) if table.write.recompute else None

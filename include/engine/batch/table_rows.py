@@ -11,6 +11,7 @@ from include.engine import struct_type
 from include.engine.batch import data_skipping, lookup, parse, parse_avro, parse_debezium
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.batch.transform import apply
+from include.engine.python import limits
 from include.engine.tables.read_table import read_table
 from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, ddl
 
@@ -43,6 +44,7 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
             dimensions = lookup.dimensions(rows.sparkSession, table, None)
         rows = lookup.join(rows, table, dimensions)
     if table.transform:
+        limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if isinstance(table.write, Upsert) and table.write.sequence_by:

@@ -178,8 +178,8 @@ def _check_plan(
 ) -> str | None:
     """Returns a sentence if the same rows could give another result, or if rows of other batches are needed."""
     plan = AnalysedPlan(rows, *sources)
-    if plan.runs_python:
-        return f"{subject} runs a Python function, and executors have none of our code: use Spark's own functions"
+    if plan.runs_python and (mistake := _python_mistake(table, plan)):
+        return f"{subject} {mistake}"
     if plan.clock or not plan.is_deterministic:
         culprit = f"uses {plan.clock}()" if plan.clock else "is not deterministic"
         again = "a run that is begun again" if table.is_view else "a replayed batch"
@@ -188,6 +188,22 @@ def _check_plan(
         return _hidden_source(table, f"{subject} reads a stored table") if plan.reads_stored_rows else None
     if name := plan.needs_other_rows:
         return f"{subject} needs rows of other batches ({name}): {instead}"
+    return None
+
+
+def _python_mistake(table: Table, plan: AnalysedPlan) -> str | None:
+    if table.is_view or table.is_recomputed or table.temporary:
+        return (
+            "runs a Python function, which a view, an aggregate and a temporary step do not: use Spark's own "
+            "functions, or let a stored table that appends rows run it"
+        )
+    if name := plan.refused_python:
+        return f"runs the Python function '{name}' for single rows or groups: write it with arrow_udf or pandas_udf"
+    if table.python is None:
+        return (
+            "runs a Python function without limits: declare them, python=PythonLimits(memory_mb=1024, seconds=60), or "
+            "use Spark's own functions"
+        )
     return None
 
 

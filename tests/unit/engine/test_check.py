@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from include import catalog
@@ -14,7 +15,7 @@ from include.engine.check import check
 from include.errors import DeclarationError
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
-from include.spec import Append, Bucket, Delta, Expect, Kafka, Lookup, Replace, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Expect, Kafka, Lookup, PythonLimits, Replace, Table, Upsert, Watermark
 from include.validation.delta_sources import inline_steps
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
@@ -166,18 +167,60 @@ def test_a_sample_is_not_deterministic(spark):
     assert "its transform is not deterministic" in refusal(spark, readings(lambda rows: rows.sample(0.5, seed=3)))
 
 
+def same(value):
+    return value
+
+
 PYTHON = {
-    "a function": lambda rows: rows.select(
-        "key", functions().udf(lambda value: value, "binary")("value").alias("value")
-    ),
-    "a map": lambda rows: rows.select("key", "value").mapInArrow(lambda batches: batches, SCHEMA),
+    "an Arrow function": lambda rows: rows.withColumn("value", functions().arrow_udf(same, "binary")("value")),
+    "a pandas function": lambda rows: rows.withColumn("value", functions().pandas_udf(same, "binary")("value")),
+    "a map of Arrow": lambda rows: rows.select("key", "value").mapInArrow(same, SCHEMA),
+    "a map of pandas": lambda rows: rows.select("key", "value").mapInPandas(same, SCHEMA),
 }
 
 
 @pytest.mark.parametrize("case", PYTHON)
-def test_a_python_function_for_rows_is_refused(spark, case: str):
+def test_a_python_function_for_batches_of_rows_needs_limits(spark, case: str):
     assert refusal(spark, readings(PYTHON[case])) == (
-        f"{FILE}its transform runs a Python function, and executors have none of our code: use Spark's own functions"
+        f"{FILE}its transform runs a Python function without limits: declare them, "
+        f"python=PythonLimits(memory_mb=1024, seconds=60), or use Spark's own functions"
+    )
+    table = readings(PYTHON[case], python=PythonLimits(), expect=(not_null("key"),))
+    check.check(spark, Catalog({"bronze.events": EVENTS, "silver.readings": table}))
+
+
+def first(values: pa.Array) -> bytes:
+    return values[0].as_py()
+
+
+def row_by_row(rows):
+    return rows.select("key", functions().udf(same, "binary")("value").alias("value"))
+
+
+def group_by_group(rows):
+    return rows.groupBy("key").agg(functions().arrow_udf(first, "binary")("value").alias("value"))
+
+
+@pytest.mark.parametrize(("transform", "name"), [(row_by_row, "same"), (group_by_group, "first")])
+def test_a_python_function_for_single_rows_or_groups_is_refused(spark, transform, name: str):
+    assert f"its transform runs the Python function '{name}' for single rows or groups: write it with" in refusal(
+        spark, readings(transform, python=PythonLimits())
+    )
+
+
+def test_a_python_function_that_is_not_deterministic_is_refused(spark):
+    def transform(rows):
+        function = functions().arrow_udf(same, "binary").asNondeterministic()
+        return rows.withColumn("value", function("value"))
+
+    assert refusal(spark, readings(transform, python=PythonLimits())) == (
+        f"{FILE}its transform is not deterministic, so a replayed batch would come out different: use source columns"
+    )
+
+
+def test_a_python_function_of_a_view_is_refused(spark):
+    assert "its transform runs a Python function, which a view, an aggregate and a temporary step do not" in refusal(
+        spark, readings(PYTHON["an Arrow function"], write=Replace())
     )
 
 

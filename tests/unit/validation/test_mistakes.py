@@ -91,7 +91,8 @@ SENTENCES = {
     ),
     "wrong_argument": (
         "silver/readings.py:5: Table has no 'retention': there are name, source, comment, schema, parse, "
-        "lookups, transform, write, expect, maintain, schedule, interval_seconds, fresh_minutes, driver, temporary, "
+        "lookups, transform, python, write, expect, maintain, schedule, interval_seconds, fresh_minutes, driver, "
+        "temporary, "
         "owner, cluster_by, partition_by, time_column, reset_allowed, properties",
     ),
 }

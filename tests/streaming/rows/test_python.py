@@ -1,0 +1,184 @@
+"""Transforms that run Arrow and pandas functions, within their limits."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+
+from include.errors import FlowBroken, FlowFailed
+from include.readers import resume_position
+from include.settings import settings
+from include.spec import Delta, Expect, PythonLimits, Table
+from tests.support.batches import BatchWriter
+from tests.support.flows import rows_of
+from tests.support.waiting import wait_until
+
+SOURCE = "topic STRING, partition INT, offset BIGINT, bpm BIGINT"
+MB = 1_000_000
+# As the session does for table files: Python processes cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def arrive(spark, name: str, *values: int) -> None:
+    """Appends rows to bronze in two files, which are partitions of the batch: even offsets before odd ones."""
+    rows = [("beats", 0, offset, value) for offset, value in enumerate(values)]
+    for part in (rows[::2], rows[1::2]):
+        frame = spark.createDataFrame(part, SOURCE).coalesce(1)
+        frame.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+
+
+def arrow(function):
+    """A transform that replaces `bpm` by what an Arrow function makes of it."""
+    return lambda rows: rows.withColumn("bpm", F.arrow_udf(function, "bigint")("bpm"))
+
+
+def python_table(name: str, transform, limits: PythonLimits | None = None, **options) -> Table:
+    return Table(
+        name=f"silver.{name}",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="offset BIGINT, bpm BIGINT",
+        transform=transform,
+        python=limits or PythonLimits(),
+        **options,
+    )
+
+
+def double(values: pa.Array) -> pa.Array:
+    return pc.multiply(values, 2)
+
+
+@pytest.fixture
+def table_module(name, monkeypatch) -> ModuleType:
+    """A module in the place of a table file, with a function that a transform calls. No process can import it."""
+    module = ModuleType(f"include.tables.silver.{name}")
+    exec("def halve(values):\n    return values // 2", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def tenfold(rows, halve):
+    def double_batches(batches):
+        for batch in batches:
+            yield batch.set_column(1, "bpm", double(batch.column("bpm")))
+
+    rows = rows.withColumn("bpm", F.pandas_udf(lambda values: halve(values * 10), "bigint")("bpm"))
+    rows = rows.withColumn("bpm", F.arrow_udf(double, "bigint")("bpm"))
+    return rows.select("offset", "bpm").mapInArrow(double_batches, "offset BIGINT, bpm BIGINT")
+
+
+@pytest.mark.parametrize("fast_path", [True, False], ids=["the fast path", "Spark's writers"])
+def test_arrow_and_pandas_functions_compute_columns_and_rules_apply_to_them(
+    spark, run_once, name, table_module, tmp_path: Path, fast_path: bool
+):
+    plausible = Expect("plausible", "bpm < 1000")
+    table = python_table(name, lambda rows: tenfold(rows, table_module.halve), expect=(plausible,))
+    arrive(spark, name, 1, 2, 400)
+    if fast_path:
+        run_once(table)
+    else:
+        rows = spark.read.format("delta").load(str(settings().table_path(f"bronze.{name}")))
+        BatchWriter(spark, tmp_path, SOURCE).write(table, rows)
+    assert sorted((row["offset"], row["bpm"]) for row in rows_of(table.name)) == [(0, 20), (1, 40)]
+    assert [row["offset"] for row in rows_of(table.quarantine)] == [2]
+    assert bool(resume_position.last_commit_metadata(table).get("fast_path")) is fast_path
+
+
+def refuse_thirteen(values: pa.Array) -> pa.Array:
+    if 13 in values.to_pylist():
+        raise ValueError("13 is no heart rate")
+    return values
+
+
+def crash_at_thirteen(values: pa.Array) -> pa.Array:
+    if 13 in values.to_pylist():
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return values
+
+
+def test_a_row_that_makes_a_function_fail_is_named_and_nothing_of_its_batch_is_written(spark, run_once, name):
+    arrive(spark, name, 60, 13, *range(60, 86))
+    failures = {refuse_thirteen: "ValueError: 13 is no heart rate", crash_at_thirteen: "its process died"}
+    for function, cause in failures.items():
+        table = python_table(name, arrow(function))
+        with pytest.raises(FlowBroken) as error:
+            run_once(table)
+        assert str(error.value) == (
+            f"{table.name}: a Python function fails in batch 0 at topic beats, partition 0, offset 1 ({cause}): mend "
+            f"the function, or let it return NULL for such a row, and restart"
+        )
+        assert error.value.error == "PYTHON_EXCEPTION"
+        assert rows_of(table.name) == []
+    run_once(python_table(name, arrow(double)))
+    assert len(rows_of(table.name)) == 28
+
+
+def fill_600_mb(values: pa.Array) -> pa.Array:
+    bytes_of_batch = bytearray(600 * MB)
+    return pa.array([len(bytes_of_batch)] * len(values), pa.int64())
+
+
+def test_a_function_over_its_memory_limit_ends_its_flow_and_another_flow_of_the_session_has_its_own_limit(
+    spark, run_once, name
+):
+    table = python_table(name, arrow(fill_600_mb), PythonLimits(memory_mb=700))
+    larger_table = python_table(f"{name}_larger", arrow(fill_600_mb), PythonLimits(memory_mb=1400))
+    arrive(spark, name, 60)
+    arrive(spark, f"{name}_larger", 60)
+    with pytest.raises(FlowBroken) as error:
+        run_once(table)
+    assert str(error.value) == (
+        f"{table.name}: a Python function needs more for batch 0 than its limit of 700 MB (MemoryError): let it use "
+        f"less, or allow more, PythonLimits(memory_mb=...), and restart"
+    )
+    assert rows_of(table.name) == []
+    run_once(larger_table)
+    assert [row["bpm"] for row in rows_of(larger_table.name)] == [600 * MB]
+
+
+def test_a_function_that_loops_is_ended_after_its_time_with_its_process(spark, run_once, name, tmp_path: Path):
+    pid_file = tmp_path / "pid"
+
+    def loop(values):
+        pid_file.write_text(str(os.getpid()))
+        while True:
+            pass
+
+    table = python_table(name, arrow(loop), PythonLimits(seconds=3))
+    arrive(spark, name, 60)
+    with pytest.raises(FlowFailed) as error:
+        run_once(table)
+    assert str(error.value).startswith(
+        f"{table.name}: batch 0 was ended after 3 s, the limit of its Python functions: let them do less"
+    )
+    assert (error.value.error, error.value.needs_person) == ("PYTHON_TIME_LIMIT", False)
+    assert rows_of(table.name) == []
+    process = Path("/proc") / pid_file.read_text()
+    wait_until(lambda: not process.exists(), timeout_seconds=30)
+    run_once(python_table(name, arrow(double)))
+    assert [row["bpm"] for row in rows_of(table.name)] == [120]
+
+
+def test_a_failure_that_no_row_repeats_is_tried_again(spark, run_once, name, tmp_path: Path):
+    failed = tmp_path / "failed"
+
+    def fail_once(values):
+        if not failed.exists():
+            failed.touch()
+            raise OSError("the model is not there")
+        return values
+
+    table = python_table(name, arrow(fail_once))
+    arrive(spark, name, 60)
+    with pytest.raises(FlowFailed, match=r"failed in batch 0 \(OSError: the model is not there\)") as error:
+        run_once(table)
+    assert not error.value.needs_person
+    run_once(table)
+    assert [row["bpm"] for row in rows_of(table.name)] == [60]
