@@ -130,7 +130,7 @@ def _of_job(flow: Table) -> Facets:
 
 def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
-        return [_table(table, version) for table, version in refresh.read.items()]
+        return [_table(table, version) for table, version in refresh.all_read]
     end = commit.metadata.get("source_to")
     if isinstance(flow.source, Kafka):
         topics = list(end) if isinstance(end, dict) else flow.source.names

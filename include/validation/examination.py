@@ -125,10 +125,13 @@ def in_graph_order(tables: dict[str, Table]) -> list[str]:
     return list(TopologicalSorter({name: reads(table) for name, table in tables.items()}).static_order())
 
 
-def reads(table: Table) -> list[str]:
-    """The names of the tables that its sources and its rules read."""
-    source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
-    return source + [rule.table for rule in table.expect if isinstance(rule, References)]
+def reads(table: Table, are_pinned: bool = True) -> list[str]:
+    """The names of the tables that its sources and its rules read. are_pinned: also those that it reads at one version,
+    whatever is committed later.
+    """
+    sources = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
+    names = [source.table for source in sources if are_pinned or not source.is_pinned]
+    return names + [rule.table for rule in table.expect if isinstance(rule, References)]
 
 
 def _load_substitute(file: TableFile, substitute: Definition) -> Table:

@@ -17,7 +17,7 @@ from include.spec import Table, ddl
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
-NEWER = ("sequence_by", "deletes", "truncates", "scd", "tracked", "partial")
+NEWER = ("sequence_by", "deletes", "truncates", "scd", "tracked", "partial", "version_as_of", "timestamp_as_of")
 
 
 def fingerprint(table: Table) -> str:
