@@ -83,14 +83,12 @@ def why(surveys: list[TableSurvey]) -> str:
 
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
     log = DeltaLog(settings().table_path(name))
-    readers = vacuum_guard.readers(tables, name)
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
     others = [*_unfinished_backfills(engine, log, name), *_pinned_by_views(tables, log, name)]
     others += starmap(Consumer, vacuum_holds.registered(engine, name))
-    consumers = vacuum_guard.consumers(
-        writers, log, readers, promise, now_seconds, others, vacuum_holds.released(engine)
-    )
+    readers, released = vacuum_guard.readers(tables, name), vacuum_holds.released(engine)
+    consumers = vacuum_guard.consumers(writers, log, readers, promise, now_seconds, others, released)
     # The retention itself keeps the promised time travel.
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
     kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds)
