@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SEQUENCES, SHOWN, TRUNCATES
 from include.spec import Upsert
 
-BEFORE, AFTER, HAD, HAS = "_before", "_after", "_had", "_has"
+CHANGED, BEFORE, AFTER, HAD, HAS = "_changed", "_before", "_after", "_had", "_has"
 
 
 @dataclass(frozen=True)
@@ -47,40 +47,46 @@ def count(changes: DataFrame, result: DataFrame, write: Upsert, kept: int) -> Ke
     truncates = changes.filter(TRUNCATES).count() if write.truncates else 0
     of_keys = changes.filter(F.col(DELETED).isNotNull())
     of_keys = of_keys.filter(~F.col(TRUNCATES)) if write.truncates else of_keys
-    keys = of_keys.select(*[F.col(f"`{key}`") for key in write.keys]).distinct()
-    compared = keys.join(_before_and_after(result, write), list(write.keys), "left")
-    had, has = (F.coalesce(F.col(name), F.lit(False)) for name in (HAD, HAS))
-    counts = compared.agg(
-        F.count("*").alias("keys"),
-        F.count_if(~had & has).alias("inserted"),
-        F.count_if((had == has) & (F.col(BEFORE) != F.col(AFTER))).alias("updated"),
-        F.count_if(had & ~has).alias("deleted"),
-    ).first()
-    assert counts
-    return KeyOutcomes(
-        counts["keys"],
-        kept - counts["keys"] - truncates,
-        truncates,
-        counts["inserted"],
-        counts["updated"],
-        counts["deleted"],
+    keys = [F.col(f"`{key}`") for key in write.keys]
+    rows = _before_and_after(result, write).unionByName(
+        of_keys.select(*keys, F.lit(True).alias(CHANGED)), allowMissingColumns=True
     )
+    # Of hashes, because sorted rows would cost as much as the merge.
+    per_key = rows.groupBy(*keys).agg(
+        F.bool_or(CHANGED).alias(CHANGED),
+        F.bit_xor(BEFORE).eqNullSafe(F.bit_xor(AFTER)).alias("is_same"),
+        F.coalesce(F.bool_or(HAD), F.lit(False)).alias(HAD),
+        F.coalesce(F.bool_or(HAS), F.lit(False)).alias(HAS),
+    )
+    had, has = F.col(HAD), F.col(HAS)
+    counts = (
+        per_key.filter(CHANGED)
+        .agg(
+            F.count("*").alias("keys"),
+            F.count_if(~had & has).alias("inserted"),
+            F.count_if((had == has) & ~F.col("is_same")).alias("updated"),
+            F.count_if(had & ~has).alias("deleted"),
+        )
+        .collect()[0]
+    )
+    return KeyOutcomes(stale=kept - counts["keys"] - truncates, truncates=truncates, **counts.asDict())
 
 
 def _before_and_after(result: DataFrame, write: Upsert) -> DataFrame:
-    """Returns the rows of each key before and after the merge, and whether one of them is current."""
+    """Returns for each row the hash of what is stored, or of what will be, and whether it is current."""
     internal = (DELETED, TRUNCATES, RETAINED, SHOWN)
-    row = F.struct(*[_comparable(name) for name in result.columns if name not in internal])
+    row = F.xxhash64(*[_hashable(name) for name in result.columns if name not in internal])
     is_stored, is_shown = F.col(SHOWN).isNull(), F.coalesce(F.col(SHOWN), F.lit(False))
     is_current = F.col(IS_CURRENT) if write.scd == 2 else F.lit(True)
-    return result.groupBy(*[F.col(f"`{key}`") for key in write.keys]).agg(
-        F.sort_array(F.collect_list(F.when(is_stored, row))).alias(BEFORE),
-        F.sort_array(F.collect_list(F.when(is_shown, row))).alias(AFTER),
-        F.bool_or(is_stored & is_current).alias(HAD),
-        F.bool_or(is_shown & is_current).alias(HAS),
+    return result.select(
+        *[F.col(f"`{key}`") for key in write.keys],
+        F.when(is_stored, row).alias(BEFORE),
+        F.when(is_shown, row).alias(AFTER),
+        (is_stored & is_current).alias(HAD),
+        (is_shown & is_current).alias(HAS),
     )
 
 
-def _comparable(name: str) -> Column:
-    # Spark does not compare maps.
-    return F.sort_array(F.map_entries(name)).alias(name) if name == SEQUENCES else F.col(f"`{name}`")
+def _hashable(name: str) -> Column:
+    # Spark hashes no maps.
+    return F.sort_array(F.map_entries(name)) if name == SEQUENCES else F.col(f"`{name}`")
