@@ -74,10 +74,12 @@ class Catalog:
         return {name: table for name, table in self.tables.items() if table.is_view}
 
     def below(self, name: str) -> list[Table]:
-        """The tables downstream of it, in graph order. Raises UsageError for an unknown table."""
+        """The tables downstream of it, in graph order; none that only reads it at one version, whatever happens to it
+        later. Raises UsageError for an unknown table.
+        """
         downstream: list[Table] = []
         for table in self.tables.values():
-            if {self.table(name).name, *(reader.name for reader in downstream)} & set(examination.reads(table)):
+            if {self.table(name).name, *(reader.name for reader in downstream)} & set(examination.reads(table, False)):
                 downstream.append(table)
         return downstream
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from include import catalog
 from include.monitoring.row_outcomes import Batch, batches, rules
+from include.readers import change_outcomes
 
 
 def add(commands: Any) -> None:
@@ -42,8 +43,9 @@ def _run(arguments: argparse.Namespace) -> None:
 def _batch_line(batch: Batch) -> str:
     committed_at = datetime.fromtimestamp(batch.at, UTC)
     broke = ", ".join(f"{count:,} broke '{name}'" for name, count in batch.broke.items() if count)
+    kept = [f"{batch.written:,} written", f"{batch.duplicates:,} duplicates"]
     return (
         f"{batch.name}  {committed_at:%Y-%m-%d %H:%M:%S}Z  version {batch.version}: "
-        f"{batch.read:,} read = {batch.written:,} written + {batch.duplicates:,} duplicates + "
+        f"{batch.read:,} read = {' + '.join(change_outcomes.words(batch.outcomes) if batch.outcomes else kept)} + "
         f"{batch.quarantined:,} quarantined + {batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from include import catalog
 from include.ledger.inspection import Inspection, inspect, utc_time
-from include.readers import offset_ranges
+from include.readers import change_outcomes, offset_ranges
 from include.readers.batches import BatchRecord, OtherCommit
 
 
@@ -64,8 +64,10 @@ def line(entry: BatchRecord | OtherCommit) -> str:
         text += f" version {entry.version} at {utc_time(entry.committed_at or 0)}: {amounts or 'rows not told'},"
     if entry.tally:
         duplicates = entry.tally["kept"] - (entry.tally["kept"] if entry.rows is None else entry.rows)
+        outcomes = change_outcomes.of(entry.tally, entry.merged)
+        kept = ", ".join(change_outcomes.words(outcomes)) if outcomes else f"{duplicates:,} duplicates"
         text += (
-            f" of {entry.tally['read']:,} read, {duplicates:,} duplicates, {entry.tally['quarantined']:,} quarantined, "
+            f" of {entry.tally['read']:,} read, {kept}, {entry.tally['quarantined']:,} quarantined, "
             f"{entry.tally['dropped']:,} dropped,"
         )
     return f"{text} from {offset_ranges.describe(entry.source, entry.source_from, entry.source_to)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from include.errors import FlowBroken, LedgerMismatch
-from include.ledger import verify_quarantine
+from include.ledger import verify_merges, verify_quarantine
 from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_offsets import (
     OFFSET_COLUMNS,
@@ -66,7 +66,7 @@ def verify(table: Table) -> Verification:
         _check_records(history, [batch for batch in entries if batch.state in STATES_WITH_ROWS], others, verification)
     elif isinstance(table.source, Files):
         verify_quarantine.check_files(table)
-    if isinstance(table.write, Append):
+    if isinstance(table.write, Append) or table.merges_changes:
         verification.notes += _check_total(history, entries, others)
     if table.has_quarantine and settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
         verification.notes += verify_quarantine.check_rows(table, entries)
@@ -122,6 +122,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> None:
     written = counts["kept"] if batch.rows is None or table.merges_changes else batch.rows
     if counts["read"] != counts["kept"] + counts["quarantined"] + counts["dropped"]:
         raise LedgerMismatch(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
+    verify_merges.check_batch(table, batch)
     duplicates = counts["kept"] - written
     may_repeat = isinstance(table.write, Append) and bool(table.write.unique)
     if duplicates < 0 or (duplicates and not may_repeat):
@@ -194,6 +195,9 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
             f"its log begins with version {log.versions[0]}" if log.versions[0] else "others than its flows wrote to it"
         )
         yield f"{name}: its total was not compared with its batches, as {why}"
+        return
+    if history.table.merges_changes:
+        yield from verify_merges.check_total(history, entries, others)
         return
     live = [file.rows for file in log.state.live]
     written = [batch.rows for batch in entries if batch.state in STATES_WITH_ROWS]

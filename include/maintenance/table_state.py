@@ -13,12 +13,13 @@ from include.control import orders, vacuum_holds
 from include.control.jobs import backfills
 from include.control.jobs.windows import TableSize
 from include.control.store import database
+from include.errors import FlowBroken, Unreachable
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.policy import CompactionPlace
 from include.maintenance.vacuum_guard import Consumer
-from include.readers import checkpoint
+from include.readers import checkpoint, version_as_of
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
@@ -82,13 +83,12 @@ def why(surveys: list[TableSurvey]) -> str:
 
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
     log = DeltaLog(settings().table_path(name))
-    readers = vacuum_guard.readers(tables, name)
-    registered = [*starmap(Consumer, vacuum_holds.registered(engine, name)), *_unfinished_backfills(engine, log, name)]
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
-    consumers = vacuum_guard.consumers(
-        writers, log, readers, promise, now_seconds, registered, vacuum_holds.released(engine)
-    )
+    others = [*_unfinished_backfills(engine, log, name), *_pinned_by_views(tables, log, name)]
+    others += starmap(Consumer, vacuum_holds.registered(engine, name))
+    readers, released = vacuum_guard.readers(tables, name), vacuum_holds.released(engine)
+    consumers = vacuum_guard.consumers(writers, log, readers, promise, now_seconds, others, released)
     # The retention itself keeps the promised time travel.
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
     kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds)
@@ -132,6 +132,23 @@ def _unfinished_backfills(engine: Engine, log: DeltaLog, table: str) -> Iterator
         if backfill := unfinished.pop((commit.metadata.get(BACKFILL) or {}).get("key", ""), None):
             name = f"backfill {backfill.number}, which is not finished"
             yield Consumer(name, commit.version, commit.timestamp, needs_files=False)
+
+
+def _pinned_by_views(tables: Catalog, log: DeltaLog, table: str) -> Iterator[Consumer]:
+    """Yields the versions of the table at which views read it by their declaration."""
+    for view in tables.views.values():
+        for source in (reader.source for reader in view.readers):
+            if not isinstance(source, Delta) or source.table != table or not source.is_pinned:
+                continue
+            try:
+                version = version_as_of.version_of(view.name, source, log)
+            except Unreachable:
+                # It is still to come.
+                version = log.newest
+            except FlowBroken:
+                # It is gone, and the next refresh says so.
+                continue
+            yield Consumer(f"{view.name}, which declares this version", version, is_declared=True)
 
 
 def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:

@@ -35,12 +35,14 @@ class Consumer:
     version: the newest version that it has read. Below 0 it needs everything.
     since: when it reached that version, in seconds since 1970; None where unknown.
     needs_files: whether it will read data files. Else it needs the log only.
+    is_declared: whether a table file declares the version, so that it is never held for too long.
     """
 
     name: str
     version: int
     since: float | None = None
     needs_files: bool = True
+    is_declared: bool = False
 
 
 def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
@@ -208,7 +210,7 @@ def _writing_flows(flows: Collection[str], log: DeltaLog) -> Iterator[Consumer]:
 def _time_travel(log: DeltaLog, hours: float, now_seconds: float) -> Consumer:
     behind = bisect_right(log.versions, now_seconds - hours * 3_600, key=lambda version: log.commit(version).timestamp)
     version = log.versions[max(0, behind - 1)]
-    return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp)
+    return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp, is_declared=True)
 
 
 def _changes_after(log: DeltaLog, version: int) -> Iterator[str]:

@@ -46,7 +46,9 @@ def measure(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
     lags_of: dict[str, dict[str, Lag]] = {}
     for table in tables.tables.values():
         direct = {reader.flow: lags[reader.flow] for reader in table.readers}
-        inherited = [lags_of[reader.source.table] for reader in table.readers if isinstance(reader.source, Delta)]
+        # A pinned source is as old as it is declared to be, whatever its table has still to read.
+        followed = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
+        inherited = [lags_of[source.table] for source in followed if not source.is_pinned]
         lags_of[table.name] = {flow: lag for group in (*inherited, direct) for flow, lag in group.items()}
     return {name: _of(tables.tables[name], table_lags.values()) for name, table_lags in lags_of.items()}
 

@@ -172,9 +172,11 @@ def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: 
 
 
 def _of_view(lag: Lag, view: str, source: Delta, sources: SourceSnapshot) -> Lag:
+    refresh = refreshes.newest(view)
+    if source.is_pinned:
+        return replace(lag, count=0, versions=0, files=0, seconds=0.0, has_begun=refresh is not None)
     # The change feed includes deleted and changed rows, which matter to a view.
     feed = sources.feed(replace(source, changes=True))
-    refresh = refreshes.newest(view)
     read = refresh.read.get(source.table, -1) if refresh else -1
     volume = feed.all() if read < 0 else feed.since(read + 1)
     return replace(

@@ -130,7 +130,7 @@ def _of_job(flow: Table) -> Facets:
 
 def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
-        return [_table(table, version) for table, version in refresh.read.items()]
+        return [_table(table, version) for table, version in refresh.all_read]
     looked_up = (commit.metadata.get("lookups") or {}).items()
     return [*_source_inputs(flow, commit), *(_table(table, version) for table, version in looked_up)]
 

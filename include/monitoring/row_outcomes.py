@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from include.readers import change_outcomes
 from include.readers.delta_log import Commit, DeltaLog
 from include.readers.refreshes import RUN
 from include.settings import settings
@@ -15,7 +16,8 @@ class Batch:
     """One batch, from its commit. read = written + duplicates + quarantined + dropped.
 
     at: seconds since 1970. run: of a view's refresh, which has no generation and batch.
-    broke: how many rows broke each rule, whatever became of them.
+    broke: how many rows broke each rule, whatever became of them. outcomes: of changes, as
+    `include.readers.change_outcomes.of`. Those without an effect count as duplicates.
     """
 
     version: int
@@ -30,6 +32,7 @@ class Batch:
     dropped: int
     broke: dict[str, int]
     run: str | None = None
+    outcomes: dict[str, int] | None = None
 
     @property
     def name(self) -> str:
@@ -86,6 +89,8 @@ def _batch(table: Table, commit: Commit) -> Batch:
     metadata, rows = commit.metadata, commit.metadata["rows"]
     # The count of Delta's commit, not of the flow: a lost row would show as an additional duplicate.
     written = rows["kept"] if commit.rows is None else commit.rows
+    if outcomes := change_outcomes.of(rows, commit.merged):
+        written = sum(outcomes[name] for name in change_outcomes.EFFECTIVE)
     return Batch(
         version=commit.version,
         at=commit.timestamp,
@@ -99,4 +104,5 @@ def _batch(table: Table, commit: Commit) -> Batch:
         dropped=rows["dropped"],
         broke=rows["broke"],
         run=metadata.get(RUN),
+        outcomes=outcomes,
     )

@@ -12,7 +12,7 @@ from include.control.jobs import windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
-from include.maintenance import table_state, vacuum_guard
+from include.maintenance import table_state
 from include.maintenance.table_state import TableSurvey
 from include.orchestration import in_driver, notify
 from include.readers.delta_log import Commit, DeltaLog
@@ -49,8 +49,7 @@ def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) 
         # An unknown begin counts as too long.
         hours = (time.time() - (survey.held.since or 0)) / 3600
         is_held = survey.retention_seconds > table.maintain.retention_seconds
-        is_promise = survey.held.name.startswith(vacuum_guard.PROMISE)
-        is_too_long = is_held and not is_promise and hours > table.maintain.most_held_hours
+        is_too_long = is_held and not survey.held.is_declared and hours > table.maintain.most_held_hours
         reason = (
             f"{survey.held.name} has needed version {survey.held.version} for {hours:,.0f} h, longer than "
             f"most_held_hours={table.maintain.most_held_hours:g}, so VACUUM keeps all that was deleted since"

@@ -1,7 +1,7 @@
 """Lists every batch of every flow of a table, over all generations: its commit joined with its checkpoint files."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class BatchRecord:
     source: the topics, table or folder that it read. source_from, source_to: its offsets in Spark's checkpoint format.
     tally: the engine's count of what became of its rows; None where the engine does not count.
     lookups: the version of each table that it has looked into.
+    merged: of a MERGE, by Delta's count; empty for others.
 
     Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
@@ -57,6 +58,7 @@ class BatchRecord:
     tally: dict[str, Any] | None = None
     lookups: dict[str, int] | None = None
     planned_at: float | None = None
+    merged: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -173,6 +175,7 @@ class BatchHistory:
             *(flow, number, batch, state, commit.version, commit.timestamp, commit.rows, commit.files, commit.bytes),
             *(metadata.get("source"), metadata.get("source_from"), metadata.get("source_to"), metadata.get("rows")),
             metadata.get("lookups"),
+            merged=commit.merged,
         )
 
     def _without_commit(

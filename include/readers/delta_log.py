@@ -20,6 +20,7 @@ END_OF_PARQUET = b"PAR1"
 # Operation metrics of Spark and of delta-rs. A replaceWhere includes the rows that it copies.
 ROWS = ("numOutputRows", "num_added_rows")
 FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
+MERGED = {did: f"numTargetRows{did.capitalize()}" for did in ("inserted", "updated", "deleted")}
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
 
 
@@ -48,7 +49,7 @@ class Tombstone:
 class Commit:
     """A commit's commitInfo. timestamp: seconds since 1970. rows, files, bytes: what it added, None where unknown.
 
-    metadata: the JSON object in userMetadata; empty for anything else. parameters: operationParameters.
+    metadata: the JSON object in userMetadata. parameters: operationParameters. merged: rows of a MERGE by `MERGED`.
     """
 
     version: int
@@ -59,6 +60,7 @@ class Commit:
     files: int | None = None
     bytes: int | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
+    merged: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ class DeltaLog:
             files=_first_metric(metrics, FILES),
             bytes=_first_metric(metrics, BYTES),
             parameters=info.get("operationParameters") or {},
+            merged={did: int(metrics[name]) for did, name in MERGED.items() if name in metrics},
         )
 
     def commits(self) -> Iterator[Commit]:

@@ -12,8 +12,8 @@ from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table
 
-# The userMetadata keys of a refresh's run, and of its sources that held no rows.
-RUN, EMPTY = "refresh", "empty_sources"
+# The userMetadata keys of a refresh's run, of its sources that held no rows, and of those that are pinned.
+RUN, EMPTY, AS_OF = "refresh", "empty_sources", "as_of"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Refresh:
     """A refresh and its commit. tally: row counts, as `include.engine.batch.quality.RowCounts`.
 
     read: the version of each table that it read. run_reads: the same for all views of its run.
-    empty: the tables that held no rows when it read them.
+    empty: the tables that held no rows when it read them. as_of: table and version of each pinned source.
     """
 
     run: str
@@ -30,6 +30,12 @@ class Refresh:
     tally: dict[str, Any]
     commit: Commit
     empty: tuple[str, ...] = ()
+    as_of: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def all_read(self) -> list[tuple[str, int]]:
+        """Each table and version that it read."""
+        return list(dict.fromkeys([*self.read.items(), *self.as_of]))
 
 
 def of_commit(commit: Commit) -> Refresh | None:
@@ -38,7 +44,9 @@ def of_commit(commit: Commit) -> Refresh | None:
     if RUN not in metadata:
         return None
     return Refresh(
-        metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"], commit, tuple(metadata.get(EMPTY, ()))
+        *(metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"], commit),
+        empty=tuple(metadata.get(EMPTY, ())),
+        as_of=tuple((source["table"], source["version"]) for source in metadata.get(AS_OF, {}).values()),
     )
 
 
@@ -46,7 +54,7 @@ def describe(commit: Commit) -> str:
     """Describes a refresh in words; empty for any other commit."""
     if (refresh := of_commit(commit)) is None:
         return ""
-    read = ", ".join(f"{table} version {version}" for table, version in refresh.read.items())
+    read = ", ".join(f"{table} version {version}" for table, version in refresh.all_read)
     return f"{refresh.tally['kept']:,} rows from {read}, in run '{refresh.run}'"
 
 

@@ -75,13 +75,15 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Delta:
-    """The rows that are appended to another table of the catalog, or its change data feed.
+    """The rows that are appended to another table of the catalog, or its change data feed. For a view: all its rows.
 
     changes: read the change data feed: the columns of the table and of `CHANGE_SCHEMA`. It begins with the current
         rows as inserts, and continues with each change. For a recomputed `Upsert`, the changes only identify the
         buckets to recompute, and `transform` gets rows of the table.
     since_version: begin with the rows of this version. since: begin with the first version at or after this time, for
         example "2026-03-01T00:00:00Z". Neither: begin with all rows of the table. Both apply only at the first start.
+    version_as_of: for a view: read this version, whatever is committed later. timestamp_as_of: read the newest version
+        that was committed at this time or before. VACUUM keeps the version while the table file declares it.
     max_files: maximum number of data files in a batch. max_bytes: approximate size of a batch, at least one file. A
         version of the change data feed is never split.
     """
@@ -92,6 +94,13 @@ class Delta:
     since: str | None = None
     max_files: int = 1_000
     max_bytes: int | None = None
+    version_as_of: int | None = None
+    timestamp_as_of: str | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is read at one version, whatever is committed later."""
+        return self.version_as_of is not None or self.timestamp_as_of is not None
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,16 @@ def parse_time(text: str) -> datetime | None:
 
 
 def _check_source(table: Table, source: Delta) -> None:
+    if source.is_pinned:
+        option, instead = (
+            ("version_as_of", "since_version") if source.timestamp_as_of is None else ("timestamp_as_of", "since")
+        )
+        begin = "" if table.is_recomputed else f"begin there with {instead}, or "
+        raise declaration_error(
+            table,
+            f"source '{source.table}' says {option}, and a flow goes on with each new version: {begin}make the table a "
+            f"view, write=Replace()",
+        )
     if source.since_version is not None and source.since is not None:
         raise declaration_error(table, "since_version and since both say where it begins: keep one")
     if source.since is not None and not parse_time(source.since):

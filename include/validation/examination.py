@@ -128,11 +128,14 @@ def in_graph_order(tables: dict[str, Table]) -> list[str]:
     return list(TopologicalSorter({name: reads(table) for name, table in tables.items()}).static_order())
 
 
-def reads(table: Table) -> list[str]:
-    """The names of the tables that its sources, lookups and rules read."""
-    source = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
-    source += [lookup.table for lookup in table.lookups]
-    return source + [rule.table for rule in table.expect if isinstance(rule, References)]
+def reads(table: Table, are_pinned: bool = True) -> list[str]:
+    """The names of the tables that its sources, lookups and rules read. are_pinned: also those that it reads at one version,
+    whatever is committed later.
+    """
+    sources = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
+    names = [source.table for source in sources if are_pinned or not source.is_pinned]
+    names += [lookup.table for lookup in table.lookups]
+    return names + [rule.table for rule in table.expect if isinstance(rule, References)]
 
 
 def _load_substitute(file: TableFile, substitute: Definition) -> Table:

@@ -31,6 +31,7 @@ MAXIMUM: dict[tuple[type, str], float] = {
     (Delta, "max_files"): INT,
     (Delta, "max_bytes"): LONG,
     (Delta, "since_version"): LONG,
+    (Delta, "version_as_of"): LONG,
     (Files, "max_files"): INT,
     (Files, "max_bytes"): LONG,
     (Maintenance, "target_file_mb"): 10**6,
@@ -128,7 +129,7 @@ def _describe_mismatch(name: str, value: Any, hint: Any) -> str:
 
 def _out_of_range(key: tuple[type, str], value: float, hint: Any) -> str | None:
     number = "a whole number" if int in _alternatives(hint) else "a number"
-    if key == (Delta, "since_version"):
+    if key in ((Delta, "since_version"), (Delta, "version_as_of")):
         return None if 0 <= value <= MAXIMUM[key] else "set it to a version of its source, 0 or more"
     if not 0 < value < math.inf:
         return f"set it to {number} above 0"

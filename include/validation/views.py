@@ -8,9 +8,12 @@ from inspect import signature
 from include.rules import Expect
 from include.spec import Delta, Table
 from include.validation.declaration import declaration_error
+from include.validation.delta_sources import parse_time
 
 # A source name is a view name in SQL, or a parameter of the transform.
 NAME = re.compile("[a-z][a-z0-9_]*")
+# What a view says of a source.
+VIEW_OPTIONS = ("table", "version_as_of", "timestamp_as_of")
 # Options that only a flow has, and the remedy for a view.
 FLOW_OPTIONS = {
     "parse": "what arrives is typed where it is kept, so read a silver table",
@@ -75,10 +78,21 @@ def _check_source(table: Table, source: object) -> None:
             f"Replace reads {type(source).__name__}, and a view is computed anew from stored tables: "
             f"read the bronze table that keeps it",
         )
+    if source.version_as_of is not None and source.timestamp_as_of is not None:
+        raise declaration_error(
+            table,
+            f"source '{source.table}' says version_as_of and timestamp_as_of, which both name a version: keep one",
+        )
+    if source.timestamp_as_of is not None and not parse_time(source.timestamp_as_of):
+        raise declaration_error(
+            table,
+            f"timestamp_as_of is {source.timestamp_as_of!r}, no moment with its time zone: write one such as "
+            f"'2026-03-01T00:00:00Z'",
+        )
     options = [
         option.name
         for option in fields(source)
-        if option.name != "table" and getattr(source, option.name) != option.default
+        if option.name not in VIEW_OPTIONS and getattr(source, option.name) != option.default
     ]
     if options:
         raise declaration_error(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -23,12 +24,14 @@ from include.engine.jobs import window
 from include.engine.jobs.refresh import RefreshRun
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
+from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.ledger import verify
+from include.maintenance import table_state, vacuum_guard
 from include.readers import refreshes
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
-from include.spec import Delta, Expect, Maintenance, Replace, Table
+from include.spec import Delta, Expect, Kafka, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.jobs.refresh import views
@@ -360,3 +363,58 @@ def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refres
     assert has_all_rows(rows_of(view.name))
     refresh("the day after", view)
     assert verify.verify(view).notes == []
+
+
+def test_a_view_reads_an_old_version_as_it_was_until_its_file_no_longer_declares_it(
+    name, append, spark, engine, refresh, maintain
+):
+    policy = Maintenance(target_file_mb=0.001, time_travel_hours=0.0001)
+    prices = Table(
+        name=f"silver.{name}", comment="", source=Kafka("unused"), schema="id INT, price INT", maintain=policy
+    )
+    path = settings().table_path(prices.name)
+    for number in range(3):
+        append(prices.name, [{"id": number, "price": 10}], prices.schema)
+    log = DeltaLog(path)
+    moment = datetime.fromtimestamp((log.commit(1).timestamp + log.commit(2).timestamp) / 2, UTC).isoformat()
+    view = Table(
+        name=f"gold.{name}",
+        comment="",
+        source={
+            "now": Delta(prices.name),
+            "first": Delta(prices.name, version_as_of=0),
+            "earlier": Delta(prices.name, timestamp_as_of=moment),
+        },
+        schema="id INT, price INT, was INT, was_first INT, note STRING",
+        transform="SELECT id, now.price, earlier.price AS was, first.price AS was_first, earlier.note FROM now "
+        "FULL JOIN earlier USING (id) FULL JOIN first USING (id)",
+        write=Replace(),
+    )
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note STRING)")
+    spark.sql(f"UPDATE delta.`{path}` SET price = price + id + 1, note = 'new'")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+    expected = [(0, 11, 10, 10, None), (1, None, 10, None, None), (2, 13, None, None, None)]
+
+    def vacuum(*others: Table) -> list[Path]:
+        """As a window does. Returns the files of the log that nobody needs."""
+        DeltaTable(str(path)).create_checkpoint()
+        [survey] = table_state.survey(engine, prices, Catalog({table.name: table for table in (prices, *others)}))
+        engine_maintain.vacuum(spark, prices.name, survey.retention_seconds, {})
+        return vacuum_guard.removable_log_files(survey.log, survey.log_needed_from)
+
+    def refreshed(run: str) -> list[tuple]:
+        refresh(run, view)
+        return sorted(tuple(row.values()) for row in rows_of(view.name))
+
+    assert refreshed("monday") == expected
+    maintain(prices, view)
+    assert vacuum(view) == []
+    assert refreshed("tuesday") == expected
+    assert refreshes.newest(view.name).as_of == ((prices.name, 0), (prices.name, 1))
+    verify.verify(view)
+    as_of = spark.read.option("timestampAsOf", moment).format("delta").load(str(path))
+    assert sorted(row["id"] for row in as_of.collect()) == [0, 1]
+    assert vacuum() != [], "without the declaration nobody needs the version"
+    with pytest.raises(FlowFailed, match="files were deleted before the view declared it"):
+        refresh("wednesday", view)
+    assert refreshes.newest(view.name).run == "tuesday"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from include.rules import unique
 from include.spec import Delta, Expect, Json, Kafka, PythonLimits, Upsert
-from tests.mistakes.case import CHANGES, LATEST, case
+from tests.mistakes.case import BY_MINUTE, CHANGES, LATEST, READINGS, case
 
 VIEW_OF_TWO_SOURCES = replace(LATEST, source={"events": Delta("bronze.events"), "again": Delta("bronze.events")})
 
@@ -40,6 +40,41 @@ CASES = (
         replace(LATEST, source=Delta("bronze.events", changes=True)),
         "gold/latest.py: source 'bronze.events' says changes, and a view reads all rows of one version: write "
         "Delta('bronze.events') alone",
+    ),
+    case(
+        "view_of_two_versions_at_once",
+        replace(LATEST, source=Delta("bronze.events", version_as_of=1, timestamp_as_of="2026-03-01T00:00:00Z")),
+        "gold/latest.py: source 'bronze.events' says version_as_of and timestamp_as_of, which both name a version: "
+        "keep one",
+    ),
+    case(
+        "view_of_a_moment_without_a_time_zone",
+        replace(LATEST, source=Delta("bronze.events", timestamp_as_of="2026-03-01")),
+        "gold/latest.py: timestamp_as_of is '2026-03-01', no moment with its time zone: write one such as "
+        "'2026-03-01T00:00:00Z'",
+    ),
+    case(
+        "view_of_a_negative_version",
+        replace(LATEST, source=Delta("bronze.events", version_as_of=-1)),
+        "gold/latest.py: Delta's version_as_of is -1: set it to a version of its source, 0 or more",
+    ),
+    case(
+        "stream_of_one_version",
+        replace(READINGS, source=Delta("bronze.events", version_as_of=1)),
+        "silver/readings.py: source 'bronze.events' says version_as_of, and a flow goes on with each new version: "
+        "begin there with since_version, or make the table a view, write=Replace()",
+    ),
+    case(
+        "stream_of_one_moment",
+        replace(READINGS, source=Delta("bronze.events", timestamp_as_of="2026-03-01T00:00:00Z")),
+        "silver/readings.py: source 'bronze.events' says timestamp_as_of, and a flow goes on with each new version: "
+        "begin there with since, or make the table a view, write=Replace()",
+    ),
+    case(
+        "aggregate_of_one_version",
+        replace(BY_MINUTE, source=Delta("bronze.events", version_as_of=1)),
+        "gold/by_minute.py: source 'bronze.events' says version_as_of, and a flow goes on with each new version: "
+        "make the table a view, write=Replace()",
     ),
     case(
         "view_of_kafka",

@@ -1,11 +1,13 @@
 """Small batches take the fast path, with the same result as Spark's own writers."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 
 import pytest
 from delta.exceptions import ConcurrentTransactionException
@@ -18,8 +20,10 @@ from include.engine.fast_path import aggregate, internals, path, replaced_files,
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
+from include.errors import LedgerMismatch
 from include.ledger import verify
-from include.readers.delta_log import DeltaLog
+from include.monitoring import row_outcomes
+from include.readers.delta_log import MERGED, DeltaLog
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path
@@ -230,10 +234,12 @@ def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, mo
 def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, name, monkeypatch, write):
     random_ = random.Random(21)
     changes = [change for key in range(20) for change in changes_of_keys.random_changes(random_, key)]
-    for batch in changes_of_keys.in_batches(random_, [*changes, (None, "north", None, 1, False)], 4):
+    batches = changes_of_keys.in_batches(random_, [*changes, (None, "north", None, 1, False)], 4)
+    for batch in batches:
         names = [column.split()[0] for column in CHANGES_SCHEMA.split(", ")]
         append(f"bronze.{name}", [dict(zip(names, change, strict=True)) for change in batch], CHANGES_SCHEMA)
-    contents = []
+    contents: list[list[Counter]] = []
+    counts: list[list[dict | None]] = []
     for has_fast_path in (True, False):
         silver = Table(
             name=f"silver.{name}{'w' if has_fast_path else ''}",
@@ -249,6 +255,7 @@ def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, nam
         flags = fast_path_flags(silver.name)
         assert any(flags) == has_fast_path
         verify.verify(silver)
+        counts.append([batch.outcomes for batch in reversed(row_outcomes.batches(silver, 9))])
         names = [silver.name, silver.quarantine]
         # Of the latest rows, Spark does not look at the stored ones, and retains older deletes, too.
         names += [] if write is MERGE else [silver.retained]
@@ -259,6 +266,50 @@ def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, nam
         )
     assert contents[0] == contents[1]
     assert all(contents[0])
+    assert counts[0] == counts[1] == expected_outcomes(batches, write)
+    assert_each_falsified_number_is_found(silver)
+
+
+def expected_outcomes(batches: list[list[changes_of_keys.Change]], write: Upsert) -> list[dict[str, int]]:
+    """By plain Python."""
+    rows_of_key = changes_of_keys.partial_with_sequences if write.partial else changes_of_keys.latest
+    if write.scd == 2:
+        rows_of_key = partial(changes_of_keys.history, tracked=slice(1, 3))
+    seen: list[changes_of_keys.Change] = []
+    truncated: list[int] = []
+    expected = []
+    for batch in batches:
+        kept = [change for change in batch if change[0] is not None]
+        truncates = [change for change in kept if write.truncates and (change[0], change[3]) == (3, 4)]
+        changes = [change for change in kept if change not in truncates]
+        sequences = [change[3] for change in truncates]
+        expected.append(changes_of_keys.outcomes(seen, changes, rows_of_key, (truncated, sequences)))
+        seen, truncated = [*seen, *changes], [*truncated, *sequences]
+    return expected
+
+
+def assert_each_falsified_number_is_found(table: Table) -> None:
+    version = DeltaLog(settings().table_path(table.name)).newest
+    file = settings().table_path(table.name) / "_delta_log" / f"{version:020}.json"
+    lines = file.read_text().splitlines()
+    commit = next(line for line in lines if "commitInfo" in line)
+
+    def falsify(section: str, name: str) -> None:
+        info = json.loads(commit)
+        metadata = json.loads(info["commitInfo"]["userMetadata"])
+        numbers = info["commitInfo"]["operationMetrics"] if section == "delta" else metadata["rows"]["changes"]
+        numbers[name] = type(numbers[name])(int(numbers[name]) + 1)
+        info["commitInfo"]["userMetadata"] = json.dumps(metadata)
+        file.write_text("\n".join(json.dumps(info) if line is commit else line for line in lines))
+
+    names = ["keys", "stale", "truncates"]
+    falsified = [*(("sluice", name) for name in names), ("delta", MERGED["inserted"]), ("delta", MERGED["deleted"])]
+    for section, name in falsified:
+        falsify(section, name)
+        with pytest.raises(LedgerMismatch, match=table.name):
+            verify.verify(table)
+    file.write_text("\n".join(lines))
+    verify.verify(table)
 
 
 def test_an_aggregate_without_buckets_of_a_large_source_is_left_to_spark(arrive, run_once, name, monkeypatch):

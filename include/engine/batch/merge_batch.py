@@ -5,7 +5,7 @@ the first, so that a kill between both leaves no trace.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import and_, or_
 
@@ -13,7 +13,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import merge_changes, table_rows
+from include.engine.batch import key_outcomes, merge_changes, table_rows
+from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
@@ -31,12 +32,14 @@ class Merged:
 
     hidden: changes to retain, with the columns of `table_rows.names_of_changes`. is_computed: whether `source` has what
     becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than the
-    stored row.
+    stored row. result: as for `key_outcomes.count` if it is computed. keys: how many keys `result` has otherwise.
     """
 
     source: DataFrame
     hidden: DataFrame
     is_computed: bool
+    result: DataFrame
+    keys: int
 
 
 def write(
@@ -49,11 +52,19 @@ def write(
 ) -> None:
     """Merges changes that meet the rules. changes: the columns of `table_rows.names_of_changes`.
 
-    may_be_replay, last_commit: as for `commit.add_to_companion`.
+    metadata: with the batch's row counts. may_be_replay, last_commit: as for `commit.add_to_companion`.
     """
     merged = merge(changes, table, write, last_commit)
+    rows = metadata.rows or {}
+    metadata = replace(metadata, rows=rows | {"changes": asdict(_outcomes(merged, changes, write, rows["kept"]))})
     commit.add_to_companion(merged.hidden, table.retained, metadata, may_be_replay, last_commit)
     commit.execute(lambda: replace_rows(merged, table, write), changes.sparkSession, metadata)
+
+
+def _outcomes(merged: Merged, changes: DataFrame, write: Upsert, kept: int) -> KeyOutcomes:
+    if merged.is_computed:
+        return key_outcomes.count(changes, merged.result, write, kept)
+    return KeyOutcomes(merged.keys, stale=kept - merged.keys, truncates=0)
 
 
 def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[int, int] | None) -> Merged:
@@ -78,10 +89,13 @@ def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[in
         result = _union(result, stored)
     # MERGE refuses a source that is computed from cached rows, as the changes are.
     result = result.localCheckpoint()
-    hidden = result.filter(~F.col(SHOWN) & ~F.col(RETAINED))
-    hidden = hidden.select(*_columns(table_rows.names_of_changes(table)))
+    is_hidden = ~F.col(SHOWN) & ~F.col(RETAINED)
+    counts = result.agg(F.count_if(is_hidden).alias("hidden"), key_outcomes.count_keys(write).alias("keys"))
+    hidden_count, keys_count = counts.collect()[0]
+    hidden = result.filter(is_hidden).select(*_columns(table_rows.names_of_changes(table)))
+    hidden = table_rows.coalesce_small(hidden, hidden_count)
     source = _rows_and_gone(result, stored.columns, write) if is_computed else _newest(result, stored.columns, write)
-    return Merged(source, table_rows.coalesce_small(hidden, hidden.count()), is_computed)
+    return Merged(source, hidden, is_computed, result, keys_count)
 
 
 def _rows_and_gone(result: DataFrame, columns: list[str], write: Upsert) -> DataFrame:

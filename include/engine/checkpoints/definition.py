@@ -17,7 +17,17 @@ from include.spec import Table, Transform, ddl
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
-NEWER = ("sequence_by", "deletes", "truncates", "scd", "tracked", "partial", "reach_minutes")
+NEWER = (
+    "sequence_by",
+    "deletes",
+    "truncates",
+    "scd",
+    "tracked",
+    "partial",
+    "reach_minutes",
+    "version_as_of",
+    "timestamp_as_of",
+)
 
 
 def fingerprint(table: Table) -> str:

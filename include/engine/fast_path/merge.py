@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.engine.batch import merge_changes, quality, table_rows
-from include.engine.batch.merge_changes import DELETED, RETAINED, SHOWN, TRUNCATES
+from include.engine.batch.key_outcomes import KeyOutcomes
+from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import checked_rows, data_file, replaced_files, table_at_version
 from include.engine.fast_path.companion import Companion
@@ -27,6 +28,9 @@ from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables.commit import CommitMetadata
 from include.readers import stored_table
 from include.spec import Table, Upsert
+
+# Rows of a key in a form that can be compared, each with whether it is current.
+Rows = dict[str, bool]
 
 
 class Merger:
@@ -72,7 +76,7 @@ class Merger:
         self._quarantine.append(checked.quarantined, metadata)
         is_hidden = pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED)))
         self._retained.append(result.filter(is_hidden), metadata)
-        self._replace(transaction, stored, shown, keys, replace(metadata, rows=asdict(checked.counts)))
+        self._replace(transaction, stored, shown, keys, metadata, checked.counts)
         return checked.counts
 
     def forget(self) -> None:
@@ -149,35 +153,53 @@ class Merger:
         shown: pa.Table,
         keys: set[Key],
         metadata: CommitMetadata,
+        counts: RowCounts,
     ) -> None:
         """Replaces the stored rows of these keys, except of those that stay as they are."""
         columns = self._write.keys
         known = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
         old, new = _rows_by_key(known, columns), _rows_by_key([shown], columns)
         changed = {key for key in keys if old.get(key) != new.get(key)}
+        rows_of_changed = [(old.get(key, {}), new.get(key, {})) for key in changed]
+        outcomes = asdict(_outcomes(rows_of_changed, len(keys), counts.kept))
+        metadata = replace(metadata, rows=asdict(counts) | {"changes": outcomes})
         if not changed:
             replaced_files.discard(stored)
         elif any(file.others for file in stored):
             # The new files lack all rows of these keys.
             changed = keys
         rows = replaced_files.with_keys(shown, changed, columns, are_kept=True)
-        replaced_rows = sum(len(replaced_files.with_keys(part, changed, columns, are_kept=True)) for part in known)
-        counts = {
-            "operationNumSourceRows": len(rows),
-            "numTargetRowsInserted": len(rows),
-            "numTargetRowsUpdated": 0,
-            "numTargetRowsDeleted": replaced_rows,
-        }
-        replaced_files.commit_replacement(self._spark, transaction, stored, rows, changed, columns, metadata, counts)
+        replaced_files.commit_replacement(
+            self._spark, transaction, stored, rows, changed, columns, metadata, _merge_metrics(rows_of_changed)
+        )
 
 
-def _rows_by_key(parts: list[pa.Table], columns: tuple[str, ...]) -> dict[Key, set[str]]:
-    """Returns the rows of each key, in a form that can be compared."""
-    rows: dict[Key, set[str]] = {}
+def _rows_by_key(parts: list[pa.Table], columns: tuple[str, ...]) -> dict[Key, Rows]:
+    rows: dict[Key, Rows] = {}
     for part in parts:
         for key, row in zip(keys_of(part, columns), part.to_pylist(), strict=True):
-            rows.setdefault(key, set()).add(repr(row))
+            rows.setdefault(key, {})[repr(row)] = bool(row.get(IS_CURRENT, True))
     return rows
+
+
+def _outcomes(changed: list[tuple[Rows, Rows]], keys: int, kept: int) -> KeyOutcomes:
+    """Counts the outcomes of a batch without truncates. changed: the rows before and after of each changed key."""
+    had_and_has = [(any(old.values()), any(new.values())) for old, new in changed]
+    inserted, deleted = had_and_has.count((False, True)), had_and_has.count((True, False))
+    return KeyOutcomes(keys, kept - keys, 0, inserted, len(changed) - inserted - deleted, deleted)
+
+
+def _merge_metrics(changed: list[tuple[Rows, Rows]]) -> dict[str, int]:
+    """Returns the row counts of MERGE. changed: the rows before and after of each changed key."""
+    gone = [len(old.keys() - new.keys()) for old, new in changed]
+    made = [len(new.keys() - old.keys()) for old, new in changed]
+    updated = sum(map(min, gone, made))
+    return {
+        "operationNumSourceRows": sum(made) + sum(gone) - updated,
+        "numTargetRowsInserted": sum(made) - updated,
+        "numTargetRowsUpdated": updated,
+        "numTargetRowsDeleted": sum(gone) - updated,
+    }
 
 
 def _with_flags(rows: pa.Table, names: tuple[str, ...], value: bool) -> pa.Table:

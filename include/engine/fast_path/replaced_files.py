@@ -171,7 +171,10 @@ def commit_replacement(
     path, layout = transaction.target.path, transaction.layout
     adds += [data_file.write([part], path, layout).added() for part in parts if len(part)]
     copied += len(others)
-    metrics = {**counts, "numTargetRowsCopied": copied, "numOutputRows": len(rows) + copied}
+    # Some of `rows` may be as they were.
+    copied += len(rows) - counts["numTargetRowsInserted"] - counts["numTargetRowsUpdated"]
+    output_rows = counts["numTargetRowsInserted"] + counts["numTargetRowsUpdated"] + copied
+    metrics = {**counts, "numTargetRowsCopied": copied, "numOutputRows": output_rows}
     # MERGE takes `userMetadata` from the session.
     with commit.user_metadata(spark, asdict(metadata), {}):
         transaction.replace(adds, removes, (metadata.txn_app_id, metadata.batch), metrics)

@@ -6,6 +6,7 @@ uses them again. It also stores the run's name, so that a run refreshes no view 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,9 +21,9 @@ from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import commit, create_table
-from include.engine.tables.read_table import read_table
+from include.engine.tables.read_table import read_as_of, read_table
 from include.errors import FlowBroken, SluiceError, Unreachable
-from include.readers import refreshes, stored_table
+from include.readers import refreshes, stored_table, version_as_of
 from include.settings import settings
 from include.spec import Delta, Table
 from include.validation.slices import Slice
@@ -33,7 +34,7 @@ STEP = "refresh"
 @dataclass(frozen=True)
 class RefreshRun:
     """One refresh run. views: in graph order. reads: versions of the tables that the views read and that are no views
-    of this run.
+    of this run. A pinned source has its own version, in any run.
     """
 
     name: str
@@ -46,7 +47,8 @@ class RefreshRun:
         not stored.
         """
         pinned = [refreshed.run_reads for view in views if (refreshed := refreshes.in_run(view.name, name))]
-        upstream = {table for view in views for table in _sources(view).values()} - {view.name for view in views}
+        followed = {source.table for view in views for source in _sources(view).values() if not source.is_pinned}
+        upstream = followed - {view.name for view in views}
         newest = {table: _newest(table) for table in sorted(upstream)}
         return cls(name, tuple(views), newest | (pinned[0] if pinned else {}))
 
@@ -109,9 +111,7 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
     if refreshes.in_run(view.name, run.name):
         # Another job of the same run has refreshed it before this one opened the window.
         return
-    versions = {table: run.version(table) for table in _sources(view).values()}
-    refreshes.require_newest(view.name, run.name, versions)
-    frames = {name: _rows(open_window.spark, table, versions[table]) for name, table in _sources(view).items()}
+    frames, versions = _read(open_window.spark, view, run)
     checked_rows = quality.with_violations(computed(frames, view), view.expect).persist()
     try:
         groups = checked_rows.groupBy(quality.RULES).count().collect()
@@ -119,8 +119,9 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
         _require_none_fails(view, counts, run)
         rows = checked_rows.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
         metadata = open_window.begin(STEP, view.name)
-        metadata |= {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads, "rows": asdict(counts)}
-        empty_tables = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
+        metadata |= {refreshes.RUN: run.name, **versions, "run_reads": run.reads, "rows": asdict(counts)}
+        followed = {name: source.table for name, source in _sources(view).items() if not source.is_pinned}
+        empty_tables = sorted({table for name, table in followed.items() if frames[name].isEmpty()})
         metadata |= {refreshes.EMPTY: empty_tables} if empty_tables else {}
         with commit.user_metadata(open_window.spark, metadata, {}):
             create_table.replace(rows, view)
@@ -134,6 +135,22 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
         )
 
 
+def _read(spark: SparkSession, view: Table, run: RefreshRun) -> tuple[dict[str, DataFrame], dict[str, Any]]:
+    """Returns the rows of each source, by name, and the versions for the metadata of the commit."""
+    sources = _sources(view)
+    followed = {source.table: run.version(source.table) for source in sources.values() if not source.is_pinned}
+    refreshes.require_newest(view.name, run.name, followed)
+    frames: dict[str, DataFrame] = {}
+    as_of: dict[str, dict[str, Any]] = {}
+    for name, source in sources.items():
+        if source.is_pinned:
+            version, frames[name] = pinned_rows(spark, view.name, source)
+            as_of[name] = {"table": source.table, "version": version}
+        else:
+            frames[name] = _rows(spark, source.table, followed[source.table])
+    return frames, {"read": followed, **({refreshes.AS_OF: as_of} if as_of else {})}
+
+
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
     """Returns the view's rows, in the columns of its schema. frames: the rows of its sources, by name."""
     if isinstance(view.source, Mapping):
@@ -144,9 +161,16 @@ def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
     return rows.select(*[F.col(f"`{name}`") for name in struct_type.from_ddl(view.schema).fieldNames()])
 
 
-def _sources(view: Table) -> dict[str, str]:
-    """Maps the names by which the transform refers to source tables to those tables."""
-    return {reader.branch or SOURCE: reader.source.table for reader in view.readers if isinstance(reader.source, Delta)}
+def pinned_rows(spark: SparkSession, view: str, source: Delta) -> tuple[int, DataFrame]:
+    """Returns the version that a pinned source declares, and its rows. Raises Unreachable and FlowBroken."""
+    version = version_as_of.version_of(view, source)
+    version_as_of.require_files(view, source, version)
+    return version, read_as_of(spark, source.table, version)
+
+
+def _sources(view: Table) -> dict[str, Delta]:
+    """Returns the sources by the names that the transform uses."""
+    return {reader.branch or SOURCE: reader.source for reader in view.readers if isinstance(reader.source, Delta)}
 
 
 def _newest(table: str) -> int:

@@ -175,7 +175,10 @@ def _sample(request: PreviewRequest, reader: Table) -> Sample:
 
 
 def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Sample:
-    version = sample.log_of(reader, source).newest
+    version: int = sample.log_of(reader, source).newest
+    if source.is_pinned:
+        version, pinned_rows = refresh.pinned_rows(request.spark, reader.name, source)
+        return Sample(pinned_rows, f"all rows of {source.table}, version {version}")
     rows = read.newest(request.spark, source.table)
     assert rows is not None
     return Sample(rows, f"all rows of {source.table}, version {version}")

@@ -237,6 +237,9 @@ def test_a_view_is_made_of_all_rows_and_a_file_stands_for_one_of_its_sources(
     file.write_text('{"number": 2, "word": "second"}\n')
     result = preview(bronze, stored_silver, names, view, file=file, flow=f"{view.name}.names")
     assert [(row.row, row.becomes) for row in result.outcome.rows] == [({"word": "second", "n": 2}, "drop")]
+    append(names.name, [(1, "one"), (2, "two")], "number INT, word STRING")
+    pinned = replace(view, source={**view.source, "names": Delta(names.name, version_as_of=0)})
+    assert counts(preview(bronze, stored_silver, names, pinned)) == [2, 2]
     with pytest.raises(UsageError, match=f"has several sources: say .*--flow {view.name}.times"):
         preview(bronze, stored_silver, names, view, file=file)
     with pytest.raises(UsageError, match=f"no flow of {view.name}: did you mean '{view.name}.names'"):

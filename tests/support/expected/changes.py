@@ -1,6 +1,7 @@
 """Random changes of keys, and plain Python that computes the rows of a table from all of them."""
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Of a key: two values, a sequence, and whether the change deletes the key.
@@ -41,15 +42,21 @@ def latest(changes: list[Change]) -> list[tuple[Any, ...]]:
 
 
 def partial(changes: list[Change]) -> list[tuple[Any, ...]]:
+    return [row[:-1] for row in partial_with_sequences(changes)]
+
+
+def partial_with_sequences(changes: list[Change]) -> list[tuple[Any, ...]]:
+    """Each row ends with the sequences of the changes that set its values."""
     deleted_at = max((change[3] for change in changes if change[4]), default=0)
     live = [change for change in changes if change[3] > deleted_at]
     if not live:
         return []
-    values = []
-    for position in (1, 2):
-        newest = max(((change[3], change[position]) for change in live if change[position]), default=(0, None))
-        values.append(newest[1])
-    return [(live[0][0], *values, max(change[3] for change in live))]
+    newest = [
+        max(((change[3], change[position]) for change in live if change[position]), default=(0, None))
+        for position in (1, 2)
+    ]
+    values, sequences = (value for _, value in newest), tuple(sequence for sequence, _ in newest)
+    return [(live[0][0], *values, max(change[3] for change in live), sequences)]
 
 
 def history(changes: list[Change], tracked: slice) -> list[tuple[Any, ...]]:
@@ -67,3 +74,29 @@ def history(changes: list[Change], tracked: slice) -> list[tuple[Any, ...]]:
             rows.append([change, sequence, None])
             is_open = True
     return [(*change[:4], begins, ends, ends is None) for change, begins, ends in rows]
+
+
+def outcomes(
+    seen: list[Change],
+    batch: list[Change],
+    rows_of: Callable[[list[Change]], list[tuple[Any, ...]]],
+    truncates: tuple[Sequence[int], Sequence[int]] = ((), ()),
+) -> dict[str, int]:
+    """What a batch of changes does to its keys. truncates: their sequences, before the batch and in it."""
+    counts = dict.fromkeys(("inserted", "updated", "deleted", "unchanged", "stale", "truncates"), 0)
+    by_key: dict[int, list[Change]] = {change[0]: [] for change in batch}
+    for change in seen:
+        by_key.setdefault(change[0], []).append(change)
+    for key in {change[0] for change in batch}:
+        before, after = (
+            rows_of([*changes, *((key, None, None, sequence, True) for sequence in at)]) if changes else []
+            for changes, at in (
+                (by_key[key], truncates[0]),
+                ([*by_key[key], *(change for change in batch if change[0] == key)], [*truncates[0], *truncates[1]]),
+            )
+        )
+        had, has = (any(row[-1] is not False for row in rows) for rows in (before, after))
+        same = "unchanged" if before == after else "updated"
+        counts[same if had == has else "inserted" if has else "deleted"] += 1
+    counts["stale"], counts["truncates"] = len(batch) - len({change[0] for change in batch}), len(truncates[1])
+    return counts

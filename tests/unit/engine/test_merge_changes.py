@@ -1,14 +1,15 @@
 """Changes of keys, merged in any order and in any batches, give the rows that all of them give at once."""
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
-from include.engine.batch import merge_changes
+from include.engine.batch import key_outcomes, merge_changes
 from include.engine.batch.merge_changes import (
     DELETED,
     IS_CURRENT,
@@ -19,8 +20,18 @@ from include.engine.batch.merge_changes import (
     VALID_FROM,
     VALID_TO,
 )
+from include.readers import change_outcomes
 from include.spec import Upsert
-from tests.support.expected.changes import Change, history, in_batches, latest, partial, random_changes
+from tests.support.expected.changes import (
+    Change,
+    history,
+    in_batches,
+    latest,
+    outcomes,
+    partial,
+    partial_with_sequences,
+    random_changes,
+)
 
 COLUMNS = "id INT, place STRING, mood STRING, seq INT"
 KEYS, SEQUENCE = ("id",), "seq"
@@ -45,8 +56,8 @@ class MergedTable:
         partial = f", {SEQUENCES} MAP<STRING, INT>" if self.write.partial else ""
         return f"{COLUMNS}{partial}, {DELETED} BOOLEAN, {TRUNCATES} BOOLEAN, {RETAINED} BOOLEAN"
 
-    def merge(self, batch: Iterable[Change], truncates: Iterable[int]) -> None:
-        """truncates: the sequences of the changes that truncate the table."""
+    def merge(self, batch: Sequence[Change], truncates: Sequence[int], counts: bool = False) -> dict[str, int] | None:
+        """truncates: the sequences of the changes that truncate the table. Returns what the changes did, if asked."""
         names = [name.split()[0] for name in COLUMNS.split(", ")]
         extra = (None,) if self.write.partial else ()
         new = [(*change[:4], *extra, change[4], False, False) for change in batch]
@@ -63,10 +74,20 @@ class MergedTable:
         ]
         frame = self.spark.createDataFrame([*new, *stored], self.schema).coalesce(1)
         frame = frame if self.write.truncates else frame.drop(TRUNCATES)
-        result = merge_changes.merged(frame, self.write).collect()
+        merged = merge_changes.merged(frame, self.write)
+        counted = self._outcomes(new, merged, touched) if counts else None
+        result = merged.collect()
         self.rows = [row for row in self.rows if row.id not in touched] + [row for row in result if row[SHOWN]]
         # Retained changes are only ever added.
         self.retained += [row for row in result if not row[SHOWN] and not row[RETAINED]]
+        return counted
+
+    def _outcomes(self, new: list[tuple], merged: DataFrame, touched: set[int]) -> dict[str, int] | None:
+        changes = self.spark.createDataFrame(new, self.schema).drop(RETAINED)
+        rows = self.spark.createDataFrame([row for row in self.rows if row.id in touched], merged.schema)
+        result = merged.unionByName(rows.withColumn(SHOWN, F.lit(None).cast("boolean")))
+        counted = key_outcomes.count(changes, result, self.write, len(new))
+        return change_outcomes.of({"changes": asdict(counted)}, {})
 
 
 PLAIN = ("id", "place", "mood", "seq")
@@ -94,8 +115,14 @@ def test_the_rows_do_not_depend_on_the_order_and_the_batches_of_the_changes(spar
         for batch, part in zip(batches, in_batches(random_, case, BATCHES), strict=True):
             batch += part
     table = MergedTable(spark, write)
-    for batch in batches:
-        table.merge(batch, random_.choices(truncates, k=random_.randint(0, 2)) if truncates else ())
+    seen: list[Change] = []
+    truncated: list[int] = []
+    for number, batch in enumerate(batches):
+        now = random_.choices(truncates, k=random_.randint(0, 2)) if truncates else []
+        counts = table.merge(batch, now, counts=number == 1)
+        stored = partial_with_sequences if write.partial else expected
+        assert counts in (None, outcomes(seen, batch, stored, (truncated, now)))
+        seen, truncated = [*seen, *batch], [*truncated, *now]
     # Whatever came before, each truncate has come in the end.
     table.merge((), truncates)
     actual: dict[int, list[tuple[Any, ...]]] = {key: [] for key in changes}

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -20,7 +21,7 @@ from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
 from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
-from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
 from include.validation.slices import Slice
 from tests.support import delta_log
 from tests.support.delta_log import commit, commit_info
@@ -175,6 +176,30 @@ def test_a_reader_that_registered_itself_holds_vacuum_back_until_it_lets_go(look
     vacuum_holds.unregister(engine, "report", SOURCE)
     [survey] = look(source(time_travel_hours=1))
     assert survey.retention_seconds == 2 * HOUR
+
+
+def test_the_version_that_a_view_declares_is_held_for_as_long_as_its_file_says_so(look):
+    append_and_compact(SOURCE)
+    grow_older(SOURCE, 5 * HOUR)
+    view = Table(
+        name="gold.compared",
+        source={"now": Delta(SOURCE), "then": Delta(SOURCE, version_as_of=1)},
+        comment="",
+        schema="number BIGINT",
+        transform="SELECT * FROM now EXCEPT SELECT * FROM then",
+        write=Replace(),
+    )
+    [survey] = look(source(time_travel_hours=1), view)
+    assert (survey.held.version, survey.log_needed_from, survey.retention_seconds) == (1, 1, 7 * HOUR)
+    assert survey.lines()[-1].endswith("the oldest version needed is 1, by gold.compared, which declares this version")
+    assert survey.held.is_declared, "nobody is notified of what a table file wants"
+    is_gone, is_to_come = (
+        replace(view, source=Delta(SOURCE, timestamp_as_of=moment), transform=None)
+        for moment in ("2001-01-01T00:00:00Z", "2101-01-01T00:00:00Z")
+    )
+    for other in (is_gone, is_to_come, replace(view, source=Delta(SOURCE), transform=None)):
+        [survey] = look(source(time_travel_hours=1), other)
+        assert survey.retention_seconds == 2 * HOUR
 
 
 def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engine: Engine):
