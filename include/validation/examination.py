@@ -129,8 +129,9 @@ def in_graph_order(tables: dict[str, Table]) -> list[str]:
 
 
 def reads(table: Table, are_pinned: bool = True) -> list[str]:
-    """The names of the tables that its sources, lookups and rules read. are_pinned: also those that it reads at one version,
-    whatever is committed later.
+    """The names of the tables that its sources, lookups and rules read.
+
+    are_pinned: also those that it reads at one version, whatever is committed later.
     """
     sources = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
     names = [source.table for source in sources if are_pinned or not source.is_pinned]
