@@ -8,12 +8,30 @@ from deltalake.exceptions import DeltaError
 
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.readers import active_commits
+from include.readers.appends import RecomputeNeeded, appends_rows, other_change
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table
 
-# The userMetadata keys of a refresh's run, and of its sources that held no rows.
-RUN, EMPTY = "refresh", "empty_sources"
+# The userMetadata keys of a refresh's run, of its sources that held no rows, and of how it computed the rows.
+RUN, EMPTY, METHOD = "refresh", "empty_sources", "method"
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a refresh computed its rows. Commits of older releases lack it.
+
+    definition: the fingerprint of the view's declaration. table_ids: Delta's id of each table that it read.
+    recomputed: why it computed all rows; None if it was incremental.
+    based_on: the version of the view to which it added rows; None if it wrote all of them.
+    added: row counts of what it added, as `include.engine.batch.quality.RowCounts`; None if it wrote all of them.
+    """
+
+    definition: str
+    table_ids: dict[str, str]
+    recomputed: str | None
+    based_on: int | None = None
+    added: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,7 @@ class Refresh:
     tally: dict[str, Any]
     commit: Commit
     empty: tuple[str, ...] = ()
+    method: Method | None = None
 
 
 def of_commit(commit: Commit) -> Refresh | None:
@@ -37,9 +56,9 @@ def of_commit(commit: Commit) -> Refresh | None:
     metadata = commit.metadata
     if RUN not in metadata:
         return None
-    return Refresh(
-        metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"], commit, tuple(metadata.get(EMPTY, ()))
-    )
+    method = Method(**metadata[METHOD]) if METHOD in metadata else None
+    values = (metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"])
+    return Refresh(*values, commit, tuple(metadata.get(EMPTY, ())), method)
 
 
 def describe(commit: Commit) -> str:
@@ -47,7 +66,8 @@ def describe(commit: Commit) -> str:
     if (refresh := of_commit(commit)) is None:
         return ""
     read = ", ".join(f"{table} version {version}" for table, version in refresh.read.items())
-    return f"{refresh.tally['kept']:,} rows from {read}, in run '{refresh.run}'"
+    added = f" ({refresh.method.added['kept']:,} new)" if refresh.method and refresh.method.added else ""
+    return f"{refresh.tally['kept']:,} rows{added} from {read}, in run '{refresh.run}'"
 
 
 def missing_sources(views: Iterable[Table]) -> dict[str, str]:
@@ -97,6 +117,17 @@ def staleness_words(view: Table) -> str:
     return f"never refreshed{why}; {next_refresh_words(view)}"
 
 
+def method_words(view: str) -> str:
+    """Returns whether the view's newest refresh was incremental and, if not, why; empty where that is not known."""
+    try:
+        refresh = newest(view)
+    except (SluiceError, DeltaError, OSError):
+        return ""
+    if refresh is None or refresh.method is None:
+        return ""
+    return f"full: {refresh.method.recomputed}" if refresh.method.recomputed else "incremental"
+
+
 def of_view(view: str) -> Iterator[Refresh]:
     """Yields the refreshes in the view's log, newest first."""
     if settings().is_stored(view):
@@ -144,6 +175,27 @@ def _active_refresh(view: str) -> Refresh | None:
         if is_active
     )
     return next(filter(None, active), None)
+
+
+def untouched(view: str) -> tuple[Refresh, Method, int]:
+    """Returns the refresh whose rows, columns and properties the view still has, its method, and the view's version.
+
+    Raises RecomputeNeeded where there is none.
+    """
+    if not settings().is_stored(view):
+        raise RecomputeNeeded("it is the first refresh")
+    log = DeltaLog(settings().table_path(view))
+    refresh = next(filter(None, map(of_commit, log.commits())), None)
+    if refresh is None or refresh.method is None:
+        raise RecomputeNeeded("its log does not say how it was made")
+    version = refresh.commit.version
+    first = version if refresh.method.based_on is None else refresh.method.based_on
+    listed_versions = set(log.versions)
+    for other in (number for number in range(first + 1, log.newest + 1) if number != version):
+        actions = list(log.actions(other)) if other in listed_versions else []
+        if not actions or other_change(actions) or appends_rows(actions):
+            raise RecomputeNeeded(f"version {other} of it is no refresh")
+    return refresh, refresh.method, log.newest
 
 
 def verify(view: str) -> list[str]:

@@ -1,13 +1,14 @@
-"""Refreshes materialized views: recomputes each in full and replaces it in one commit, in its own window.
+"""Refreshes materialized views, each in one commit, in its own window: adds new rows, or recomputes all of them.
 
 All views of a run read a table at the same version. Each commit stores these versions, so that a retry of a dead run
 uses them again. It also stores the run's name, so that a run refreshes no view twice.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog import Catalog
@@ -18,9 +19,9 @@ from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
+from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.window import Window, Worker
-from include.engine.tables import commit, create_table
-from include.engine.tables.read_table import read_table
+from include.engine.tables import commit
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.readers import refreshes, stored_table
 from include.settings import settings
@@ -111,27 +112,46 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
         return
     versions = {table: run.version(table) for table in _sources(view).values()}
     refreshes.require_newest(view.name, run.name, versions)
-    frames = {name: _rows(open_window.spark, table, versions[table]) for name, table in _sources(view).items()}
-    checked_rows = quality.with_violations(computed(frames, view), view.expect).persist()
+    computation = Computation(open_window.spark, view, versions, partial(_of_tables, view))
+    change = computation.change()
+    checked_rows = quality.with_violations(change.rows, view.expect).persist()
     try:
         groups = checked_rows.groupBy(quality.RULES).count().collect()
         counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
         _require_none_fails(view, counts, run)
         rows = checked_rows.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
-        metadata = open_window.begin(STEP, view.name)
-        metadata |= {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads, "rows": asdict(counts)}
-        empty_tables = sorted({table for name, table in _sources(view).items() if frames[name].isEmpty()})
-        metadata |= {refreshes.EMPTY: empty_tables} if empty_tables else {}
-        with commit.user_metadata(open_window.spark, metadata, {}):
-            create_table.replace(rows, view)
+        empty_tables = sorted(table for table, source_rows in computation.tables.items() if source_rows.isEmpty())
+        metadata = open_window.begin(STEP, view.name) | _metadata(run, versions, change, counts, empty_tables)
+        with commit.user_metadata(open_window.spark, metadata, EMPTY_COMMITS):
+            change.write(view, rows, counts.kept)
     finally:
         checked_rows.unpersist()
-    print(f"{view.name}: replaced: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    done = "replaced" if change.base is None else "added"
+    print(f"{view.name}: {done}: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    if change.method.recomputed:
+        print(f"{view.name}: all rows were recomputed: {change.method.recomputed}", flush=True)
     if empty_tables:
         print(
             f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}",
             flush=True,
         )
+
+
+def _metadata(
+    run: RefreshRun, versions: dict[str, int], change: Change, counts: RowCounts, empty_tables: list[str]
+) -> dict[str, object]:
+    """Returns the `userMetadata` of a refresh. counts: of the rows that it writes; the view's total is in `rows`."""
+    total, method = counts, change.method
+    if change.base:
+        total, method = counts + RowCounts(**change.base.tally), replace(method, added=asdict(counts))
+    metadata: dict[str, object] = {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads}
+    metadata |= {"rows": asdict(total), refreshes.METHOD: asdict(method)}
+    return metadata | ({refreshes.EMPTY: empty_tables} if empty_tables else {})
+
+
+def _of_tables(view: Table, rows: Mapping[str, DataFrame]) -> DataFrame:
+    """Returns the view's rows. rows: those of the tables that it reads, by name of the table."""
+    return computed({name: rows[table] for name, table in _sources(view).items()}, view)
 
 
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
@@ -153,10 +173,6 @@ def _newest(table: str) -> int:
     if not settings().is_stored(table):
         raise Unreachable(f"{table} is not stored yet, and a view reads it: start its flow, or refresh it, first")
     return stored_table.open_table(table).version()
-
-
-def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
-    return read_table(spark, table, version)
 
 
 def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None:
