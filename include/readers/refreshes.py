@@ -118,7 +118,7 @@ def staleness_words(view: Table) -> str:
 
 
 def method_words(view: str) -> str:
-    """Returns whether the view's newest refresh was incremental and, if not, why; empty where that is not known."""
+    """Returns `incremental`, or `full: ` and why, for the view's newest refresh; empty where that is not known."""
     try:
         refresh = newest(view)
     except (SluiceError, DeltaError, OSError):
