@@ -21,7 +21,7 @@ RUN, EMPTY, METHOD = "refresh", "empty_sources", "method"
 class Method:
     """How a refresh computed its rows. Commits of older releases lack it.
 
-    definition: the fingerprint of the view's declaration. table_ids: Delta's id of each table that it read.
+    definition: SHA-256 of the view's declaration and plan. table_ids: Delta's id of each table that it read.
     recomputed: why it computed all rows; None if it was incremental.
     based_on: the version of the view to which it added rows; None if it wrote all of them.
     added: row counts of what it added, as `include.engine.batch.quality.RowCounts`; None if it wrote all of them.

@@ -1,8 +1,9 @@
 """Computes what a refresh writes: where the view allows it, from the rows that were appended to its tables alone."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.engine import struct_type
 from include.engine.batch import table_rows
-from include.engine.checkpoints import definition
 from include.engine.jobs.incremental_plan import ViewPlan
 from include.engine.session import jvm_of
 from include.engine.tables import commit, create_table
@@ -56,6 +56,8 @@ class Computation:
         compute: Callable[[Mapping[str, DataFrame]], DataFrame],
     ) -> None:
         self._spark, self._view, self._versions, self._compute = spark, view, versions, compute
+        # Unknown for a plan that cannot be incremental.
+        self._definition = ""
         self.tables = {table: read_table(spark, table, version) for table, version in versions.items()}
 
     def change(self) -> Change:
@@ -68,11 +70,13 @@ class Computation:
         """Raises RecomputeNeeded."""
         schemas = {table: rows.schema for table, rows in self.tables.items()}
         plan = ViewPlan(self._spark, schemas, self._compute)
-        if plan.grouping and any(rule.otherwise == "drop" for rule in self._view.expect):
-            raise RecomputeNeeded("its rules may drop groups to which rows are added later")
+        # The transform counts by its plan, which shows what it calls in other files, too.
+        declared = f"{replace(self._view, transform=None, steps=())!r}\n{plan.text}"
+        self._definition = hashlib.sha256(declared.encode()).hexdigest()
+        self._require_groups_kept(plan)
         base, base_method, version = untouched(self._view.name)
         if base_method.definition != self._definition:
-            raise RecomputeNeeded("its file has changed")
+            raise RecomputeNeeded("its definition has changed")
         appended = self._appended(base, base_method)
         if not any(appended.values()):
             nothing = self._spark.createDataFrame([], struct_type.from_ddl(self._view.schema))
@@ -90,6 +94,18 @@ class Computation:
         stored = read_table(self._spark, self._view.name, version)
         return Change(plan.grouping.combined(stored.unionByName(rows)), self._method(None))
 
+    def _require_groups_kept(self, plan: ViewPlan) -> None:
+        """Raises RecomputeNeeded if stored rows of an aggregate are not all of its results, exact to the last digit."""
+        if plan.grouping is None:
+            return
+        if any(rule.otherwise == "drop" for rule in self._view.expect):
+            raise RecomputeNeeded("its rules may drop groups to which rows are added later")
+        declared = struct_type.from_ddl(self._view.schema)
+        if [field.dataType.simpleString() for field in plan.schema] != [
+            field.dataType.simpleString() for field in declared
+        ]:
+            raise RecomputeNeeded("its columns have other types than its transform makes")
+
     def _appended(self, base: Refresh, base_method: Method) -> dict[str, list[Action]]:
         """Returns the files appended to each table since a refresh. Raises RecomputeNeeded."""
         if others := [name for name, table_id in self._table_ids.items() if base_method.table_ids[name] != table_id]:
@@ -101,10 +117,6 @@ class Computation:
 
     def _method(self, recomputed: str | None, based_on: int | None = None) -> Method:
         return Method(self._definition, self._table_ids, recomputed, based_on)
-
-    @cached_property
-    def _definition(self) -> str:
-        return definition.fingerprint(self._view)
 
     @cached_property
     def _table_ids(self) -> dict[str, str]:

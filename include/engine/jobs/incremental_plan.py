@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine.batch.determinism import OF_ONE_RELATION, AnalysedPlan, items
+from include.engine.jobs import plan_tree
+from include.engine.jobs.plan_tree import PlanNode
 from include.readers.appends import RecomputeNeeded
 
 # Plan nodes by which each row of their input adds its own rows to the result, whatever the other rows are.
@@ -28,8 +30,6 @@ ADDING_SIDES = {
 }
 # Aggregate functions, with the function that combines two of their results.
 COMBINING = {"count": "sum", "max": "max", "min": "min", "sum": "sum"}
-# Nodes that choose rows, or number them, by an order that may have ties.
-ORDERED = {"Deduplicate", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window", "WindowGroupLimit"}
 REASONS = {
     "Aggregate": "it filters, joins or computes with the results of its aggregates",
     "Deduplicate": "it removes duplicates",
@@ -58,28 +58,11 @@ class Grouping:
         return groups.select(*[F.col(f"`{field.name}`").cast(field.dataType) for field in rows.schema])
 
 
-@dataclass(frozen=True)
-class PlanNode:
-    """A node of an analysed plan, with CTEs in place. table: the source that it stands for. reads: tables below it."""
-
-    plan: Any
-    name: str
-    inputs: tuple["PlanNode", ...]
-    subqueries: tuple["PlanNode", ...]
-    table: str | None
-    reads: frozenset[str]
-
-    @property
-    def depends_on_order(self) -> bool:
-        """Whether it may give other rows if Spark reads the same rows in another order."""
-        is_float = self.name == "Aggregate" and any(
-            column.dataType().typeName() in ("double", "float") for column in items(self.plan.output())
-        )
-        return is_float or self.name in ORDERED or any(node.depends_on_order for node in self.inputs + self.subqueries)
-
-
 class ViewPlan:
-    """The plan of a view over its tables. grouping: set if the view is an aggregate whose rows can be combined."""
+    """The plan of a view over its tables. schema: of its rows. text: determines the rows, the same in any process.
+
+    grouping: set if the view is an aggregate whose rows can be combined.
+    """
 
     def __init__(
         self, spark: SparkSession, schemas: Mapping[str, StructType], compute: Callable[..., DataFrame]
@@ -96,13 +79,16 @@ class ViewPlan:
         analysed = AnalysedPlan(rows, *placeholders.values())
         if analysed.clock or not analysed.is_deterministic:
             raise RecomputeNeeded("its transform is not deterministic")
+        if analysed.runs_python:
+            raise RecomputeNeeded("it runs Python functions, whose code its plan does not show")
         if analysed.reads_stored_rows:
             raise RecomputeNeeded("its transform reads more than its sources")
-        self._tables = {table: _analysed(frame) for table, frame in placeholders.items()}
-        self._definitions: dict[int, PlanNode] = {}
-        self._root = self._node(_analysed(rows))
-        if self._root.reads != self._tables.keys():
+        self._root = plan_tree.tree_of(rows, placeholders)
+        if self._root.reads != schemas.keys():
             raise RecomputeNeeded("its transform does not use all its sources")
+        if self._root.has_unknown_rows:
+            raise RecomputeNeeded("its plan does not show all rows that it is made of")
+        self.schema, self.text = rows.schema, plan_tree.renumbered(self._root.text)
         self.grouping: Grouping | None = None
         if aggregate := _find_aggregate(self._root, {column: place for place, column in enumerate(rows.columns)}):
             self._root, self.grouping = aggregate[0].inputs[0], _grouping(*aggregate)
@@ -117,26 +103,9 @@ class ViewPlan:
         """
         obstacle = _obstacle(self._root, changed)
         # Of a union, an unchanged table gives no new row.
-        if obstacle and _obstacle(self._root, set(self._tables)):
+        if obstacle and _obstacle(self._root, set(self._root.reads)):
             raise RecomputeNeeded(obstacle)
-        return set(self._tables) if obstacle else changed
-
-    def _node(self, plan: Any) -> PlanNode:
-        name = plan.nodeName()
-        table = next((table for table, source in self._tables.items() if plan.sameResult(source)), None)
-        if table and name == "Filter":
-            return PlanNode(plan, name, (), (), table, frozenset((table,)))
-        if name == "WithCTE":
-            for definition in items(plan.cteDefs()):
-                self._definitions[definition.id()] = self._node(definition.child())
-        if name == "CTERelationRef":
-            inputs: tuple[PlanNode, ...] = (self._definitions[plan.cteId()],)
-        else:
-            children = [plan.plan()] if name == "WithCTE" else items(plan.children())
-            inputs = tuple(self._node(child) for child in children)
-        subqueries = tuple(self._node(subquery) for subquery in items(plan.subqueries()))
-        reads = frozenset(table for node in inputs + subqueries for table in node.reads)
-        return PlanNode(plan, name, inputs, subqueries, None, reads)
+        return set(self._root.reads) if obstacle else changed
 
 
 def _obstacle(node: PlanNode, changed: set[str]) -> str | None:
@@ -184,10 +153,6 @@ def _unreadable_rows(spark: SparkSession, table: str, schema: StructType) -> Dat
     """Returns rows with these columns that no query can read. Its plan is the same for the same table only."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
     return spark.range(1).select(*columns).where(F.raise_error(F.lit(f"rows of {table}")).isNull())
-
-
-def _analysed(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
 
 
 def _place(expression: Any, ids: dict[int, int]) -> int | None:

@@ -89,7 +89,7 @@ FULL = [
     (
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r JOIN sales ON n = k) SELECT n FROM r",
         "sales",
-        "it needs other rows",
+        "its plan does not show all rows",
     ),
 ]
 
@@ -163,3 +163,21 @@ def test_a_transform_that_runs_queries_is_not_judged_by_its_plan(spark):
 
     with pytest.raises(RecomputeNeeded, match="its transform cannot be analysed without rows"):
         plan_of(spark, with_count, "sales")
+
+
+def test_the_text_of_a_plan_is_the_same_until_its_rows_could_change(spark):
+    def text(condition: str, city: str = "a") -> str:
+        query = f"""WITH some AS (SELECT k FROM sales WHERE {condition})
+            SELECT * FROM some JOIN VALUES (1, '{city}') AS names(k, city) USING (k)"""
+        return plan_of(spark, query, "sales").text
+
+    assert text("v > 1") == text("v > 1")
+    assert len({text("v > 1"), text("v > 2"), text("v > k"), text("v > 1", "b")}) == 4
+
+
+def test_rows_that_a_plan_does_not_show_are_not_taken_for_the_same(spark):
+    def with_names(sales):
+        return sales.join(spark.createDataFrame([(1, "a")], "k INT, city STRING"), "k")
+
+    with pytest.raises(RecomputeNeeded, match="its plan does not show all rows that it is made of"):
+        plan_of(spark, with_names, "sales")
