@@ -16,7 +16,7 @@ FLOW_OPTIONS = {
     "parse": "what arrives is typed where it is kept, so read a silver table",
     "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
     "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
-    "reset_allowed": "it is computed in full with each refresh, so take it out",
+    "reset_allowed": "it has no flow that could start anew, so take it out",
     "driver": "it is refreshed by a job of its own, so take it out",
 }
 
