@@ -1,7 +1,8 @@
-"""What a backfill costs: python -m benchmarks.backfill [--small], in a home of its own, without a broker.
+"""What jobs cost that recompute rows: python -m benchmarks.backfill [--views] [--small], without a broker.
 
 Compares rows per CPU second of a backfill and of a plain batch job with the same query, alternating in one session:
-read, transform, apply the rules, remove repeated rows, replace the range.
+read, transform, apply the rules, remove repeated rows, replace the range. With --views: CPU seconds of a refresh after
+0.1 % new rows, incremental and in full.
 """
 
 import argparse
@@ -26,19 +27,33 @@ from include.control.store import database
 from include.engine.batch import batch, deduplicate, quality, table_rows
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.jobs import backfill
+from include.engine.jobs import backfill, refresh
+from include.engine.jobs.refresh import RefreshRun
 from include.engine.jobs.window import Worker
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table
 from include.errors import report
 from include.settings import settings
-from include.spec import Append, Table
+from include.spec import Append, Delta, Replace, Table
 from include.validation.slices import Slice
 
 RANGE = Slice(datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 SIMPLE = replace(NONE, name="silver.simple", write=Append(), time_column="time")
 JUDGED = replace(FIVE, name="silver.judged", time_column="time")
+
+VISITS = "silver.visits"
+TOTALS = "SELECT city, count(*) AS visits, sum(seconds) AS seconds, max(at) AS newest FROM source GROUP BY city"
+INCREMENTAL = Table(
+    name="gold.incremental",
+    comment="",
+    source=Delta(VISITS),
+    schema="city STRING, visits BIGINT, seconds BIGINT, newest TIMESTAMP",
+    transform=TOTALS,
+    write=Replace(),
+)
+# A view that sorts its rows is recomputed.
+FULL = replace(INCREMENTAL, name="gold.full", transform=f"{TOTALS} ORDER BY city")
 
 
 def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
@@ -96,10 +111,39 @@ def compare(worker: Worker, table: Table, count: int, rounds: int) -> None:
     )
 
 
+def compare_refreshes(worker: Worker, count: int, rounds: int) -> None:
+    def append(first: int, rows: int) -> None:
+        visits = worker.spark.range(first, first + rows).selectExpr(
+            "id AS visit",
+            "concat('city-', id % 9973) AS city",
+            "CAST(id % 600 AS INT) AS seconds",
+            "timestamp_seconds(id) AS at",
+            "sha2(CAST(id AS STRING), 256) AS payload",
+        )
+        visits.write.format("delta").mode("append").save(str(settings().table_path(VISITS)))
+
+    spent: dict[str, list[float]] = {view.name: [] for view in (INCREMENTAL, FULL)}
+    append(0, count)
+    for number in range(rounds + 2):
+        for view in (INCREMENTAL, FULL)[:: 1 if number % 2 else -1]:
+            run = RefreshRun.begin(f"run {number}", [view])
+            spent[view.name].append(cpu_of(lambda run=run: refresh.refresh_remaining(worker, run)))
+        append(count + number * count // 1_000, count // 1_000)
+    # The first refresh is in full, and the second one warms up.
+    medians = {name: statistics.median(seconds[2:]) for name, seconds in spent.items()}
+    incremental, full = medians[INCREMENTAL.name], medians[FULL.name]
+    print(
+        f"a refresh after 0.1 % of {count:,} rows: {incremental:.2f} CPU seconds incrementally, {full:.2f} in full, "
+        f"{full / incremental:.1f} times as many ({rounds} rounds)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backfill", description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
-    small = parser.parse_args().small
+    parser.add_argument("--views", action="store_true", help="refreshes of views instead of backfills")
+    arguments = parser.parse_args()
+    small = arguments.small
     tables = Catalog({table.name: table for table in (SIMPLE, JUDGED)})
     with session(tables) as spark:
         rows = events(spark, 5_000 if small else 1_000_000)
@@ -118,7 +162,9 @@ def main() -> None:
             tables,
             lambda reason: os.abort(),
         )
-        for table in (SIMPLE, JUDGED):
+        if arguments.views:
+            compare_refreshes(worker, 10_000 if small else 20_000_000, 1 if small else 4)
+        for table in () if arguments.views else (SIMPLE, JUDGED):
             fill(table, rows, checkpoint)
             compare(worker, table, rows.count(), 1 if small else 4)
         lease_renewer.stop()

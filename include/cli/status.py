@@ -24,6 +24,7 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
     for status in flow_statuses:
         state = status.state or "unknown"
         wanted = "" if status.wanted in (None, "running") else f" (wanted {status.wanted})"
+        refresh, _, why_full = status.refresh.partition(": ")
         age = (
             "?"
             if status.lag.seconds is None
@@ -34,7 +35,7 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
         lines.append(
             (
                 status.flow,
-                state + wanted,
+                f"{state}, {refresh}" if refresh else state + wanted,
                 _behind(status.lag),
                 age,
                 status.freshness.words,
@@ -42,6 +43,8 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
             )
         )
         notes += _notes(status)
+        if why_full:
+            notes.append(f"{status.table}: its last refresh recomputed all rows: {why_full}")
     return "\n".join([text_columns.in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
 
 

@@ -26,7 +26,7 @@ def place_of_compaction(table: Table) -> tuple[CompactionPlace, str]:
     if table.merges_in_windows:
         return CompactionPlace.WINDOW, "its upserts are gathered for windows, so it is compacted where they are merged"
     if table.is_view:
-        return CompactionPlace.WINDOW, "it is replaced as a whole at each refresh, which has it to itself"
+        return CompactionPlace.WINDOW, "each refresh has it to itself, and so has the window"
     if not isinstance(table.write, Append):
         interval = f"every {table.maintain.every_batches} batches"
         return CompactionPlace.INLINE, f"a stream upserts it all the time, so that stream compacts it {interval}"

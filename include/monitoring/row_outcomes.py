@@ -6,7 +6,7 @@ from itertools import islice
 
 from include.readers import change_outcomes
 from include.readers.delta_log import Commit, DeltaLog
-from include.readers.refreshes import RUN
+from include.readers.refreshes import METHOD, RUN
 from include.settings import settings
 from include.spec import Table
 
@@ -86,7 +86,9 @@ def _rule(name: str, otherwise: str | None, row_batches: list[Batch]) -> Rule:
 
 
 def _batch(table: Table, commit: Commit) -> Batch:
-    metadata, rows = commit.metadata, commit.metadata["rows"]
+    metadata = commit.metadata
+    # An incremental refresh checks only the rows that it adds.
+    rows = metadata.get(METHOD, {}).get("added") or metadata["rows"]
     # The count of Delta's commit, not of the flow: a lost row would show as an additional duplicate.
     written = rows["kept"] if commit.rows is None else commit.rows
     if outcomes := change_outcomes.of(rows, commit.merged):

@@ -40,6 +40,7 @@ class FlowStatus:
     alarm: the open alarm of the flow or table, and who has acknowledged it.
     invalid_definition: why the table runs with its last valid definition.
     longer_interval_seconds: the actual interval, where the driver's load makes it longer than declared.
+    refresh: `incremental`, or `full: ` and why, for the newest refresh of a view; empty where that is not known.
     """
 
     flow: str
@@ -55,6 +56,7 @@ class FlowStatus:
     alarm: str | None = None
     invalid_definition: str | None = None
     longer_interval_seconds: float | None = None
+    refresh: str = ""
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -88,6 +90,7 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
+            refreshes.method_words(flow.name) if flow.is_view else "",
         )
         for flow in flows
     ]

@@ -8,12 +8,31 @@ from deltalake.exceptions import DeltaError
 
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.readers import active_commits
+from include.readers.appends import RecomputeNeeded, appends_rows, other_change
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table
 
-# The userMetadata keys of a refresh's run, of its sources that held no rows, and of those that are pinned.
-RUN, EMPTY, AS_OF = "refresh", "empty_sources", "as_of"
+# The userMetadata keys of a refresh's run, of its sources that held no rows, of its pinned sources, and of how it
+# computed the rows.
+RUN, EMPTY, AS_OF, METHOD = "refresh", "empty_sources", "as_of", "method"
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a refresh computed its rows. Commits of older releases lack it.
+
+    definition: SHA-256 of the view's declaration and plan. table_ids: Delta's id of each table that it read.
+    recomputed: why it computed all rows; None if it was incremental.
+    based_on: the version of the view to which it added rows; None if it wrote all of them.
+    added: row counts of what it added, as `include.engine.batch.quality.RowCounts`; None if it wrote all of them.
+    """
+
+    definition: str
+    table_ids: dict[str, str]
+    recomputed: str | None
+    based_on: int | None = None
+    added: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,7 @@ class Refresh:
     commit: Commit
     empty: tuple[str, ...] = ()
     as_of: tuple[tuple[str, int], ...] = ()
+    method: Method | None = None
 
     @property
     def all_read(self) -> list[tuple[str, int]]:
@@ -47,6 +67,7 @@ def of_commit(commit: Commit) -> Refresh | None:
         *(metadata[RUN], metadata["read"], metadata["run_reads"], metadata["rows"], commit),
         empty=tuple(metadata.get(EMPTY, ())),
         as_of=tuple((source["table"], source["version"]) for source in metadata.get(AS_OF, {}).values()),
+        method=Method(**metadata[METHOD]) if METHOD in metadata else None,
     )
 
 
@@ -55,7 +76,8 @@ def describe(commit: Commit) -> str:
     if (refresh := of_commit(commit)) is None:
         return ""
     read = ", ".join(f"{table} version {version}" for table, version in refresh.all_read)
-    return f"{refresh.tally['kept']:,} rows from {read}, in run '{refresh.run}'"
+    added = f" ({refresh.method.added['kept']:,} new)" if refresh.method and refresh.method.added else ""
+    return f"{refresh.tally['kept']:,} rows{added} from {read}, in run '{refresh.run}'"
 
 
 def missing_sources(views: Iterable[Table]) -> dict[str, str]:
@@ -105,6 +127,17 @@ def staleness_words(view: Table) -> str:
     return f"never refreshed{why}; {next_refresh_words(view)}"
 
 
+def method_words(view: str) -> str:
+    """Returns `incremental`, or `full: ` and why, for the view's newest refresh; empty where that is not known."""
+    try:
+        refresh = newest(view)
+    except (SluiceError, DeltaError, OSError):
+        return ""
+    if refresh is None or refresh.method is None:
+        return ""
+    return f"full: {refresh.method.recomputed}" if refresh.method.recomputed else "incremental"
+
+
 def of_view(view: str) -> Iterator[Refresh]:
     """Yields the refreshes in the view's log, newest first."""
     if settings().is_stored(view):
@@ -152,6 +185,27 @@ def _active_refresh(view: str) -> Refresh | None:
         if is_active
     )
     return next(filter(None, active), None)
+
+
+def untouched(view: str) -> tuple[Refresh, Method, int]:
+    """Returns the refresh whose rows, columns and properties the view still has, its method, and the view's version.
+
+    Raises RecomputeNeeded where there is none.
+    """
+    if not settings().is_stored(view):
+        raise RecomputeNeeded("it is the first refresh")
+    log = DeltaLog(settings().table_path(view))
+    refresh = next(filter(None, map(of_commit, log.commits())), None)
+    if refresh is None or refresh.method is None:
+        raise RecomputeNeeded("its log does not say how it was made")
+    version = refresh.commit.version
+    first = version if refresh.method.based_on is None else refresh.method.based_on
+    listed_versions = set(log.versions)
+    for other in (number for number in range(first + 1, log.newest + 1) if number != version):
+        actions = list(log.actions(other)) if other in listed_versions else []
+        if not actions or other_change(actions) or appends_rows(actions):
+            raise RecomputeNeeded(f"version {other} of it is no refresh")
+    return refresh, refresh.method, log.newest
 
 
 def verify(view: str) -> list[str]:

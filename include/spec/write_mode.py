@@ -106,7 +106,7 @@ class Upsert:
 
 @dataclass(frozen=True)
 class Replace:
-    """A materialized view: recomputed in full from Delta tables, and replaced in one atomic commit.
+    """A materialized view: refreshed from Delta tables in one atomic commit, incrementally where that is exact.
 
     `transform` gets each of several sources as the parameter of its name. In SQL, that name is a view.
     """

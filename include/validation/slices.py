@@ -77,7 +77,7 @@ def check(table: Table) -> None:
         )
     if table.is_view:
         raise declaration_error(
-            table, "time_column is for tables of appends, and a view is computed in full with each refresh: take it out"
+            table, "time_column is for tables of appends, and a view is refreshed, not backfilled: take it out"
         )
     if isinstance(table.write, Upsert):
         raise declaration_error(
@@ -120,7 +120,7 @@ def is_date(table: Table) -> bool:
 def refusal(table: Table, as_a_whole: bool = False) -> str | None:
     """Why the table cannot be backfilled, or not as a whole, with an alternative; None if it can."""
     if table.is_view:
-        return "it is a view, and computed in full: refresh it with jobs/refresh.py"
+        return "it is a view, which has no ranges: refresh it with jobs/refresh.py"
     if as_a_whole and (why := full_refreshes.refusal(table)):
         return why
     sources = [flow.source for flow in table.flows]

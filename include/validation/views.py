@@ -20,7 +20,7 @@ FLOW_OPTIONS = {
     "python": "a view runs Spark's own functions alone, so let a table that it reads store what the function returns",
     "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
     "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
-    "reset_allowed": "it is computed in full with each refresh, so take it out",
+    "reset_allowed": "it has no flow that could start anew, so take it out",
     "driver": "it is refreshed by a job of its own, so take it out",
 }
 

@@ -16,7 +16,9 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
+from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import window
+from include.engine.jobs.refresh import RefreshRun
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -99,3 +101,23 @@ def maintain(spark, engine) -> Callable[..., windows.Window]:
         return completed_window
 
     return run_window
+
+
+@pytest.fixture
+def refresh(spark, engine) -> Callable[..., None]:
+    """`refresh("monday", view)` refreshes views in this process, as `jobs/refresh.py` does."""
+
+    def run(run_name: str, *selected_views: Table) -> None:
+        lease_renewer = LeaseRenewer(
+            engine, Holder.here(f"refresh {run_name}", jvm_pid()), 60, lambda reason: os.abort()
+        )
+        lease_renewer.start()
+        try:
+            tables = Catalog({view.name: view for view in selected_views})
+            host = Host(spark, engine, lease_renewer, "refresh")
+            worker = window.Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
+            engine_refresh.refresh_remaining(worker, RefreshRun.begin(run_name, list(selected_views)))
+        finally:
+            lease_renewer.stop()
+
+    return run

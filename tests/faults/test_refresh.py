@@ -21,9 +21,6 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import window
-from include.engine.jobs.refresh import RefreshRun
-from include.engine.stream.driver import jvm_pid
-from include.engine.stream.host import Host
 from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.ledger import verify
@@ -36,24 +33,6 @@ from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.jobs.refresh import views
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def refresh(spark, engine) -> Callable[..., None]:
-    """`refresh("monday", view)` refreshes views in this process, as `jobs/refresh.py` does."""
-
-    def run(name: str, *selected_views: Table) -> None:
-        lease_renewer = LeaseRenewer(engine, Holder.here(f"refresh {name}", jvm_pid()), 60, lambda reason: os.abort())
-        lease_renewer.start()
-        try:
-            tables = Catalog({view.name: view for view in selected_views})
-            host = Host(spark, engine, lease_renewer, "refresh")
-            worker = window.Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
-            engine_refresh.refresh_remaining(worker, RefreshRun.begin(name, list(selected_views)))
-        finally:
-            lease_renewer.stop()
-
-    return run
 
 
 @pytest.fixture
@@ -155,8 +134,8 @@ def test_all_views_of_a_run_read_a_table_at_one_version_and_each_other_as_the_ru
     grow(5)
     refresh("other", first)
     refresh("tuesday", first, second)
-    result = refreshes.in_run(second.name, "tuesday")
-    assert result and result.read == {f"silver.{name}": 1, first.name: 1}
+    first_result, result = (refreshes.in_run(view.name, "tuesday") for view in (first, second))
+    assert first_result and result and result.read == first_result.read | {first.name: 1}
     assert has_all_rows(rows_of(second.name))
 
 

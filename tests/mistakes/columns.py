@@ -81,8 +81,7 @@ CASES = (
     case(
         "time_column_on_a_view",
         replace(LATEST, time_column="timestamp"),
-        "gold/latest.py: time_column is for tables of appends, and a view is computed in full with each refresh: "
-        "take it out",
+        "gold/latest.py: time_column is for tables of appends, and a view is refreshed, not backfilled: take it out",
     ),
     case(
         "time_column_on_an_upsert",

@@ -21,8 +21,8 @@ CASES = (
     case(
         "reset_allowed_on_a_view",
         replace(LATEST, reset_allowed=True),
-        "gold/latest.py: reset_allowed is of no use to a materialized view: it is computed in full with each "
-        "refresh, so take it out",
+        "gold/latest.py: reset_allowed is of no use to a materialized view: it has no flow that could "
+        "start anew, so take it out",
     ),
     case(
         "view_as_a_stream",

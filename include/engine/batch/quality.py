@@ -44,6 +44,16 @@ class RowCounts:
         broke = {rule.name: sum(count for names, count in groups if rule.name in names) for rule in rules}
         return cls(sum(by_action.values()), by_action["warn"], by_action["quarantine"], by_action["drop"], broke)
 
+    def __add__(self, other: "RowCounts") -> "RowCounts":
+        """Counts the rows of both. They were checked by the same rules."""
+        return RowCounts(
+            self.read + other.read,
+            self.kept + other.kept,
+            self.quarantined + other.quarantined,
+            self.dropped + other.dropped,
+            {name: count + other.broke[name] for name, count in self.broke.items()},
+        )
+
     def failing(self, rules: tuple[Rule, ...]) -> str:
         """Returns the broken rules of action `fail` with their row counts, as a phrase; empty if none was broken."""
         counts = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}

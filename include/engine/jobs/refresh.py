@@ -5,8 +5,8 @@ uses them again. It also stores the run's name, so that a run refreshes no view 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,9 +19,10 @@ from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
+from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.window import Window, Worker
-from include.engine.tables import commit, create_table
-from include.engine.tables.read_table import read_as_of, read_table
+from include.engine.tables import commit
+from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.readers import refreshes, stored_table, version_as_of
 from include.settings import settings
@@ -111,23 +112,37 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
     if refreshes.in_run(view.name, run.name):
         # Another job of the same run has refreshed it before this one opened the window.
         return
-    frames, versions = _read(open_window.spark, view, run)
-    checked_rows = quality.with_violations(computed(frames, view), view.expect).persist()
+    sources = _sources(view)
+    versions = {source.table: run.version(source.table) for source in sources.values() if not source.is_pinned}
+    refreshes.require_newest(view.name, run.name, versions)
+    pinned = {
+        name: pinned_rows(open_window.spark, view.name, source) for name, source in sources.items() if source.is_pinned
+    }
+    pinned_frames = {name: rows for name, (_, rows) in pinned.items()}
+    computation = Computation(open_window.spark, view, versions, partial(_of_tables, view, pinned_frames))
+    change = computation.change()
+    checked_rows = quality.with_violations(change.rows, view.expect).persist()
     try:
         groups = checked_rows.groupBy(quality.RULES).count().collect()
         counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
         _require_none_fails(view, counts, run)
         rows = checked_rows.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
-        metadata = open_window.begin(STEP, view.name)
-        metadata |= {refreshes.RUN: run.name, **versions, "run_reads": run.reads, "rows": asdict(counts)}
-        followed = {name: source.table for name, source in _sources(view).items() if not source.is_pinned}
-        empty_tables = sorted({table for name, table in followed.items() if frames[name].isEmpty()})
-        metadata |= {refreshes.EMPTY: empty_tables} if empty_tables else {}
-        with commit.user_metadata(open_window.spark, metadata, {}):
-            create_table.replace(rows, view)
+        empty_tables = sorted(table for table, source_rows in computation.tables.items() if source_rows.isEmpty())
+        metadata = open_window.begin(STEP, view.name) | _metadata(run, versions, change, counts, empty_tables)
+        as_of = {name: {"table": sources[name].table, "version": version} for name, (version, _) in pinned.items()}
+        metadata |= {refreshes.AS_OF: as_of} if as_of else {}
+        with commit.user_metadata(open_window.spark, metadata, EMPTY_COMMITS):
+            change.write(view, rows, counts.kept)
     finally:
         checked_rows.unpersist()
-    print(f"{view.name}: replaced: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    _print_result(view, change, counts, empty_tables)
+
+
+def _print_result(view: Table, change: Change, counts: RowCounts, empty_tables: list[str]) -> None:
+    done = "replaced" if change.base is None else "added"
+    print(f"{view.name}: {done}: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    if change.method.recomputed:
+        print(f"{view.name}: all rows were recomputed: {change.method.recomputed}", flush=True)
     if empty_tables:
         print(
             f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}",
@@ -135,20 +150,22 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
         )
 
 
-def _read(spark: SparkSession, view: Table, run: RefreshRun) -> tuple[dict[str, DataFrame], dict[str, Any]]:
-    """Returns the rows of each source, by name, and the versions for the metadata of the commit."""
-    sources = _sources(view)
-    followed = {source.table: run.version(source.table) for source in sources.values() if not source.is_pinned}
-    refreshes.require_newest(view.name, run.name, followed)
-    frames: dict[str, DataFrame] = {}
-    as_of: dict[str, dict[str, Any]] = {}
-    for name, source in sources.items():
-        if source.is_pinned:
-            version, frames[name] = pinned_rows(spark, view.name, source)
-            as_of[name] = {"table": source.table, "version": version}
-        else:
-            frames[name] = _rows(spark, source.table, followed[source.table])
-    return frames, {"read": followed, **({refreshes.AS_OF: as_of} if as_of else {})}
+def _metadata(
+    run: RefreshRun, versions: dict[str, int], change: Change, counts: RowCounts, empty_tables: list[str]
+) -> dict[str, object]:
+    """Returns the `userMetadata` of a refresh. counts: of the rows that it writes; the view's total is in `rows`."""
+    total, method = counts, change.method
+    if change.base:
+        total, method = counts + RowCounts(**change.base.tally), replace(method, added=asdict(counts))
+    metadata: dict[str, object] = {refreshes.RUN: run.name, "read": versions, "run_reads": run.reads}
+    metadata |= {"rows": asdict(total), refreshes.METHOD: asdict(method)}
+    return metadata | ({refreshes.EMPTY: empty_tables} if empty_tables else {})
+
+
+def _of_tables(view: Table, pinned: Mapping[str, DataFrame], rows: Mapping[str, DataFrame]) -> DataFrame:
+    """Returns the view's rows. pinned: rows of the pinned sources, by name. rows: of the other tables, by table."""
+    followed = {name: rows[source.table] for name, source in _sources(view).items() if not source.is_pinned}
+    return computed({**pinned, **followed}, view)
 
 
 def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
@@ -177,10 +194,6 @@ def _newest(table: str) -> int:
     if not settings().is_stored(table):
         raise Unreachable(f"{table} is not stored yet, and a view reads it: start its flow, or refresh it, first")
     return stored_table.open_table(table).version()
-
-
-def _rows(spark: SparkSession, table: str, version: int) -> DataFrame:
-    return read_table(spark, table, version)
 
 
 def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None:

@@ -49,7 +49,14 @@ def silent_broker(home, own_settings, silent_port):
 
 
 def write_refresh(
-    view: Table, at_seconds: float, run: str, rows: int, dropped: int = 0, empty: tuple = (), **read_versions: int
+    view: Table,
+    at_seconds: float,
+    run: str,
+    rows: int,
+    dropped: int = 0,
+    empty: tuple = (),
+    method: dict | None = None,
+    **read_versions: int,
 ) -> int:
     """Commits one more version of the view, as a refresh does."""
     row_counts = {
@@ -71,6 +78,7 @@ def write_refresh(
         "rows": row_counts,
     }
     metadata |= {"empty_sources": list(empty)} if empty else {}
+    metadata |= {"method": method} if method else {}
     path = settings().table_path(view.name)
     version = len(list((path / "_delta_log").glob("*.json")))
     removals = [
@@ -184,6 +192,21 @@ def test_status_shows_a_view_for_what_it_is_and_not_as_sick(made):
     text = status_text(statuses.values())
     assert "gold.above" in text
     assert "gold.above:" not in text
+
+
+def test_status_says_which_views_are_incremental_and_why_the_others_are_not(made):
+    database.connect(settings().control_url)
+    method = {"definition": "x", "table_ids": {}, "recomputed": None}
+    write_refresh(JOINED, NOW - 300, "friday", 12, clicks=1, buys=0, method=method)
+    write_refresh(ABOVE, NOW - 300, "friday", 12, joined=2, method=method | {"recomputed": "it sorts its rows"})
+    statuses = list(status.statuses(TABLES, timeout_seconds=0.2))
+    assert {entry.table: entry.as_json()["refresh"] for entry in statuses if entry.state == "VIEW"} == {
+        "gold.joined": "incremental",
+        "gold.above": "full: it sorts its rows",
+    }
+    text = status_text(statuses)
+    assert (text.count("VIEW, incremental"), text.count("VIEW, full")) == (2, 1)
+    assert text.count("gold.above: its last refresh recomputed all rows: it sorts its rows") == 1
 
 
 def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
