@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include import catalog
+from include.ledger import change_outcomes
 from include.monitoring.row_outcomes import Batch, batches, rules
-from include.readers import change_outcomes
 
 
 def add(commands: Any) -> None:

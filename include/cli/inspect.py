@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from include import catalog
+from include.ledger import change_outcomes
 from include.ledger.inspection import Inspection, inspect, utc_time
-from include.readers import change_outcomes, offset_ranges
+from include.readers import offset_ranges
 from include.readers.batches import BatchRecord, OtherCommit
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from include.errors import LedgerMismatch
-from include.ledger import verify_quarantine
-from include.readers import change_outcomes
+from include.ledger import change_outcomes, verify_quarantine
 from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.spec import Table, Upsert
 

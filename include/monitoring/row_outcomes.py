@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from include.readers import change_outcomes
+from include.ledger import change_outcomes
 from include.readers.delta_log import Commit, DeltaLog
 from include.readers.refreshes import METHOD, RUN
 from include.settings import settings
@@ -17,7 +17,7 @@ class Batch:
 
     at: seconds since 1970. run: of a view's refresh, which has no generation and batch.
     broke: how many rows broke each rule, whatever became of them. outcomes: of changes, as
-    `include.readers.change_outcomes.of`. Those without an effect count as duplicates.
+    `include.ledger.change_outcomes.of`. Those without an effect count as duplicates.
     """
 
     version: int

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from include.engine.batch.determinism import OF_ONE_RELATION, AnalysedPlan, items
 from include.engine.jobs import plan_tree
-from include.engine.jobs.appended_files import RecomputeNeeded
 from include.engine.jobs.plan_tree import PlanNode
+from include.readers.appends import RecomputeNeeded
 
 # Plan nodes by which each row of their input adds its own rows to the result, whatever the other rows are.
 ROW_BY_ROW = OF_ONE_RELATION | {"CTERelationRef", "Repartition", "RepartitionByExpression", "ResolvedHint", "WithCTE"}

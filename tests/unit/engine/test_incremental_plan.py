@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from include.engine.batch.transform import apply_join
-from include.engine.jobs.appended_files import RecomputeNeeded
 from include.engine.jobs.incremental_plan import ViewPlan
+from include.readers.appends import RecomputeNeeded
 
 SCHEMA = "k INT, v INT, amount DECIMAL(38,10), ratio DOUBLE, word STRING"
 TABLES = ("sales", "shops", "returns")

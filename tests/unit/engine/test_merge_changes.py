@@ -20,7 +20,7 @@ from include.engine.batch.merge_changes import (
     VALID_FROM,
     VALID_TO,
 )
-from include.readers import change_outcomes
+from include.ledger import change_outcomes
 from include.spec import Upsert
 from tests.support.expected.changes import (
     Change,
