@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from include.cli import expectations, inspect
+from include.monitoring import row_outcomes
+from include.readers.batches import BatchHistory
 from include.spec import Delta, Expect, Table, Upsert
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
@@ -39,6 +42,11 @@ def test_a_late_change_does_not_replace_a_newer_row(batches):
     batches.write(table, [(1, "north", "calm", 5, "u"), (2, "south", "wild", 1, "c")])
     batches.write(table, [(1, "east", "wild", 3, "u"), (2, "south", "calm", 2, "u")])
     assert rows(table, "id", "place", "mood") == [(1, "north", "calm"), (2, "south", "calm")]
+    newest = inspect.line(next(BatchHistory(table).batches()))
+    assert "of 2 read, 0 inserted, 1 updated, 0 deleted, 1 unchanged, 0 stale, 0 quarantined, 0 dropped" in newest
+    assert "2 read = 0 inserted + 1 updated + 0 deleted + 1 unchanged + 0 stale + 0 quarantined + 0 dropped" in (
+        expectations._batch_line(row_outcomes.batches(table, 1)[0])
+    )
 
 
 def test_an_insert_that_arrives_after_its_delete_does_not_return(batches):
