@@ -302,6 +302,8 @@ class Conversion:
         """Assert that gold is what plain Python computes from all views and purchases."""
         events = [("view", view["user"], view["time"]) for view in self.seen]
         events += [("purchase", user, time) for user, time in self.bought]
+        stored_events = Counter((row["kind"], row["user"], row["time"]) for row in rows_of(self.events.name))
+        assert stored_events == Counter(events)
         expected_counts: dict[tuple, Counter] = {}
         for view in self.seen:
             later = [
