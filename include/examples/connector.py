@@ -1,4 +1,4 @@
-"""Sends the rows of a PostgreSQL database to Kafka, first those that are there, then each change, until SIGTERM.
+"""Sends the rows of a PostgreSQL table to Kafka, and then each change of it, until SIGTERM or Ctrl+C.
 
 python -m include.examples.connector --database "host=... dbname=billing" --table purchases --topic billing.purchases
 
@@ -43,7 +43,8 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--slot", default="sluice", help="replication slot and publication, default sluice")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _exit)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit)
     connector = Connector(arguments.database, arguments.table, arguments.topic, settings().kafka, arguments.slot)
     connector.begin()
     while True:

@@ -50,3 +50,21 @@ def test_no_container_sees_the_file_of_secrets_and_spark_is_given_none_of_them()
         assert not any(Path(".env").is_relative_to(mount) for mount in mounts), name
         if service["image"].startswith("apache/spark"):
             assert "environment" not in service and "env_file" not in service, name
+
+
+def test_ports_are_open_to_this_machine_alone():
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert len(ports) >= 2
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_billing_database_starts_on_demand_alone_and_no_other_service_knows_its_password():
+    services = COMPOSE["services"]
+    assert [name for name, service in services.items() if service.get("profiles")] == ["billing"]
+    assert [name for name, service in services.items() if "BILLING_PASSWORD" in str(service)] == ["billing"]
+    assert not any("billing" in service.get("depends_on", {}) for service in services.values())
+
+
+def test_every_variable_of_the_file_is_in_the_example_of_env():
+    examples = re.findall(r"^#(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yaml").read_text())) <= set(examples)

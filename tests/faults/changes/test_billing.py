@@ -1,29 +1,36 @@
 """Purchases of a PostgreSQL database reach a table as changes, whatever happens to the connector and to the changes."""
 
+import json
 import os
 import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import psycopg
 import pytest
+import yaml
 from confluent_kafka import Producer
 
+from include import spec
 from include.catalog import Catalog
 from include.engine import struct_type
 from include.engine.batch import parse_debezium
 from include.examples.connector import Connector
 from include.ledger import trace, verify
 from include.settings import settings
-from include.spec import Debezium, Delta, Kafka, Table, Upsert
+from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
+from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.backfills import Backfills
+from tests.support.commits import kill_next_batch
 from tests.support.flows import rows_of
 from tests.support.postgresql import Server
 from tests.support.topic import Topic
@@ -50,11 +57,11 @@ def server() -> Iterator[Server]:
 class Billing:
     """A table of purchases with a random name, the connector that reads it, and the tables that it feeds."""
 
-    def __init__(self, server: Server, name: str, topic: str) -> None:
+    def __init__(self, server: Server, name: str, topic: str, columns: str) -> None:
         self.name, self.topic = name, topic
         self.database = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
         self.connection = psycopg.connect(self.database, autocommit=True)
-        self.connection.execute(f"CREATE TABLE {name} ({PURCHASES})")
+        self.connection.execute(f"CREATE TABLE {name} ({columns})")
         self.bronze = Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic))
         self.silver = Table(
             name=f"silver.{name}",
@@ -129,9 +136,9 @@ class Billing:
 
 
 @pytest.fixture
-def billing(server: Server, name: str, broker) -> Iterator[Billing]:
+def billing(request, server: Server, name: str, broker) -> Iterator[Billing]:
     topic = Topic(settings().kafka).create(3)
-    billing = Billing(server, name, topic.name)
+    billing = Billing(server, name, topic.name, getattr(request, "param", PURCHASES))
     yield billing
     billing.close()
     topic.delete()
@@ -221,6 +228,130 @@ def test_a_change_of_the_schema_of_the_database_loses_nothing(billing: Billing, 
         (3_000_000_000, None),
     }
     assert not rows_of(wider.quarantine)
+
+
+def documented(page: str, name: str) -> Table:
+    """The table of this name in a page of the documentation."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    [block] = [block for block in blocks if f'name="{name}"' in block]
+    module = dict(vars(spec))
+    exec(block, module)
+    return module["TABLE"]
+
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+[COMPOSE_PURCHASES] = re.findall(
+    r"CREATE TABLE purchases \((.*)\);", COMPOSE["configs"]["billing-database"]["content"], re.DOTALL
+)
+
+
+class Conversion:
+    """The recipe "Join events with later events", with views from a topic and purchases from the billing database.
+
+    It remembers all views, and all purchases that were ever in `silver.purchases`.
+    """
+
+    def __init__(self, billing: Billing, topic: Topic) -> None:
+        name, self.billing, self.topic = billing.name, billing, topic
+        purchases = documented("add-a-table.md", "silver.purchases")
+        self.purchases = replace(
+            purchases,
+            name=f"silver.{name}",
+            source=Delta(billing.bronze.name),
+            properties={CHANGE_FEED_PROPERTY: "true"},
+        )
+        self.bronze_views = Table(name=f"bronze.{name}_views", comment="as it came", source=Kafka(topic.name))
+        self.views = Table(
+            name=f"silver.{name}_views",
+            comment="views of documents; of the receipt of a purchase with its amount",
+            source=Delta(self.bronze_views.name),
+            parse=Json("value", into=("view_id", "user", "document", "time", "receipt")),
+            lookups=(Lookup(self.purchases.name, on={"receipt": "id"}, columns=("amount",)),),
+            schema="view_id BIGINT, user STRING, document STRING, time TIMESTAMP, receipt BIGINT, "
+            f"amount DECIMAL(10,2), {ERRORS}",
+        )
+        sources = {"views": Delta(self.views.name), "purchases": Delta(self.purchases.name, changes=True)}
+        self.events = replace(
+            documented("recipes.md", "silver.page_events"), name=f"silver.{name}_events", source=sources
+        )
+        gold = documented("recipes.md", "gold.conversion_by_hour")
+        self.gold = replace(gold, name=f"gold.{name}", source=Delta(self.events.name))
+        self.flows = (billing.bronze, self.purchases, self.bronze_views, self.views, *self.events.flows, self.gold)
+        self.chance, self.seen, self.bought = random.Random(21), list[dict](), list[tuple[str, datetime]]()
+
+    def user_and_time(self, minutes: range) -> tuple[str, datetime]:
+        user, minute = self.chance.choice(("ada", "bob", "cleo")), self.chance.choice(minutes)
+        return user, datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=minute)
+
+    def buy(self, count: int, minutes: range) -> None:
+        insert = f"INSERT INTO {self.billing.name} VALUES (DEFAULT, %s, 10, %s)"
+        for _ in range(count):
+            self.bought.append(self.user_and_time(minutes))
+            self.billing.connection.execute(insert, self.bought[-1])
+        self.billing.send_changes()
+
+    def view(self, count: int, minutes: range) -> None:
+        """Views of documents; each fourth is of the receipt of a purchase."""
+        for _ in range(count):
+            number, (user, time) = len(self.seen), self.user_and_time(minutes)
+            document, receipt = self.chance.choice("ab"), None if number % 4 else number // 4 + 1
+            self.seen.append({"view_id": number, "user": user, "document": document, "time": time, "receipt": receipt})
+        self.topic.send(*(json.dumps(view, default=datetime.isoformat) for view in self.seen[-count:]))
+
+    def assert_holds(self) -> None:
+        """Assert that gold is what plain Python computes from all views and purchases."""
+        events = [("view", view["user"], view["time"]) for view in self.seen]
+        events += [("purchase", user, time) for user, time in self.bought]
+        stored_events = Counter((row["kind"], row["user"], row["time"]) for row in rows_of(self.events.name))
+        assert stored_events == Counter(events)
+        expected_counts: dict[tuple, Counter] = {}
+        for view in self.seen:
+            later = [
+                kind
+                for kind, user, time in events
+                if user == view["user"] and view["time"] < time < view["time"] + timedelta(minutes=30)
+            ]
+            counts = expected_counts.setdefault((view["time"].replace(minute=0), view["document"]), Counter())
+            counts.update(views=1, conversions="purchase" in later, bounces=not later)
+        columns = ("views", "conversions", "bounces")
+        stored = {
+            (row["hour"], row["document"]): {name: row[name] for name in columns} for row in rows_of(self.gold.name)
+        }
+        assert stored == expected_counts
+        for table in self.flows:
+            verify.verify(table)
+
+
+@pytest.mark.parametrize("billing", [COMPOSE_PURCHASES], ids=["compose"], indirect=True)
+def test_page_views_are_joined_with_purchases_of_the_billing_database(
+    billing: Billing, topic: Topic, run_once, spark, monkeypatch
+):
+    conversion, connection, name = Conversion(billing, topic.create(2)), billing.connection, billing.name
+    conversion.buy(10, minutes=range(300))
+    conversion.view(30, minutes=range(300))
+    run_once(*conversion.flows)
+    conversion.assert_holds()
+    hour = int(datetime(2026, 3, 1, 21, tzinfo=UTC).timestamp())
+    Backfills(spark, conversion.flows).run(conversion.gold, hour, hour + 3600)
+    conversion.assert_holds()
+
+    # Purchases that change remain events. Late events of one hour change outcomes of the hour before.
+    connection.execute(f"UPDATE {name} SET amount = 20 WHERE id IN (8, 9)")
+    connection.execute(f"DELETE FROM {name} WHERE id IN (2, 9)")
+    with connection.transaction():
+        connection.execute(f"INSERT INTO {name} VALUES (99, 'ada', 10, '2026-03-01T20:00:00Z')")
+        connection.execute(f"DELETE FROM {name} WHERE id = 99")
+    late = range(120, 140)
+    conversion.buy(6, late)
+    conversion.view(12, late)
+    with kill_next_batch(monkeypatch, f"{conversion.events.name}.purchases", is_written=True):
+        run_once(*conversion.flows)
+    run_once(*conversion.flows)
+    conversion.assert_holds()
+    stored = sorted((row["id"], row["user"], row["amount"], row["time"]) for row in rows_of(conversion.purchases.name))
+    assert stored == connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
+    amounts = {row["receipt"]: row["amount"] for row in rows_of(conversion.views.name) if row["receipt"]}
+    assert amounts == {**{number: Decimal(10) for number in range(1, 12)}, 9: None}
 
 
 def event(payload: str) -> str:
