@@ -27,6 +27,7 @@ NAMES = (
     "backfill",
     "in_driver",
     "dimensions",
+    "joins",
 )
 
 failed = []

@@ -3,14 +3,10 @@
 1. A batch that changes 0.1 % of the keys of a large table, and a read of the table after it. The peer is a MERGE of
    Delta, in the same session.
 2. A batch of a hundred changes after 50 merges, and after 1,000.
-3. A batch of a hundred rows that looks into a table of a million, and the same batch without the lookup.
 """
 
 import argparse
 import json
-import threading
-import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,36 +14,26 @@ import numpy
 import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import write_deltalake
-from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from benchmarks.support.host import running_host, stop, wait_for_batch
 from benchmarks.support.measure import OURS, Row, Spent, cpu_figure, record, run_alternating, spend
 from benchmarks.support.session import cpu_seconds, session
-from include import catalog
 from include.catalog import Catalog
-from include.control import lease, orders
-from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
-from include.engine.stream import driver
-from include.engine.stream.host import Host
 from include.engine.tables import create_table
 from include.errors import report
-from include.readers import stored_table
 from include.settings import settings
-from include.spec import Delta, Expect, Lookup, Table, Upsert
+from include.spec import Delta, Table, Upsert
 
 COLUMNS = "customer BIGINT, city STRING, payload STRING, changed_at BIGINT"
 STOCK = "a MERGE of Delta"
-STOCK_FLOW = "without a lookup"
 CHANGES_PER_KEY = 1_000
 FEW_MERGES, MANY_MERGES, SMALL_BATCH = 50, 1_000, 100
-LOOKED_UP = 1_000_000
 SMALL_SOURCE, SMALL_KEYS = "bronze.small", 20_000
 
 
@@ -151,94 +137,22 @@ def small_batches(spark: SparkSession, few: int, many: int, batches: int) -> Non
         block = spend(cpu_seconds, partial(merge_until, count + batches))
         figures[name] = cpu_figure([block], batches)
     record(Row(f"batch of {SMALL_BATCH} changes after {few} merges", "CPU-s", figures))
-    host._flows[table.name].query.stop()
-
-
-def looked_up_batches(spark: SparkSession, keys: int, batches: int, rounds: int) -> None:
-    """Measure batches of a flow that looks into a table of `keys` rows, and of one that does not."""
-    dimension = customers("dimension")
-    write_deltalake(settings().table_path(dimension.name), changes_of(numpy.arange(keys), 0))
-    lookup = Lookup(dimension.name, on="customer", columns=("city",), prefix="found_")
-    schemas = {STOCK_FLOW: COLUMNS, OURS: f"{COLUMNS}, found_city STRING"}
-    tables = {
-        name: Table(
-            name=f"silver.{folder}",
-            comment="visits of customers",
-            source=Delta(f"bronze.{folder}"),
-            schema=schemas[name],
-            lookups=(lookup,) if name == OURS else (),
-            transform="SELECT *, upper(city) AS town FROM source",
-            expect=(Expect("has a city", "city IS NOT NULL"),),
-            interval_seconds=0.05,
-        )
-        for name, folder in ((STOCK_FLOW, "plain"), (OURS, "looked_up"))
-    }
-    newest = dict.fromkeys(tables, -1)
-    for table in tables.values():
-        write_deltalake(settings().table_path(table.source.table), small_changes(0))
-    host = running_host(spark, list(tables.values()))
-
-    def write(name: str, count: int) -> None:
-        for _ in range(count):
-            source = settings().table_path(tables[name].source.table)
-            if newest[name] >= 0:
-                write_deltalake(source, small_changes(newest[name] + 1), mode="append")
-            newest[name] = wait_for_batch(tables[name], newest[name])
-
-    for name in tables:
-        write(name, FEW_MERGES if batches > 2 else 2)
-    runs = {name: lambda name=name: spend(cpu_seconds, partial(write, name, batches)) for name in tables}
-    spent = run_alternating(runs, rounds)
-    figures = {name: cpu_figure(blocks, batches) for name, blocks in spent.items()}
-    record(Row(f"batch of {SMALL_BATCH} rows that looks into {keys:,}", "CPU-s", figures))
-    for table in tables.values():
-        host._flows[table.name].query.stop()
-
-
-def running_host(spark: SparkSession, tables: list[Table]) -> Host:
-    """Start a driver of these flows in a thread."""
-    engine = database.connect(settings().control_url)
-    jvm = driver.jvm_pid()
-    lease_renewer = LeaseRenewer(
-        engine, Holder.here("main", jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
-    )
-    lease_renewer.take([lease.driver_lease("main")])
-    lease_renewer.start()
-    orders.begin(engine, [table.name for table in tables], by_hand=False)
-    # No table file declares these tables.
-    catalog.reload = lambda: Catalog({table.name: table for table in tables})
-    host = Host(spark, engine, lease_renewer, "main")
-    threading.Thread(target=lambda: host.run(tables, is_supervised=True), daemon=True).start()
-    return host
+    stop(host)
 
 
 def small_changes(number: int) -> pa.Table:
-    return changes_of(numpy.random.default_rng(number).integers(0, SMALL_KEYS, SMALL_BATCH), number)
-
-
-def changes_of(keys: numpy.ndarray, number: int) -> pa.Table:
-    generator, count = numpy.random.default_rng(number), len(keys)
+    generator = numpy.random.default_rng(number)
+    keys = generator.integers(0, SMALL_KEYS, SMALL_BATCH)
     cities, payloads = [f"city-{key % 997}" for key in keys], [generator.bytes(32).hex() for _ in keys]
-    columns = {"customer": keys, "city": cities, "payload": payloads, "changed_at": [number] * count}
+    columns = {"customer": keys, "city": cities, "payload": payloads, "changed_at": [number] * SMALL_BATCH}
     return pa.table(columns)
-
-
-def wait_for_batch(table: Table, previous: int) -> int:
-    """Wait for a batch after this one, and return its number."""
-    while True:
-        # The table may not exist yet.
-        with suppress(TableNotFoundError):
-            batch = stored_table.open_table(table.name).transaction_version(f"{table.flow}/1")
-            if batch is not None and batch > previous:
-                return int(batch)
-        time.sleep(0.02)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dimensions", description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="of the large table, default 10,000,000")
     parser.add_argument("--rounds", type=int, default=3, help="merges of the large table by each, default 3")
-    parser.add_argument("--only", choices=("large", "small", "lookup"), help="only this part")
+    parser.add_argument("--only", choices=("large", "small"), help="only this part")
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     arguments = parser.parse_args()
     few, many, batches = (2, 5, 2) if arguments.small else (FEW_MERGES, MANY_MERGES, 20)
@@ -248,8 +162,6 @@ def main() -> None:
             large_batch(spark, count, rounds)
         if arguments.only in (None, "small"):
             small_batches(spark, few, many, batches)
-        if arguments.only in (None, "lookup"):
-            looked_up_batches(spark, min(count, LOOKED_UP), batches, rounds)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.jobs.window import CATALOG, OTHER, SOURCE, WATCHED
 from benchmarks.support import measure
+from benchmarks.support.host import running_host, stop
 from benchmarks.support.measure import Row, Spent
 from benchmarks.support.session import cpu_seconds, session
-from include import catalog
-from include.control import lease, orders
 from include.control.jobs import windows
-from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
 from include.control.store import database
-from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import report
@@ -62,21 +58,9 @@ def rows(count: int, seed: int) -> pa.Table:
 def pauses(spark: SparkSession, count: int) -> None:
     """Run two flows in a driver, with a batch a second, and `count` windows on the table of one of them."""
     append(rows(100, 0))
-    engine = database.connect(settings().control_url)
-    jvm = driver.jvm_pid()
-    lease_renewer = LeaseRenewer(
-        engine, Holder.here("main", jvm), settings().lease_seconds, lambda reason: driver.halt(jvm, reason)
-    )
-    lease_renewer.take([lease.driver_lease("main")])
-    lease_renewer.start()
-    orders.begin(engine, [WATCHED.name, OTHER.name], by_hand=False)
-    # No table file declares these tables.
-    catalog.reload = lambda: CATALOG
-    host = Host(spark, engine, lease_renewer, "main")
-    driver_thread = threading.Thread(target=lambda: host.run([WATCHED, OTHER], is_supervised=True), daemon=True)
+    engine, host = database.connect(settings().control_url), running_host(spark, [WATCHED, OTHER])
     stopped = threading.Event()
     feeder = threading.Thread(target=feed, args=(stopped,), daemon=True)
-    driver_thread.start()
     feeder.start()
     time.sleep(40)
     spans = []
@@ -86,8 +70,7 @@ def pauses(spark: SparkSession, count: int) -> None:
     stopped.set()
     feeder.join()
     print_pauses(engine, host, spans)
-    for name in (WATCHED.name, OTHER.name):
-        host._flows[name].query.stop()
+    stop(host)
 
 
 def append(table: pa.Table) -> None:
