@@ -89,7 +89,6 @@ class Upsert:
 
     keys: tuple[str, ...]
     recompute: Bucket | None = None
-    reach_minutes: float | None = None
     in_windows: bool = False
     sequence_by: str | None = None
     deletes: str | None = None
@@ -97,6 +96,7 @@ class Upsert:
     scd: int = 1
     tracked: tuple[str, ...] | None = None
     partial: bool = False
+    reach_minutes: float | None = None
 
     @property
     def reach_seconds(self) -> float:

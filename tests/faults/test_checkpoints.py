@@ -147,7 +147,7 @@ def test_a_reset_is_not_misled_by_what_others_write_into_the_tables_history(chai
     chain.assert_holds(topic.messages())
 
 
-@pytest.mark.parametrize("is_planned", [False, True], ids=["idle", "planned"])
+@pytest.mark.parametrize("is_planned", [pytest.param(False, marks=only_in_full_runs), True], ids=["idle", "planned"])
 def test_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypatch, is_planned):
     topic.create(2).send(*range(4), "x")
     run_once(*chain.all)
@@ -239,7 +239,9 @@ def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
     chain.assert_bronze_holds(topic.messages())
 
 
-@pytest.mark.parametrize("is_written", [False, True], ids=["unwritten", "written"])
+@pytest.mark.parametrize(
+    "is_written", [False, pytest.param(True, marks=only_in_full_runs)], ids=["unwritten", "written"]
+)
 def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or_not(
     chain, topic, run_once, ask, monkeypatch, is_written
 ):

@@ -106,7 +106,7 @@ EDGE_CASES = [
 @pytest.mark.parametrize(
     "write",
     [
-        Append(unique=("device", "time"), first_by=("place",)),
+        pytest.param(Append(unique=("device", "time"), first_by=("place",)), marks=only_in_full_runs),
         pytest.param(
             Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)),
             marks=only_in_full_runs,
@@ -225,7 +225,7 @@ def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, mo
 @pytest.mark.parametrize(
     "write",
     [
-        MERGE,
+        pytest.param(MERGE, marks=only_in_full_runs),
         pytest.param(replace(MERGE, partial=True), marks=only_in_full_runs),
         replace(MERGE, scd=2, truncates="id = 3 AND seq = 4"),
     ],

@@ -251,6 +251,7 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
         verify.verify(table)
 
 
+@only_in_full_runs
 def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, gold, bring, run_once, spark):
     runner = Rewinds(spark, silver, gold)
     bring(1)
