@@ -12,6 +12,7 @@ from include.engine.fast_path import dimensions
 from include.engine.jobs import replay
 from include.errors import Unreachable, UsageError
 from include.ledger import verify
+from include.readers.batches import BatchHistory
 from include.readers.delta_log import DeltaLog
 from include.rules import not_null
 from include.settings import settings
@@ -52,10 +53,9 @@ def products(name: str, **fields) -> Lookup:
     return Lookup(f"silver.{name}_products", on="product", columns=("title", "price"), **fields)
 
 
-def lookups_of(table: str) -> list[dict[str, int] | None]:
+def lookups_of(table: Table) -> list[dict[str, int] | None]:
     """The versions that the batches of a table have read, oldest first."""
-    commits = [commit for commit in DeltaLog(settings().table_path(table)).commits() if "batch" in commit.metadata]
-    return [commit.metadata["lookups"] for commit in reversed(commits)]
+    return [batch.lookups for batch in reversed(list(BatchHistory(table).batches()))]
 
 
 def sold(name: str) -> list[tuple]:
@@ -69,7 +69,7 @@ def test_a_row_gets_the_columns_of_its_partner_and_nulls_without_one(name, appen
     append(f"bronze.{name}", [sale(1, 1), sale(2, 7), sale(3, None), sale(4, 2)], SALES)
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, None, None), (3, None, None), (4, "pen", 300)]
-    assert lookups_of(table.name) == [{f"silver.{name}_products": 0}]
+    assert lookups_of(table) == [{f"silver.{name}_products": 0}]
     written_fast = next(DeltaLog(settings().table_path(table.name)).commits()).metadata["fast_path"]
     assert written_fast == (path == "fast path")
 
@@ -83,7 +83,7 @@ def test_a_later_batch_looks_into_the_rows_of_its_time_and_keeps_what_earlier_on
     append(f"bronze.{name}", [sale(3, 2)], SALES)
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, None, None), (3, "pen", 300)]
-    assert lookups_of(table.name) == [{f"silver.{name}_products": 0}, {f"silver.{name}_products": 1}]
+    assert lookups_of(table) == [{f"silver.{name}_products": 0}, {f"silver.{name}_products": 1}]
 
 
 def test_a_backfill_looks_again(name, append, run_once, spark):
@@ -111,7 +111,7 @@ def test_a_batch_that_is_tried_again_with_newer_rows_leaves_nothing_of_its_first
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, "pen", 300)]
     assert [row["sale"] for row in rows_of(table.quarantine)] == [3]
-    assert lookups_of(table.name) == [{f"silver.{name}_products": 1}]
+    assert lookups_of(table) == [{f"silver.{name}_products": 1}]
     assert verify.verify(table).batches == 1
 
 
