@@ -11,8 +11,9 @@ from include.cli import expectations, inspect
 from include.monitoring import row_outcomes
 from include.readers.batches import BatchHistory
 from include.spec import Delta, Expect, Table, Upsert
+from tests.support.backfills import Backfills
 from tests.support.batches import BatchWriter
-from tests.support.flows import rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 
 SOURCE = "id INT, place STRING, mood STRING, seq INT, op STRING"
 SCHEMA = "id INT, place STRING, mood STRING, seq INT"
@@ -91,6 +92,32 @@ def test_a_partial_change_sets_only_what_it_brings(batches):
     batches.write(table, [(1, "north", None, 1, "c"), (1, None, "wild", 5, "u")])
     batches.write(table, [(1, "south", "calm", 3, "u")])
     assert rows(table, "id", "place", "mood", "seq") == [(1, "south", "wild", 5)]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        replace(LATEST, partial=True),
+        pytest.param(LATEST, marks=only_in_full_runs),
+        pytest.param(replace(LATEST, scd=2), marks=only_in_full_runs),
+    ],
+    ids=["partial", "latest", "history"],
+)
+def test_a_backfill_merges_all_changes_to_the_same_rows(name, append, run_once, spark, write):
+    table = replace(table_of(write), name=f"silver.{name}", source=Delta(f"bronze.{name}"))
+    arriving = [
+        (1, "north", None, 1, "c"),
+        (2, "south", "calm", 4, "c"),
+        (2, None, None, 5, "d"),
+        (1, None, "wild", 3, "u"),
+    ]
+    for change in arriving:
+        append(f"bronze.{name}", [dict(zip(("id", "place", "mood", "seq", "op"), change, strict=True))], SOURCE)
+    run_once(table)
+    before = sorted(rows_of(table.name), key=str)
+    assert (1, 3) in [(row["id"], row["seq"]) for row in before]
+    Backfills(spark, (table,)).run(table, as_a_whole=True)
+    assert sorted(rows_of(table.name), key=str) == before
 
 
 def test_a_change_without_key_or_sequence_is_quarantined_and_a_delete_meets_no_other_rule(batches):
