@@ -1,8 +1,10 @@
 """Tells how far a rewind has come, from the logs of its tables and the checkpoints of their flows."""
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from include.control.jobs.rewinds import RestorePoint, Rewind
+from include.readers import active_commits
 from include.readers.active_commits import REWIND
 from include.readers.checkpoint import newest_generation
 from include.readers.delta_log import DeltaLog
@@ -19,9 +21,17 @@ def versions(part: RestorePoint, table: Table) -> dict[str, int]:
 
 
 def holds_version(name: str, version: int) -> bool:
-    """Returns whether the table holds the rows of that version. Commits that only move rows do not matter."""
+    """Returns whether the table holds the rows of that version, and no later batch counts.
+
+    Commits that only move rows do not matter. A batch that has changed no row matters: its flow has read rows that the
+    rewind takes back.
+    """
     timeline = Timeline(name)
-    return timeline.content(timeline.versions[-1]) == timeline.content(version)
+    if timeline.content(timeline.versions[-1]) != timeline.content(version):
+        return False
+    commits = active_commits.commits_with_activity(DeltaLog(settings().table_path(name)))
+    later = takewhile(lambda entry: entry[0].version > version, commits)
+    return not any(is_active and "batch" in commit.metadata for commit, is_active in later)
 
 
 def was_restored(name: str, rewind: Rewind) -> bool:
