@@ -66,10 +66,7 @@ def _latest(changes: DataFrame, write: Upsert) -> DataFrame:
 
 def _partial(changes: DataFrame, write: Upsert) -> DataFrame:
     """Takes the newest value of each column that is not NULL, of the changes after the newest delete of the key."""
-    if SEQUENCES not in changes.columns:
-        # A backfill merges all changes, without the rows of the table.
-        type_name = changes.schema[write.sequence_by or ""].dataType.simpleString()
-        changes = changes.withColumn(SEQUENCES, F.lit(None).cast(f"MAP<STRING, {type_name}>"))
+    changes = _with_sequences(changes, write)
     names = [name for name in _values(changes, write) if name != SEQUENCES]
     sequence, is_update = _sequence(write), ~F.col(DELETED)
     newest_delete = F.max(F.when(F.col(DELETED), F.struct(sequence.alias("at"), RETAINED)))
@@ -105,6 +102,14 @@ def _partial(changes: DataFrame, write: Upsert) -> DataFrame:
         F.array(row, delete), lambda part: part[SHOWN] | (part[DELETED] & part[write.sequence_by].isNotNull())
     )
     return rows.select(F.inline(parts)).select(*_quoted([*changes.columns, SHOWN]))
+
+
+def _with_sequences(changes: DataFrame, write: Upsert) -> DataFrame:
+    if SEQUENCES in changes.columns:
+        return changes
+    # A backfill merges all changes, without the rows of the table.
+    type_name = changes.schema[write.sequence_by or ""].dataType.simpleString()
+    return changes.withColumn(SEQUENCES, F.lit(None).cast(f"MAP<STRING, {type_name}>"))
 
 
 def _set(name: str, sequence: Column) -> Column:
