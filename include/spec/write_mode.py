@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 LATE_ACTIONS = ("quarantine", "drop")
-BUCKET_UNITS = ("minute", "hour", "day")
+# With their seconds.
+BUCKET_UNITS = {"minute": 60, "hour": 3_600, "day": 86_400}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ CRON_PART = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 INCOMPARABLE = ("MAP", "VARIANT")
 # A new row recomputes all buckets within its reach.
 MOST_BUCKETS_IN_REACH = 1_000
-UNIT_SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
 DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -178,7 +177,7 @@ def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None
         return
     if bucket.unit not in BUCKET_UNITS:
         raise declaration_error(table, f"bucket unit is '{bucket.unit}': {suggest(bucket.unit, list(BUCKET_UNITS))}")
-    if write.reach_seconds > MOST_BUCKETS_IN_REACH * UNIT_SECONDS[bucket.unit]:
+    if write.reach_seconds > MOST_BUCKETS_IN_REACH * BUCKET_UNITS[bucket.unit]:
         raise declaration_error(
             table,
             f"reach_minutes is {write.reach_minutes:g}, more than {MOST_BUCKETS_IN_REACH:,} buckets of a "

@@ -8,6 +8,7 @@ from operator import and_
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.engine.tables.read_table import read_table
 from include.errors import Unreachable
 from include.readers import stored_table
@@ -15,7 +16,6 @@ from include.settings import settings
 from include.spec import Lookup, Table
 
 KEY = "_lookup_key_"
-VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 
 
 class Versions:

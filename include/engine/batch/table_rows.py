@@ -19,12 +19,12 @@ from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, dd
 ROWS_PER_FILE = 100_000
 
 
-def apply_transform(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] | None = None) -> DataFrame:
+def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
     """Returns source rows as rows of the table, in the columns of its schema: parsed, looked up and transformed.
 
-    dimensions: as for `transformed`. Changes of keys have the columns of `names_of_changes`.
+    Lookups read the newest versions. Changes of keys have the columns of `names_of_changes`.
     """
-    return transformed(parsed(rows, table), table, dimensions)
+    return transformed(parsed(rows, table), table)
 
 
 def parsed(rows: DataFrame, table: Table) -> DataFrame:

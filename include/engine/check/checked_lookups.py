@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from include.catalog import Catalog
-from include.engine.batch import lookup as engine_lookup
 from include.engine.batch import read, table_rows
+from include.engine.batch.merge_changes import VALID_FROM
 from include.engine.check.checked_schema import empty
 from include.spec import Delta, Lookup, Table
 from include.validation.declaration import declaration_error, suggest
@@ -20,7 +20,7 @@ def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: C
     added = StructType()
     for lookup in table.lookups:
         dimension = read.columns(spark, Delta(lookup.table), tables)
-        pairs = list(lookup.keys.items()) + ([(lookup.at, engine_lookup.VALID_FROM)] if lookup.at else [])
+        pairs = list(lookup.keys.items()) + ([(lookup.at, VALID_FROM)] if lookup.at else [])
         for name, key in pairs:
             _check_key(table, lookup, parsed, name, dimension[key].dataType)
         for name, column in lookup.added.items():

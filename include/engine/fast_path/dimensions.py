@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.engine.batch import lookup
+from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
 from include.readers import stored_table
@@ -54,7 +55,7 @@ def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 def _read(item: Lookup, version: int) -> pa.Table | None:
     """Returns the columns of a lookup; None if they are too large."""
-    condition = ds.field(lookup.IS_CURRENT) if item.current else None
+    condition = ds.field(IS_CURRENT) if item.current else None
     dataset = stored_table.dataset(item.table, stored_table.open_table(item.table, version))
     scanner = dataset.scanner(columns=lookup.stored_columns(item), filter=condition)
     batches, size = [], 0
@@ -75,7 +76,7 @@ def _with_keys(rows: pa.Table, item: Lookup, parsed_rows: pa.Table) -> pa.Table:
 
 def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> pa.Table:
     """Returns the rows plus the columns of one lookup. dimension: all rows of its table that may be partners."""
-    compared = [*item.keys.values(), *([lookup.VALID_FROM] if item.at else [])]
+    compared = [*item.keys.values(), *([VALID_FROM] if item.at else [])]
     if unsupported := next((name for name in compared if not is_comparable(dimension.schema.field(name).type)), None):
         raise NotSupported(f"column {unsupported} of {item.table} is of a type that is not compared outside Spark")
     partners = _history_partners(rows, item, dimension) if item.at else _partners(rows, item, dimension)
@@ -94,7 +95,7 @@ def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | N
 def _history_partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:
     """As `_partners`, for the row of the history that was valid at the time of the row."""
     periods: dict[Key, list[tuple[Any, Any, int]]] = {}
-    columns = (*item.keys.values(), lookup.VALID_FROM, lookup.VALID_TO)
+    columns = (*item.keys.values(), VALID_FROM, VALID_TO)
     for position, (*key, begin, end) in enumerate(keys_of(dimension, columns)):
         periods.setdefault(tuple(key), []).append((begin, end, position))
     for ordered in periods.values():
