@@ -127,7 +127,8 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
         counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], view.expect)
         _require_none_fails(view, counts, run)
         rows = checked_rows.filter(quality.ends_as("warn", view.expect)).drop(quality.RULES)
-        empty_tables = sorted(table for table, source_rows in computation.tables.items() if source_rows.isEmpty())
+        # Counted by the log: an incremental refresh reads no file of rows that are in its view already.
+        empty_tables = sorted(name for name in versions if not stored_table.open_table(name, versions[name]).count())
         metadata = open_window.begin(STEP, view.name) | _metadata(run, versions, change, counts, empty_tables)
         as_of = {name: {"table": sources[name].table, "version": version} for name, (version, _) in pinned.items()}
         metadata |= {refreshes.AS_OF: as_of} if as_of else {}
