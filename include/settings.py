@@ -31,6 +31,7 @@ class Settings:
     lineage_url: URL of an OpenLineage receiver; empty if there is none.
     examples: whether the tables of `include/examples` belong to the platform.
     fast_path: whether `include.engine.fast_path` commits small batches without a Spark query.
+    sql_port: port of the JDBC server on 127.0.0.1; None: there is none. connect_port: that of Spark Connect.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
     """
 
@@ -45,6 +46,8 @@ class Settings:
     examples: bool
     four_eyes: bool | None = None
     fast_path: bool = True
+    sql_port: int | None = None
+    connect_port: int | None = None
 
     @property
     def lake(self) -> Path:
@@ -108,6 +111,8 @@ def from_environment(environment: dict[str, str]) -> Settings:
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
+        sql_port=_optional_port(environment, "SLUICE_SQL_PORT"),
+        connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),
     )
 
 
@@ -152,9 +157,14 @@ def _port(environment: dict[str, str], name: str, default: int) -> int:
     port = int(value) if re.fullmatch("[0-9]{1,5}", value) else 0
     if not 0 < port < 2**16:
         raise UsageError(
-            f"{name} is {value!r}, which is not a port from 1 to 65535: set it to one, or unset it for {default}"
+            f"{name} is {value!r}, which is not a port from 1 to 65535: set it to one, or unset it"
+            f"{f' for {default}' if default else ''}"
         )
     return port
+
+
+def _optional_port(environment: dict[str, str], name: str) -> int | None:
+    return _port(environment, name, 0) if environment.get(name) else None
 
 
 @lru_cache

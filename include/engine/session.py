@@ -2,6 +2,8 @@
 
 import importlib
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
@@ -55,15 +57,15 @@ CONF = {
 }
 
 
-def open_session(name: str, catalog: Catalog) -> SparkSession:
+def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Opens a session in which SQL finds every stored table of the catalog by its name.
 
-    Raises UsageError if Spark's master is not set and has no default.
+    conf: more Spark settings. Raises UsageError if Spark's master is not set and has no default.
     """
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         builder = builder.master("local[*]")
-    for key, value in CONF.items():
+    for key, value in {**CONF, **conf}.items():
         builder = builder.config(key, value)
     cores = os.cpu_count() or 1
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))

@@ -20,7 +20,7 @@ from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, UsageError, report
-from include.local import airflow, artifacts, class_path, environment, install, java, streams
+from include.local import airflow, artifacts, class_path, environment, install, java, sql_server, streams
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topic
 from include.local.processes import Platform
@@ -57,10 +57,13 @@ def main() -> None:
         _wait_for_streams(config, platform, services)
         # No stream needs the triggerer, so it starts after the streams have used the processors.
         services.start(airflow.TRIGGERER)
+        if sql_server.addresses(config):
+            sql_server.start(platform, services.variables)
         if not class_path.archive(config, java_home).exists():
             # The next start of a driver uses the archive.
             command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
             platform.start(CLASS_DATA, command, services.variables)
+        sql_server.wait(config, platform, ANSWER_SECONDS)
     _print_summary(config, services)
 
 
@@ -165,6 +168,7 @@ def _require_ports(config: Settings, platform: Platform, broker_port: int) -> No
         (BROKER, broker_port, f"SLUICE_KAFKA={HOST}:PORT"),
         (BROKER, broker_port + 1, f"SLUICE_KAFKA={HOST}:PORT, whose controller takes PORT + 1"),
         (airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT"),
+        *((sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()),
     ]
     for name, port, setting in ports:
         if not platform.find(name) and not _is_free(port):
@@ -219,6 +223,8 @@ def _print_summary(config: Settings, services: Airflow) -> None:
     print(f"Airflow  {services.url}  user {environment.USER}, password {environment.password(config)}")
     print(f"Tables   {config.lake}")
     print(f"Logs     {config.logs}")
+    for address in sql_server.addresses(config):
+        print(f"SQL      {address}")
     print(f"By hand  source {config.home / 'env.sh'}")
     if is_empty:
         print(f"First    {_first_step(config)}")

@@ -43,6 +43,7 @@ def test_each_variable_sets_its_setting():
             "SLUICE_KAFKA": "one:1,two:2",
             "SLUICE_CONTROL_URL": "postgresql://db/sluice",
             "SLUICE_AIRFLOW_PORT": "8181",
+            "SLUICE_SQL_PORT": "10000",
             "SLUICE_LEASE_SECONDS": "7.5",
         }
     )
@@ -50,6 +51,7 @@ def test_each_variable_sets_its_setting():
     assert config.kafka == "one:1,two:2"
     assert config.control_url == "postgresql://db/sluice"
     assert (config.airflow_port, config.lease_seconds) == (8181, 7.5)
+    assert (config.sql_port, config.connect_port) == (10000, None)
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-3", "1,5", "nan", "inf"])

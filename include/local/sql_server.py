@@ -1,0 +1,52 @@
+"""The server through which other programs query the tables by name: `jobs/sql_server.py`, started by `make up`."""
+
+import socket
+import time
+from contextlib import suppress
+
+from include.errors import SetupError
+from include.local import install
+from include.local.broker import HOST
+from include.local.processes import Platform
+from include.settings import ROOT, Settings
+
+NAME = "sql-server"
+
+
+def ports(config: Settings) -> dict[str, int]:
+    """The ports that are set, by setting."""
+    declared = {"SLUICE_SQL_PORT": config.sql_port, "SLUICE_CONNECT_PORT": config.connect_port}
+    return {setting: port for setting, port in declared.items() if port}
+
+
+def addresses(config: Settings) -> list[str]:
+    """Where clients connect; empty if there is no server."""
+    jdbc = [f"jdbc:hive2://{HOST}:{config.sql_port}"] if config.sql_port else []
+    return [*jdbc, f"sc://{HOST}:{config.connect_port}"] if config.connect_port else jdbc
+
+
+def start(platform: Platform, variables: dict[str, str]) -> None:
+    """Start it, unless it runs. variables: the environment of the process."""
+    if not platform.find(NAME):
+        command = [str(install.venv() / "bin" / "spark-submit"), str(ROOT / "jobs" / "sql_server.py")]
+        platform.start(NAME, command, variables)
+
+
+def wait(config: Settings, platform: Platform, timeout_seconds: float) -> None:
+    """Wait until it answers at each of its ports. Raises SetupError if it died, and on timeout."""
+    deadline = time.monotonic() + timeout_seconds
+    for setting, port in ports(config).items():
+        while not _answers(port):
+            platform.require([NAME])
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"{NAME} does not answer at port {port} ({setting}) after {timeout_seconds:.0f} s: "
+                    f"read {platform.log(NAME)}"
+                )
+            time.sleep(0.2)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
