@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 from moto.server import ThreadedMotoServer
 
-from include.engine.batch import read
+from include.engine import session
 from include.errors import Unreachable, UsageError
 from include.monitoring import status
 from tests.conftest import S3_PORT
@@ -108,6 +108,6 @@ def test_a_store_that_does_not_answer_is_no_empty_folder(landing, store, run_onc
 
 
 def test_a_driver_without_the_connector_says_how_to_come_by_it(landing, run_once, monkeypatch):
-    monkeypatch.setattr(read, "S3A", "nowhere.S3AFileSystem")
+    monkeypatch.setattr(session, "S3A", "nowhere.S3AFileSystem")
     with pytest.raises(UsageError, match=rf"^s3a://{BUCKET}/.* lies on S3, .*: run `make s3`, and start it again$"):
         run_once(landing.table())
