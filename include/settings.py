@@ -8,12 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from include.errors import UsageError
+from include.lake import location
+from include.lake.object_path import LakePath, ObjectPath
 
 # As shares of a lease: a driver that cannot renew ends itself this long before expiry, and checks at this interval.
 LEASE_MARGIN, LEASE_CHECK_INTERVAL = 1 / 6, 1 / 60
 # Upper bound of the time that halting the JVM takes.
 HALT_SECONDS = 1
 SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_CHECK_INTERVAL))
+# The lake below `home`, and the checkpoints below any other lake. Spark's listings skip the latter's name.
+LAKE, CHECKPOINTS = "lake", "_checkpoints"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -21,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 class Settings:
     """The places and ports of one installation.
 
-    home: the directory of everything that Sluice writes.
+    home: the directory of everything that Sluice writes, except the lake where that lies elsewhere.
+    lake: the directory or URL of tables, quarantines, records of the ledger and, unless it is `home/lake`, checkpoints.
     jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
     landing: path or URL of the landing folder.
     kafka: bootstrap servers, `host:port[,host:port]`.
@@ -36,6 +41,7 @@ class Settings:
     """
 
     home: Path
+    lake: LakePath
     jars: Path
     landing: str
     kafka: str
@@ -50,8 +56,9 @@ class Settings:
     connect_port: int | None = None
 
     @property
-    def lake(self) -> Path:
-        return self.home / "lake"
+    def all_checkpoints(self) -> LakePath:
+        """The directory that holds a directory for each flow."""
+        return self.home / "checkpoints" if self.lake == self.home / LAKE else self.lake / CHECKPOINTS
 
     @property
     def spark_class_path(self) -> str:
@@ -77,7 +84,7 @@ class Settings:
         """The directory of the last good definition of each table."""
         return self.home / "definitions"
 
-    def table_path(self, table: str) -> Path:
+    def table_path(self, table: str) -> LakePath:
         """The path of the Delta table `<layer>.<name>`."""
         layer, name = table.split(".")
         return self.lake / layer / name
@@ -90,9 +97,14 @@ class Settings:
         """Whether the Delta table `<layer>.<name>` exists."""
         return (self.table_path(table) / "_delta_log").is_dir()
 
-    def checkpoints(self, flow: str) -> Path:
+    def checkpoints(self, flow: str) -> LakePath:
         """The directory that holds one numbered checkpoint for each generation of a flow."""
-        return self.home / "checkpoints" / flow
+        return self.all_checkpoints / flow
+
+    def checkpoint_lock(self, flow: str) -> Path:
+        """The file that a flow's driver locks. A store has no locks, so there it excludes this machine's drivers."""
+        directory = self.checkpoints(flow)
+        return (self.home / "checkpoints" / flow if isinstance(directory, ObjectPath) else directory) / "lock"
 
 
 def from_environment(environment: dict[str, str]) -> Settings:
@@ -100,6 +112,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
     return Settings(
         home=home,
+        lake=location.parse(environment.get(location.NAME) or str(home / LAKE)),
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
         kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",

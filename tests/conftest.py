@@ -69,6 +69,12 @@ os.environ.update(
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
 
+from tests.support import object_lake  # noqa: E402
+
+if object_lake.IS_USED:
+    object_lake.start(S3_PORT)
+    os.environ.update({**object_lake.variables(), "AWS_ALLOW_HTTP": "true"})
+
 from include.local import environment, java  # noqa: E402
 from include.local.broker import Broker  # noqa: E402
 from include.settings import settings  # noqa: E402

@@ -4,6 +4,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
@@ -11,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from include.catalog import Catalog, table_packages
 from include.control.process import create_temporary_folder
-from include.settings import settings
+from include.errors import UsageError
+from include.settings import LAKE, settings
 
 # Avro allocates as much memory as a length field says, before it checks how many bytes follow. Without limits a bad row
 # could kill the driver.
@@ -20,6 +22,8 @@ AVRO_LIMITS = {
     "org.apache.avro.limits.string.maxLength": 32_000_000,
     "org.apache.avro.limits.collectionItems.maxLength": 1_000_000,
 }
+
+S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -73,13 +77,16 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
     builder = builder.config("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(4 * cores))
     for key, value in _s3().items():
         builder = builder.config(key, value)
-    builder = builder.config("spark.sql.warehouse.dir", str(settings().lake))
+    # Only the databases of the session's catalog lie there; each table has a location.
+    is_on_disk = isinstance(settings().lake, Path)
+    builder = builder.config("spark.sql.warehouse.dir", str(settings().lake if is_on_disk else settings().home / LAKE))
     # A directory of this process alone, so that what a killed process leaves can be deleted.
     builder = builder.config("spark.local.dir", str(create_temporary_folder()))
     spark = builder.getOrCreate()
     for name, limit in AVRO_LIMITS.items():
         # System properties of this JVM, which Avro reads when it first decodes a record.
         jvm_of(spark).java.lang.System.setProperty(name, str(limit))
+    require_connector(spark, str(settings().lake))
     _without_sidecars(spark)
     for package in table_packages():
         # Python processes of executors cannot import a table file, or have imported an older one.
@@ -94,6 +101,12 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
 def jvm_of(owner: SparkSession | type[SparkContext]) -> Any:
     """Returns the JVM gateway of a session, or of this process. py4j does not type what it reaches."""
     return owner._jvm
+
+
+def require_connector(spark: SparkSession, url: str) -> None:
+    """Raises UsageError if this driver lacks the S3 connector for the URL."""
+    if url.startswith("s3a://") and not jvm_of(spark).org.apache.spark.util.Utils.classIsLoadable(S3A):
+        raise UsageError(f"{url} lies on S3, whose connector this driver has not: run `make s3`, and start it again")
 
 
 def _without_sidecars(spark: SparkSession) -> None:

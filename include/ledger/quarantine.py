@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from include.errors import FlowBroken
+from include.lake import clients
 from include.readers.delta_log import DeltaLog, LiveFile
 from include.settings import settings
 from include.spec import Table
@@ -98,7 +99,7 @@ def _newest(log: DeltaLog, files: list[LiveFile], limit: int) -> list[Row]:
 
 def _read(log: DeltaLog, file: LiveFile, columns: list[str] | None = None) -> Any:
     try:
-        return parquet.ParquetFile(log.table / file.path).read(columns)
+        return parquet.ParquetFile(clients.readable(log.table / file.path)).read(columns)
     except (OSError, ValueError) as error:
         raise FlowBroken(
             f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.control.store import private_files
 from include.local import class_path, install, java
-from include.settings import ROOT, Settings
+from include.settings import LAKE, ROOT, Settings
 
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
 # wait this long until one of them fails. Airflow retries it.
@@ -130,6 +130,8 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(config.home / "conf" / "spark"),
         "PYSPARK_PYTHON": str(install.venv() / "bin" / "python"),
         "TMPDIR": str(config.home / "tmp"),
+        # Another home has its own, unless it was set.
+        **({} if config.lake == config.home / LAKE else {"SLUICE_LAKE": str(config.lake)}),
     }
 
 

@@ -6,12 +6,12 @@ and landed files. A merge of a newer Sluice may add examples again: run it again
 
 import ast
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from include import catalog
 from include.errors import SetupError, UsageError, report
+from include.lake.object_path import LakePath, remove_tree
 from include.local.processes import Platform
 from include.settings import ROOT, Settings, settings
 from include.spec import Files, Kafka, Table
@@ -32,12 +32,12 @@ def main() -> None:
     examples = catalog.require(f"{catalog.EXAMPLES}.tables").tables
     for path in [*written_paths(config, examples), *dependents(ROOT, example_names(examples)), EXAMPLES]:
         if path.is_dir():
-            shutil.rmtree(path)
+            remove_tree(path)
         elif path.exists():
             path.unlink()
         else:
             continue
-        print(f"removed {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+        print(f"removed {str(path).removeprefix(f'{ROOT}/')}")
     print("the examples are gone; `git status` shows it, `make new-table NAME=bronze.orders` begins with your own")
 
 
@@ -48,7 +48,7 @@ def example_names(tables: dict[str, Table]) -> set[str]:
     return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
-def written_paths(config: Settings, tables: dict[str, Table]) -> list[Path]:
+def written_paths(config: Settings, tables: dict[str, Table]) -> list[LakePath]:
     """The tables and checkpoints of the examples below the home directory, and their landing folders."""
     table_names = [name for table in tables.values() for name in (table.name, table.quarantine)]
     flows = [flow for table in tables.values() for flow in table.flows]

@@ -4,12 +4,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from include.catalog import Catalog
 from include.errors import FlowBroken, Unreachable
+from include.lake import listing
+from include.lake.object_path import LakePath
 from include.readers import active_commits, checkpoint, starting_version
 from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
@@ -118,12 +119,10 @@ def dead_files(log: DeltaLog) -> list[Tombstone]:
     live = {file.path for file in log.state.live}
     removed = {tombstone.path: tombstone for tombstone in log.state.tombstones}
     dead = []
-    for file in _data_files(log.table):
-        path = str(file.relative_to(log.table))
-        if path not in live:
-            status, tombstone = file.stat(), removed.get(path)
-            deleted_at = max(status.st_mtime, tombstone.deleted_at if tombstone else 0.0)
-            dead.append(Tombstone(path, status.st_size, deleted_at, tombstone.version if tombstone else None))
+    for file in listing.files(log.table, lambda path: path in live or _is_no_data(path)):
+        tombstone = removed.get(file.path)
+        deleted_at = max(file.modified_at, tombstone.deleted_at if tombstone else 0.0)
+        dead.append(Tombstone(file.path, file.bytes, deleted_at, tombstone.version if tombstone else None))
     return dead
 
 
@@ -137,7 +136,7 @@ def log_needed_from(log: DeltaLog, consumers: Iterable[Consumer]) -> int:
     return max(0, min((consumer.version for consumer in consumers), default=log.newest))
 
 
-def removable_log_files(log: DeltaLog, needed_from: int) -> list[Path]:
+def removable_log_files(log: DeltaLog, needed_from: int) -> list[LakePath]:
     """Returns the log files before the newest checkpoint that covers `needed_from`, in deletion order."""
     boundary = max((version for version in log.checkpoints if version <= needed_from), default=0)
     # Hadoop's checksum files begin with a dot. Sorting by version deletes the files of a version together.
@@ -147,7 +146,7 @@ def removable_log_files(log: DeltaLog, needed_from: int) -> list[Path]:
     return [log.directory / name for _, name in sorted(removable)]
 
 
-def clean_log(log: DeltaLog, needed_from: int) -> list[Path]:
+def clean_log(log: DeltaLog, needed_from: int) -> list[LakePath]:
     """Deletes the log files that nobody needs, oldest version first, so that an interruption leaves no gap."""
     removable = removable_log_files(log, needed_from)
     for file in removable:
@@ -225,22 +224,16 @@ def _seconds(interval: str) -> float:
     return float(match[1]) * SECONDS[match[2]] if match else 0.0
 
 
-def _data_files(directory: Path) -> Iterator[Path]:
-    """Lists data files as VACUUM does.
-
-    It skips names with a leading dot or underscore, except partition directories and the change data feed.
+def _is_no_data(path: str) -> bool:
+    """Whether VACUUM skips the file or directory: by a leading dot or underscore, except partition directories and the
+    change data feed.
     """
-    for entry in directory.iterdir():
-        is_data_directory = "=" in entry.name or entry.name == CHANGES
-        if entry.name.startswith(".") or (entry.name.startswith("_") and not is_data_directory):
-            continue
-        if entry.is_dir():
-            yield from _data_files(entry)
-        else:
-            yield entry
+    name = path.rpartition("/")[2]
+    is_data_directory = "=" in name or name == CHANGES
+    return name.startswith(".") or (name.startswith("_") and not is_data_directory)
 
 
-def _modified(file: Path) -> float | None:
+def _modified(file: LakePath) -> float | None:
     try:
         return file.stat().st_mtime
     except FileNotFoundError:

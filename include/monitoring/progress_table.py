@@ -13,6 +13,7 @@ from deltalake import CommitProperties, Transaction, WriterProperties, write_del
 from deltalake.exceptions import DeltaError
 
 from include.errors import Unreachable
+from include.lake import clients
 from include.monitoring import progress_journal, progress_rows
 from include.monitoring.progress_rows import TABLE
 from include.readers import stored_table
@@ -101,10 +102,12 @@ def _claim_number(claim: Path) -> int:
 
 
 def _append(rows: list[dict[str, object]], number: int) -> None:
+    uri, options = clients.delta_rs(settings().table_path(TABLE))
     write_deltalake(
-        settings().table_path(TABLE),
+        uri,
         progress_rows.as_arrow(rows),
         mode="append",
+        storage_options=options,
         partition_by="day",
         schema_mode="merge",
         configuration=PROPERTIES,

@@ -10,6 +10,9 @@ import psutil
 
 from include import retention
 from include.control.process import OWNER, is_leftover
+from include.lake import atomic, listing
+from include.lake.object_path import LakePath, names, remove_tree
+from include.readers import checkpoint
 from include.settings import settings
 
 DAY_SECONDS = 86_400.0
@@ -70,18 +73,20 @@ def forget_generations(now_seconds: float) -> int:
     now_seconds: since 1970.
     """
     before = now_seconds - retention.GENERATION_DAYS * DAY_SECONDS
-    old = []
-    for flow in _entries(settings().home / "checkpoints"):
-        generations = sorted(
-            (entry for entry in _entries(flow) if entry.name.isdigit()), key=lambda entry: int(entry.name)
-        )
-        old += [entry for entry in generations[:-2] if _written_at(entry) < before]
-        # A process that died while it created a generation leaves it under this name.
-        unfinished = [entry for entry in _entries(flow) if entry.suffix == ".new"]
-        old += [
-            entry for entry in unfinished if _written_at(entry) < now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS
-        ]
-    return _delete(old)
+    deleted = 0
+    for flow in names(settings().all_checkpoints):
+        checkpoints = settings().checkpoints(flow)
+        numbers = sorted(checkpoint.generations(checkpoints))
+        for directory in (checkpoints / str(number) for number in numbers[:-2]):
+            if _written_at(directory) < before:
+                remove_tree(directory)
+                deleted += 1
+        # A process that died while it created a generation leaves it unfinished.
+        for unfinished in atomic.unfinished(checkpoints):
+            if _written_at(unfinished) < now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS:
+                atomic.discard(unfinished)
+                deleted += 1
+    return deleted
 
 
 def _jvms_started() -> Iterator[float]:
@@ -92,13 +97,16 @@ def _jvms_started() -> Iterator[float]:
                 yield process.create_time()
 
 
-def _written_at(generation: Path) -> float:
-    return max(path.stat().st_mtime for path in (generation, *_entries(generation)))
+def _written_at(generation: LakePath) -> float:
+    if isinstance(generation, Path):
+        return max(path.stat().st_mtime for path in (generation, *_entries(generation)))
+    times = [file.modified_at for file in listing.files(generation)]
+    return max(times) if times else generation.stat().st_mtime
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for directory, _, names in os.walk(folder):
-        for name in names:
+    for directory, _, file_names in os.walk(folder):
+        for name in file_names:
             file = Path(directory, name)
             # The target of a link may be gone.
             with suppress(FileNotFoundError):

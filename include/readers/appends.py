@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import unquote
 
+from include.lake import listing
 from include.readers.delta_log import DeltaLog
 
 Action = dict[str, Any]
@@ -29,8 +30,8 @@ def appended_files(log: DeltaLog, table: str, after: int, until: int) -> list[Ac
         if kind := other_change(actions):
             raise RecomputeNeeded(f"version {version} of {table} ({kind}) is no append")
         _follow(actions, files)
-    if gone := next((path for path in files if not (log.table / path).exists()), None):
-        raise RecomputeNeeded(f"VACUUM deleted {gone} of {table}, which held appended rows")
+    if gone := listing.missing(log.table, files):
+        raise RecomputeNeeded(f"VACUUM deleted {gone[0]} of {table}, which held appended rows")
     return list(files.values())
 
 

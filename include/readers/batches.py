@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 from include.errors import FlowBroken
+from include.lake.object_path import LakePath
 from include.readers import active_commits, offset_log, refreshes
-from include.readers.checkpoint import numbers
+from include.readers.checkpoint import generations, numbers
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Table
@@ -84,13 +84,13 @@ class OtherCommit:
 class Generation:
     """The batch files of one checkpoint generation. first: its first own batch, after the batch it was seeded with."""
 
-    path: Path
+    path: LakePath
     planned: frozenset[int]
     committed: frozenset[int]
     first: int
 
     @classmethod
-    def at(cls, path: Path) -> "Generation":
+    def at(cls, path: LakePath) -> "Generation":
         try:
             first = int(offset_log.owner(path)["first"])
         except (FlowBroken, KeyError, TypeError, ValueError):
@@ -229,4 +229,4 @@ def _is_batch(commit: Commit) -> bool:
 
 def _generations(flow: str) -> dict[int, Generation]:
     checkpoints = settings().checkpoints(flow)
-    return {number: Generation.at(checkpoints / str(number)) for number in numbers(checkpoints)}
+    return {number: Generation.at(checkpoints / str(number)) for number in generations(checkpoints)}

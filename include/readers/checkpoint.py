@@ -1,30 +1,35 @@
 """Reads a Structured Streaming checkpoint from its files, without a JVM."""
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 from include.errors import FlowBroken
+from include.lake import atomic
+from include.lake.object_path import LakePath, names
 from include.readers import landing_folder
 
 
-def newest_generation(checkpoints: Path) -> int | None:
+def newest_generation(checkpoints: LakePath) -> int | None:
     """Returns the highest number among a flow's checkpoint directories."""
-    return _highest(checkpoints)
+    return max(generations(checkpoints), default=None)
 
 
-def last_planned(checkpoint: Path) -> int | None:
+def generations(checkpoints: LakePath) -> set[int]:
+    """Returns the numbers of a flow's checkpoint directories."""
+    return {int(name) for name in atomic.finished(checkpoints) if name.isdecimal()}
+
+
+def last_planned(checkpoint: LakePath) -> int | None:
     """Returns the newest batch in `offsets`. It is either written or will be replayed."""
     return _highest(checkpoint / "offsets")
 
 
-def last_committed(checkpoint: Path) -> int | None:
+def last_committed(checkpoint: LakePath) -> int | None:
     """Returns the newest batch in `commits`."""
     return _highest(checkpoint / "commits")
 
 
-def check(checkpoint: Path) -> None:
+def check(checkpoint: LakePath) -> None:
     """Raises FlowBroken where Spark cannot continue from these files. A power loss leaves files of zero bytes."""
     planned, committed = _highest(checkpoint / "offsets"), _highest(checkpoint / "commits")
     newest, newest_done = -1 if planned is None else planned, -1 if committed is None else committed
@@ -44,7 +49,7 @@ def check(checkpoint: Path) -> None:
         raise damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
 
 
-def check_metadata(file: Path) -> None:
+def check_metadata(file: LakePath) -> None:
     """Raises FlowBroken where the file is missing or unreadable."""
     try:
         json.loads(file.read_text())["id"]
@@ -52,7 +57,7 @@ def check_metadata(file: Path) -> None:
         raise damaged(file, "is missing or unreadable") from error
 
 
-def end_offset(checkpoint: Path, batch: int) -> Any:
+def end_offset(checkpoint: LakePath, batch: int) -> Any:
     """Returns the source offset at which a batch ends; None before the first batch.
 
     Kafka: `{topic: {partition: next offset}}`. Delta: Delta's source offset.
@@ -88,7 +93,7 @@ def read_version(offset: dict[str, Any]) -> int:
     return version if int(offset["index"]) >= 0 else version - 1
 
 
-def damaged(file: Path, what: str) -> FlowBroken:
+def damaged(file: LakePath, what: str) -> FlowBroken:
     """Returns the error for a damaged file of a checkpoint. what: the fault, in words."""
     return FlowBroken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
@@ -97,16 +102,12 @@ def damaged(file: Path, what: str) -> FlowBroken:
     )
 
 
-def numbers(directory: Path) -> set[int]:
+def numbers(directory: LakePath) -> set[int]:
     """Returns the directory's entries whose name is a number: the batches in `offsets` and `commits`."""
-    try:
-        with os.scandir(directory) as entries:
-            return {int(entry.name) for entry in entries if entry.name.isdecimal()}
-    except FileNotFoundError:
-        return set()
+    return {int(name) for name in names(directory) if name.isdecimal()}
 
 
-def _highest(directory: Path) -> int | None:
+def _highest(directory: LakePath) -> int | None:
     return max(numbers(directory), default=None)
 
 

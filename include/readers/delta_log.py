@@ -12,6 +12,8 @@ from urllib.parse import unquote
 import pyarrow.parquet as parquet
 
 from include.errors import FlowBroken, Unreachable
+from include.lake import clients
+from include.lake.object_path import LakePath, names
 
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
@@ -78,21 +80,21 @@ class DeltaLog:
     Raises Unreachable where there is no log. Methods raise FlowBroken for an unreadable file.
     """
 
-    def __init__(self, table: Path, versions: Iterable[int] | None = None) -> None:
+    def __init__(self, table: LakePath, versions: Iterable[int] | None = None) -> None:
         self.table = table
         self.directory = table / "_delta_log"
         # Listing makes `_last_checkpoint`, which may be outdated, unnecessary.
-        listed = self.directory.iterdir() if versions is None and self.directory.is_dir() else ()
-        self.names = sorted(entry.name for entry in listed) or [f"{version:020}.json" for version in versions or ()]
+        listed = names(self.directory) if versions is None else ()
+        self.names = sorted(listed) or [f"{version:020}.json" for version in versions or ()]
         self.versions = [int(match[1]) for name in self.names if (match := COMMIT.fullmatch(name))]
         if not self.versions:
             raise Unreachable(f"{table} holds no Delta log: start the flow that writes the table first")
         self.newest = self.versions[-1]
 
     @cached_property
-    def checkpoints(self) -> dict[int, list[Path]]:
+    def checkpoints(self) -> dict[int, list[LakePath]]:
         """The files of each complete checkpoint of the classic format, by version, oldest first."""
-        files: dict[int, list[Path]] = {}
+        files: dict[int, list[LakePath]] = {}
         part_counts = {}
         # In name order, a version's single-file checkpoint follows its parts. It is preferred.
         for name in self.names:
@@ -202,26 +204,28 @@ class _Replay:
             self.properties = dict(metadata.get("configuration") or {})
 
 
-def _unsupported_checkpoint(file: Path) -> FlowBroken:
+def _unsupported_checkpoint(file: LakePath) -> FlowBroken:
     return FlowBroken(
         f"{file} is a checkpoint of format v2, and Sluice reads the classic one: set the table property "
         f"delta.checkpointPolicy to 'classic' and drop its feature v2Checkpoint"
     )
 
 
-def _ends_as_parquet(file: Path) -> bool:
-    """Returns whether a file ends with Parquet's magic bytes. A power loss can truncate a file."""
+def _ends_as_parquet(file: LakePath) -> bool:
+    """Returns whether a file ends with Parquet's magic bytes. A power loss can truncate a file, but no object."""
+    if not isinstance(file, Path):
+        return True
     with file.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, 2) - len(END_OF_PARQUET)))
         return stream.read() == END_OF_PARQUET
 
 
-def _checkpoint_actions(file: Path) -> Iterator[dict[str, Any]]:
+def _checkpoint_actions(file: LakePath) -> Iterator[dict[str, Any]]:
     columns = "add.path add.size add.modificationTime add.stats add.stats_parsed.numRecords add.clusteringProvider "
     columns += "remove.path remove.size remove.deletionTimestamp metaData.configuration sidecar.path "
     columns += "checkpointMetadata.version"
     try:
-        actions = parquet.ParquetFile(file).read(columns.split()).to_pylist()
+        actions = parquet.ParquetFile(clients.readable(file)).read(columns.split()).to_pylist()
     except (OSError, ValueError) as error:
         raise FlowBroken(f"{file} is damaged: delete it, so that the checkpoint before it counts") from error
     for action in actions:

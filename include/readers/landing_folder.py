@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
 from include.errors import FlowBroken, Unreachable
+from include.lake.object_path import LakePath, names
 from include.settings import settings
 from include.spec import Files
 
@@ -79,7 +79,7 @@ def require_listable(folder: str) -> None:
     _list_folder(folder, recursive=False)
 
 
-def planned_files(checkpoint: Path, end: Any) -> list[PlannedFile]:
+def planned_files(checkpoint: LakePath, end: Any) -> list[PlannedFile]:
     """Returns the files up to the source offset `end`, in the order in which Spark found them. Raises FlowBroken."""
     if end is None:
         return []
@@ -90,13 +90,13 @@ def planned_files(checkpoint: Path, end: Any) -> list[PlannedFile]:
     return files
 
 
-def files_of_batch(checkpoint: Path, begin: Any, end: Any) -> list[PlannedFile]:
+def files_of_batch(checkpoint: LakePath, begin: Any, end: Any) -> list[PlannedFile]:
     """Returns the files of the batch between these source offsets."""
     previous_entry = -1 if begin is None else int(begin["logOffset"])
     return [file for file in planned_files(checkpoint, end) if file.entry > previous_entry]
 
 
-def unread_files(source: Files, checkpoint: Path, end: Any) -> list[FolderFile]:
+def unread_files(source: Files, checkpoint: LakePath, end: Any) -> list[FolderFile]:
     """Returns the files in the folder that were not read yet. Raises Unreachable."""
     read_paths = {file.path for file in planned_files(checkpoint, end)}
     return [file for path, file in files_in_folder(source).items() if path not in read_paths]
@@ -111,7 +111,7 @@ def changed(files: list[PlannedFile], in_folder: dict[str, FolderFile]) -> list[
     ]
 
 
-def seed_source_log(checkpoint: Path, files: list[PlannedFile]) -> None:
+def seed_source_log(checkpoint: LakePath, files: list[PlannedFile]) -> None:
     """Makes a new checkpoint's source treat these files as read, in its log entry 0."""
     lines = [json.dumps({"path": file.uri, "timestamp": file.found_ms, "batchId": 0}) for file in files]
     log = checkpoint / "sources" / "0"
@@ -128,19 +128,19 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
         raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
 
 
-def _log_entries(checkpoint: Path) -> Iterator[PlannedFile]:
+def _log_entries(checkpoint: LakePath) -> Iterator[PlannedFile]:
     """Yields the whole log: the newest compaction, which includes everything before it, and the later entries."""
     log = checkpoint / "sources" / "0"
-    files = {entry.name: entry for entry in log.iterdir()} if log.is_dir() else {}
+    files = names(log)
     compacted = max((int(name.removesuffix(COMPACT)) for name in files if name.endswith(COMPACT)), default=-1)
     later = sorted(int(name) for name in files if name.isdigit() and int(name) > compacted)
     if later and later != list(range(compacted + 1, later[-1] + 1)):
         raise _damaged(log, "has a hole")
     for name in [f"{compacted}{COMPACT}"] * (compacted >= 0) + [str(number) for number in later]:
-        yield from _read_log_file(files[name])
+        yield from _read_log_file(log / name)
 
 
-def _read_log_file(file: Path) -> Iterator[PlannedFile]:
+def _read_log_file(file: LakePath) -> Iterator[PlannedFile]:
     try:
         version, *lines = file.read_text(errors="replace").splitlines() or [""]
     except FileNotFoundError as error:
@@ -155,7 +155,7 @@ def _read_log_file(file: Path) -> Iterator[PlannedFile]:
             raise _damaged(file, "does not say which files were found, it was cut short") from error
 
 
-def _damaged(file: Path, what: str) -> FlowBroken:
+def _damaged(file: LakePath, what: str) -> FlowBroken:
     return FlowBroken(
         f"{file} {what}: restore it from its backup, or let the flow begin a new generation of its checkpoint where "
         f"its table ends (action reset checkpoint)",

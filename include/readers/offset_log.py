@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from include.errors import FlowBroken
+from include.lake.object_path import LakePath
 from include.readers.checkpoint import damaged, numbers
 
 OWNER = "owner.json"
@@ -57,7 +57,7 @@ class Restart:
         return [first, frozen] if self.conf else [first]
 
 
-def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
+def planned_batch(checkpoint: LakePath, number: int) -> PlannedBatch:
     """Reads a planned batch. Raises FlowBroken for a missing or damaged file, another format, or several sources."""
     file = checkpoint / "offsets" / str(number)
     try:
@@ -82,7 +82,7 @@ def planned_batch(checkpoint: Path, number: int) -> PlannedBatch:
     return PlannedBatch(number, end, planned_ms / 1000 if planned_ms else None, dict(batch_metadata.get("conf") or {}))
 
 
-def check_commit(checkpoint: Path, number: int) -> None:
+def check_commit(checkpoint: LakePath, number: int) -> None:
     """Raises FlowBroken where `commits/N`, in Spark's format v1 or v2, was cut short."""
     file = checkpoint / "commits" / str(number)
     version, _, commit_metadata = file.read_text(errors="replace").partition("\n")
@@ -94,7 +94,7 @@ def check_commit(checkpoint: Path, number: int) -> None:
     raise damaged(file, "does not say what was committed, it was cut short")
 
 
-def owner(checkpoint: Path) -> dict[str, Any]:
+def owner(checkpoint: LakePath) -> dict[str, Any]:
     """Returns the content of `owner.json`. Raises FlowBroken where it is missing or unreadable."""
     try:
         return dict(json.loads((checkpoint / OWNER).read_text()))
@@ -106,7 +106,7 @@ def owner(checkpoint: Path) -> dict[str, Any]:
         ) from error
 
 
-def restart(checkpoint: Path) -> Restart:
+def restart(checkpoint: LakePath) -> Restart:
     """Returns what a start of the flow does. Raises FlowBroken where the newest planned batch cannot be read."""
     newest = max(numbers(checkpoint / "offsets"), default=-1)
     newest_done = max(numbers(checkpoint / "commits"), default=-1)
@@ -118,7 +118,7 @@ def restart(checkpoint: Path) -> Restart:
     return Restart(replays, newest + 1, planned.conf if planned else {}, definitions)
 
 
-def initial_offsets(checkpoint: Path) -> Any:
+def initial_offsets(checkpoint: LakePath) -> Any:
     """Returns the offsets at which a Kafka query began, `{topic: {partition: offset}}`; None where they are unknown."""
     try:
         # Spark prefixes a zero byte, so that old versions of Spark reject the file.

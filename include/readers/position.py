@@ -1,9 +1,9 @@
 """Reads a flow's position in its source from its newest checkpoint, without a JVM."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from include.lake.object_path import LakePath
 from include.readers import checkpoint
 from include.settings import settings
 
@@ -16,7 +16,7 @@ class Position:
     """
 
     generation: int
-    checkpoint: Path
+    checkpoint: LakePath
     planned: int | None
     committed: int | None
     offset: Any

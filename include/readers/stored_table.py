@@ -1,17 +1,28 @@
 """Opens a stored table without Spark: with delta-rs, or its rows as a pyarrow dataset."""
 
+from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from pyarrow import fs
 
+from include.lake import clients
 from include.settings import settings
 
 
 def open_table(name: str, version: int | None = None) -> DeltaTable:
-    """Opens a stored table. version: None for the newest. Raises `deltalake.exceptions.TableNotFoundError`."""
-    return DeltaTable(str(settings().table_path(name)), version=version)
+    """Opens a stored table. version: None for the newest. Raises `deltalake.exceptions.TableNotFoundError`.
+
+    Raises Unreachable where the store of the lake does not answer.
+    """
+    path = settings().table_path(name)
+    uri, options = clients.delta_rs(path)
+    try:
+        return DeltaTable(uri, version=version, storage_options=options)
+    except OSError as error:
+        if isinstance(path, Path) or isinstance(error, FileNotFoundError):
+            raise
+        raise clients.unreachable(path, "read", error) from error
 
 
 def find_table(name: str) -> DeltaTable | None:
@@ -30,5 +41,5 @@ def dataset(name: str, opened: DeltaTable | None = None, files: str | None = Non
     It uses Arrow's own file system. The one of `deltalake` is written in Python, and Arrow's threads may call it while
     the process ends. The process then dies of "terminate called without an active exception" or a segmentation fault.
     """
-    file_system = fs.SubTreeFileSystem(str(settings().table_path(name)), fs.LocalFileSystem())
+    file_system = clients.file_system(settings().table_path(name))
     return (opened or open_table(name)).to_pyarrow_dataset(filesystem=file_system, file_pruning_predicate=files)

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from datetime import UTC, datetime
 
 from include.errors import FlowBroken, Unreachable
+from include.lake import listing
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta
@@ -48,7 +49,7 @@ def require_files(view: str, source: Delta, version: int) -> None:
     """Raises FlowBroken if data files of this version are gone."""
     log = DeltaLog(settings().table_path(source.table))
     files = log.state_at(version).live
-    if missing := sum(not (log.table / file.path).exists() for file in files):
+    if missing := len(listing.missing(log.table, [file.path for file in files])):
         raise FlowBroken(
             f"{view} reads {source.table} at version {version}, and {missing:,} of its {len(files):,} files were "
             f"deleted before the view declared it: name a later version"

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from include.errors import FlowBroken
+from include.lake import listing
 from include.readers import (
     active_commits,
     checkpoint,
@@ -114,4 +115,4 @@ def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[st
 def deleted_files(log: DeltaLog, paths: set[str]) -> list[str]:
     """Returns the data files that were deleted. Live files are assumed to exist."""
     not_live = paths - {file.path for file in log.state.live}
-    return sorted(path for path in not_live if not (log.table / path).exists())
+    return sorted(listing.missing(log.table, not_live))

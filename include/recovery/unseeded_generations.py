@@ -1,9 +1,9 @@
 """Finds generations that a full refresh has begun. No flow starts in them before the refresh has committed."""
 
-import shutil
 from contextlib import suppress
 
 from include.errors import FlowBroken
+from include.lake import atomic
 from include.readers import active_commits, checkpoint, offset_log
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import DeltaLog
@@ -15,7 +15,7 @@ SEED = 0
 
 
 def discard(table: Table) -> None:
-    """Renames the generations that an earlier attempt began without a commit, because their flows cannot start."""
+    """Withdraws the generations that an earlier attempt began without a commit, because their flows cannot start."""
     for flow in table.flows:
         checkpoints = settings().checkpoints(flow.flow)
         number = checkpoint.newest_generation(checkpoints)
@@ -23,8 +23,7 @@ def discard(table: Table) -> None:
             continue
         with suppress(FlowBroken):
             if offset_log.owner(checkpoints / str(number)).get("after") == [number, SEED]:
-                shutil.rmtree(checkpoints / f"{number}.new", ignore_errors=True)
-                (checkpoints / str(number)).rename(checkpoints / f"{number}.new")
+                atomic.withdraw(checkpoints / str(number))
 
 
 def _newest_committed(flow: Table) -> int | None:

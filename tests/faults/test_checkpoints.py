@@ -14,6 +14,7 @@ import pytest
 from include.control.commands import Action
 from include.engine.tables import commit
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
+from include.lake.object_path import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import fail_commits
@@ -92,7 +93,7 @@ def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, t
     run_once(*chain.all)
     topic.send(*range(60, 64))
     for table in reversed(chain.all):
-        shutil.rmtree(settings().table_path(table.name))
+        remove_tree(settings().table_path(table.name))
         with pytest.raises(FlowBroken, match=f"{table.name}: its checkpoint .*restore the table") as refusal:
             run_once(table)
         assert refusal.value.error == "TABLE_LOST"
@@ -108,7 +109,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
     run_once(chain.bronze)
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
-    shutil.rmtree(settings().table_path(chain.bronze.name))
+    remove_tree(settings().table_path(chain.bronze.name))
     with pytest.raises(FlowBroken) as refusal:
         run_once(chain.bronze)
     assert refusal.value.error == "TABLE_LOST"
@@ -121,7 +122,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
 def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topic, run_once, ask):
     topic.create().send(1, "x")
     run_once(*chain.all)
-    shutil.rmtree(settings().table_path(chain.bronze.name))
+    remove_tree(settings().table_path(chain.bronze.name))
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     topic.send(2, "y")
     run_once(chain.bronze)
@@ -129,7 +130,7 @@ def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topi
         run_once(chain.silver)
     assert refusal.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
     for table in (chain.silver, chain.gold):
-        shutil.rmtree(settings().table_path(table.name))
+        remove_tree(settings().table_path(table.name))
         ask(Action.RESET_CHECKPOINT, table)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())

@@ -1,6 +1,5 @@
 """The source of a flow changes, loses records or disappears."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from include.control.commands import Action
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, FlowFailed, Unreachable
+from include.lake.object_path import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import switch_fast_path
@@ -184,7 +184,7 @@ def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark,
 def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_once, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
     run_once(copy_table(name))
-    shutil.rmtree(settings().table_path(f"bronze.{name}"))
+    remove_tree(settings().table_path(f"bronze.{name}"))
     append(f"bronze.{name}", [{"a": 2}], ROW)
     with pytest.raises(FlowBroken) as refusal:
         run_once(copy_table(name))

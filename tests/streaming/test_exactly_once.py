@@ -1,12 +1,12 @@
 """Both write paths write a batch exactly once, whatever fails in the middle of it."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from include.errors import FlowFailed
+from include.lake.object_path import remove_tree
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
 from tests.support.commits import intercept_commits, switch_fast_path
@@ -170,7 +170,7 @@ def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_f
 def test_a_flow_whose_checkpoint_was_deleted_is_refused_instead_of_doubling_its_rows(arrive, run_once, stored, name):
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name))
-    shutil.rmtree(settings().checkpoints(f"silver.{name}") / "1")
+    remove_tree(settings().checkpoints(f"silver.{name}") / "1")
     with pytest.raises(FlowFailed, match="write rows twice: restore that directory"):
         run_once(readings(name))
     assert stored(f"silver.{name}").count() == 1
@@ -179,7 +179,7 @@ def test_a_flow_whose_checkpoint_was_deleted_is_refused_instead_of_doubling_its_
 def test_a_flow_whose_table_was_deleted_is_refused_instead_of_losing_its_rows(arrive, run_once, name):
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name))
-    shutil.rmtree(settings().table_path(f"silver.{name}"))
+    remove_tree(settings().table_path(f"silver.{name}"))
     with pytest.raises(FlowFailed, match="leave rows out: restore the table"):
         run_once(readings(name))
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +19,7 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.engine.files import batch_of_files
 from include.errors import FlowBroken, FlowFailed
+from include.lake.object_path import remove_tree
 from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings
@@ -337,7 +337,7 @@ def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fail
     landing.drop("empty.parquet", b"")
     fails(run_once, table)
     if not is_log_left:
-        shutil.rmtree(settings().checkpoints(table.name) / "1")
+        remove_tree(settings().checkpoints(table.name) / "1")
     landing.drop("new.parquet", as_parquet(a=[4]))
     commands.execute(
         database.connect(settings().control_url), Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test")

@@ -10,10 +10,11 @@ import pyarrow.parquet as parquet
 import pytest
 from moto.server import ThreadedMotoServer
 
-from include.engine.batch import read
+from include.engine import session
 from include.errors import Unreachable, UsageError
 from include.monitoring import status
 from tests.conftest import S3_PORT
+from tests.support import object_lake
 from tests.support.flows import only_in_full_runs
 from tests.support.landing import Landing
 
@@ -24,10 +25,12 @@ BUCKET = "landing-of-tests"
 def store() -> Iterator[ThreadedMotoServer]:
     """An S3 server of the test at AWS_ENDPOINT_URL."""
     server = ThreadedMotoServer("127.0.0.1", S3_PORT, verbose=False)
-    server.start()
+    if not object_lake.IS_USED:
+        server.start()
     boto3.client("s3").create_bucket(Bucket=BUCKET)
     yield server
-    server.stop()
+    if not object_lake.IS_USED:
+        server.stop()
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def test_an_object_that_is_cut_off_is_named_and_stops_no_other(landing, run_once
     assert landing.quarantined() == [("cut.parquet", "unreadable"), ("rotten.parquet", "unreadable")]
 
 
+@pytest.mark.skipif(object_lake.IS_USED, reason="the lake lies there, too")
 def test_a_store_that_does_not_answer_is_no_empty_folder(landing, store, run_once):
     landing.put("a.csv", "a\n1\n")
     table = landing.table()
@@ -108,6 +112,6 @@ def test_a_store_that_does_not_answer_is_no_empty_folder(landing, store, run_onc
 
 
 def test_a_driver_without_the_connector_says_how_to_come_by_it(landing, run_once, monkeypatch):
-    monkeypatch.setattr(read, "S3A", "nowhere.S3AFileSystem")
+    monkeypatch.setattr(session, "S3A", "nowhere.S3AFileSystem")
     with pytest.raises(UsageError, match=rf"^s3a://{BUCKET}/.* lies on S3, .*: run `make s3`, and start it again$"):
         run_once(landing.table())

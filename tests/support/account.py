@@ -1,7 +1,6 @@
 """Writes a table and the checkpoint of its flow as the engine and Spark do, without a JVM."""
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from include.lake.object_path import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -55,7 +55,7 @@ class StoredTable:
         self.append(data, commit_metadata)
 
     def append(self, data: pyarrow.Table, commit_metadata: dict | None = None, mode: str = "append") -> None:
-        write_deltalake(self.path, data, mode=mode, commit_properties=_commit_properties(commit_metadata))
+        write_deltalake(str(self.path), data, mode=mode, commit_properties=_commit_properties(commit_metadata))
 
     def acknowledge(self, batch: int) -> None:
         self.write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
@@ -73,7 +73,7 @@ class StoredTable:
 
     def delete_checkpoints(self) -> None:
         """Delete all checkpoints of the flow."""
-        shutil.rmtree(settings().checkpoints(self.table.flow))
+        remove_tree(settings().checkpoints(self.table.flow))
 
 
 def kafka_rows(first: int, after: int, partition: int = 0, topic: str = "t") -> pyarrow.Table:

@@ -1,19 +1,20 @@
 """Writes Delta commits: with the deltalake library, or by hand in the format of Spark."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow
 from deltalake import CommitProperties, write_deltalake
 
+from include.lake.object_path import LakePath
 
-def append(table: Path, rows: int = 3, user_metadata: str | None = None) -> None:
+
+def append(table: LakePath, rows: int = 3, user_metadata: str | None = None) -> None:
     properties = CommitProperties(custom_metadata={"userMetadata": user_metadata}) if user_metadata else None
-    write_deltalake(table, pyarrow.table({"number": range(rows)}), mode="append", commit_properties=properties)
+    write_deltalake(str(table), pyarrow.table({"number": range(rows)}), mode="append", commit_properties=properties)
 
 
-def commit(table: Path, version: int, *actions: dict[str, Any]) -> Path:
+def commit(table: LakePath, version: int, *actions: dict[str, Any]) -> LakePath:
     """Write the JSON file of a commit."""
     file = table / "_delta_log" / f"{version:020}.json"
     file.parent.mkdir(parents=True, exist_ok=True)

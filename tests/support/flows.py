@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 
@@ -21,6 +20,7 @@ from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.ledger import verify
+from include.readers import stored_table
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.support.expected import Message
@@ -162,14 +162,14 @@ class Chain:
 
 def rows_of(table: str) -> list[dict]:
     """All rows of a stored table, read without Spark."""
-    return DeltaTable(str(settings().table_path(table))).to_pyarrow_table().to_pylist()
+    return stored_table.dataset(table).to_table().to_pylist()
 
 
 def wait_for_rows(table: Table, count: int) -> None:
     def has_count() -> bool:
         # The table may not exist yet.
         with suppress(TableNotFoundError):
-            return DeltaTable(str(settings().table_path(table.name))).count() == count
+            return stored_table.open_table(table.name).count() == count
         return False
 
     wait_until(has_count, 180)

@@ -1,9 +1,9 @@
 """Writes tables without Spark: commits with given times, and checkpoints in Spark's layout."""
 
 import json
-from pathlib import Path
 from typing import Any
 
+from include.lake.object_path import LakePath, names
 from include.settings import settings
 from tests.support.delta_log import added, commit, commit_info
 
@@ -37,7 +37,7 @@ def write(table: str, at: float, *actions: dict[str, Any], written: int | None =
     at: the commit time in seconds since 1970. written: the metric numOutputRows.
     """
     path = settings().table_path(table)
-    version = len(list((path / "_delta_log").glob("*.json")))
+    version = sum(name.endswith(".json") for name in names(path / "_delta_log"))
     info: dict[str, Any] = {"userMetadata": json.dumps(user_metadata)} if user_metadata else {}
     if written is not None:
         info["operationMetrics"] = {"numOutputRows": str(written)}
@@ -48,7 +48,7 @@ def write(table: str, at: float, *actions: dict[str, Any], written: int | None =
 def rows(table: str, at: float, *counts: int, **user_metadata: Any) -> int:
     """Commit the next version with a file for each of these row counts. Returns the version."""
     path = settings().table_path(table)
-    version = len(list((path / "_delta_log").glob("*.json")))
+    version = sum(name.endswith(".json") for name in names(path / "_delta_log"))
     return write(
         table, at, *(data(f"{version}-{index}", count, at) for index, count in enumerate(counts)), **user_metadata
     )
@@ -64,7 +64,7 @@ def delta_offset(version: int, index: int = -1, is_first: bool = False) -> dict[
     }
 
 
-def checkpoint(flow: str, *end_offsets: Any, is_planned: bool = False, generation: int = 1) -> Path:
+def checkpoint(flow: str, *end_offsets: Any, is_planned: bool = False, generation: int = 1) -> LakePath:
     """Write a checkpoint whose batches end at these offsets. is_planned: the last batch is not committed."""
     directory = settings().checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):
@@ -79,7 +79,7 @@ def checkpoint(flow: str, *end_offsets: Any, is_planned: bool = False, generatio
 
 def planned_checkpoint(
     flow: str, planned: list[int], committed: int, index: int = 3, generation: int = 1, is_first: bool = False
-) -> Path:
+) -> LakePath:
     """Write a checkpoint whose batches end at these versions. The first `committed` batches are committed."""
     directory = settings().checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):

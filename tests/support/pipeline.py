@@ -30,7 +30,7 @@ from include.local import environment, java
 from include.local.broker import create_topic
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
-from tests.support import expected
+from tests.support import expected, object_lake
 from tests.support.jobs.process import SHORT_LIVED
 from tests.support.waiting import wait_until
 
@@ -113,16 +113,19 @@ class Pipeline:
         """Send events of the next minute, which no test has sent yet."""
         self.produce(random_events(next(self.part_numbers), event_count))
 
+    def table_path(self, table: str) -> str:
+        return str(from_environment(self.environment).table_path(table))
+
     def rows(self, table: str) -> list[dict]:
         """All rows of a table, read without Spark; empty if it does not exist."""
         try:
-            return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).to_pyarrow_table().to_pylist()
+            return DeltaTable(self.table_path(table)).to_pyarrow_table().to_pylist()
         except TableNotFoundError:
             return []
 
     def count(self, table: str) -> int:
         try:
-            return DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).count()
+            return DeltaTable(self.table_path(table)).count()
         except TableNotFoundError:
             return 0
 
@@ -131,7 +134,7 @@ class Pipeline:
         total = 0
         for table in tables or TABLES:
             with suppress(TableNotFoundError):
-                total += DeltaTable(str(self.home / "lake" / table.replace(".", "/"))).version()
+                total += DeltaTable(self.table_path(table)).version()
         return total
 
     @property
@@ -238,6 +241,7 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
             "SLUICE_JARS": os.environ["SLUICE_JARS"],
             "SLUICE_KAFKA": address,
             "SLUICE_LEASE_SECONDS": "10",
+            **object_lake.variables(),
             **settings,
         }
     )

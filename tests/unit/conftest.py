@@ -13,6 +13,7 @@ from include.control.store import database, schema
 from include.control.store.job_schema import metadata
 from include.settings import settings
 from tests.conftest import free_port
+from tests.support import object_lake
 from tests.support.postgresql import Server
 
 
@@ -53,7 +54,9 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None
     """`own_settings(SLUICE_KAFKA="...")` changes settings for one test. A process reads them only once."""
 
     def change(**variables: object) -> None:
-        for name, value in variables.items():
+        # Another home has another lake.
+        lake = object_lake.variables() if "SLUICE_HOME" in variables else {}
+        for name, value in {**lake, **variables}.items():
             monkeypatch.setenv(name, str(value))
         settings.cache_clear()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
+from include.lake.object_path import ObjectPath
 from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment
 
 
@@ -29,6 +30,29 @@ def test_moving_home_moves_what_lies_below_it(tmp_path: Path):
     assert config.logs == tmp_path / "log"
     assert config.control_url == f"sqlite:///{tmp_path / 'control.db'}"
     assert config.jars == tmp_path / "jars"
+
+
+def test_another_lake_holds_tables_and_checkpoints_and_nothing_else(tmp_path: Path):
+    for value, lake in {
+        "s3a://bucket/a/b/": ObjectPath("bucket", "a/b"),
+        "s3://bucket/a": ObjectPath("bucket", "a"),
+        f"file://{tmp_path}/a%20b": tmp_path / "a b",
+        str(tmp_path): tmp_path,
+    }.items():
+        config = from_environment({"SLUICE_LAKE": value, "SLUICE_HOME": "/home"})
+        assert config.table_path("gold.sums") == lake / "gold" / "sums"
+        assert config.checkpoints("gold.sums") == lake / "_checkpoints" / "gold.sums"
+        assert config.logs == Path("/home/log")
+    assert str(from_environment({"SLUICE_LAKE": "s3://bucket/a"}).table_path("gold.sums")) == "s3a://bucket/a/gold/sums"
+    assert from_environment({"SLUICE_HOME": "/home", "SLUICE_LAKE": "/home/lake"}) == from_environment(
+        {"SLUICE_HOME": "/home"}
+    )
+
+
+@pytest.mark.parametrize("value", ["gs://bucket/a", "s3a://bucket", "s3a:///a", "file://host/a", "s3a://bucket/a?b"])
+def test_a_lake_that_is_no_place_is_refused(value: str):
+    with pytest.raises(UsageError, match=r"^SLUICE_LAKE is '.*', which is no place for tables: set it to a path"):
+        from_environment({"SLUICE_LAKE": value})
 
 
 def test_a_relative_home_does_not_move_with_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,12 +22,15 @@ DECLARATIONS = (
     "include.errors",
     "include.retention",
     "include.rules",
+    "include.lake.location",
+    "include.lake.object_path",
     "include.tables",
     "include.examples.tables",
 )
 # include.control needs psutil to tell processes apart.
 CONTROL = (*DECLARATIONS, "include.control", "sqlalchemy", "psutil")
-READERS = (*CONTROL, "include.readers", "deltalake", "pyarrow", "confluent_kafka")
+LAKE = (*DECLARATIONS, "include.lake", "obstore", "pyarrow")
+READERS = (*CONTROL, "include.lake", "include.readers", "deltalake", "pyarrow", "confluent_kafka")
 LEDGER = (*READERS, "include.ledger")
 MAINTENANCE = (*READERS, "include.maintenance")
 RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery")
@@ -58,6 +61,7 @@ ZONES = {
     ),
     "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules"), ("*",)),
     "validation": Zone(("include/validation/*.py",), DECLARATIONS, ("*",)),
+    "lake": Zone(("include/lake/*.py",), LAKE, WITHOUT_A_JVM),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
     "readers": Zone(("include/readers/*.py",), READERS, WITHOUT_A_JVM),
     "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),

@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from include.catalog import Catalog
 from include.engine.batch import schema_registry
 from include.engine.check.checked_schema import parsed
-from include.engine.session import jvm_of
+from include.engine.session import require_connector
 from include.engine.tables.read_table import read_table
-from include.errors import Unreachable, UsageError
+from include.errors import Unreachable
 from include.readers import landing_folder, starting_version, stored_table
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
@@ -24,7 +24,6 @@ KAFKA_OPTIONS = {
     # The default, `read_uncommitted`, includes aborted transactions.
     "kafka.isolation.level": "read_committed",
 }
-S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
@@ -129,9 +128,3 @@ def files(spark: SparkSession, source: Files) -> DataFrame:
         .option("__globPaths__", "false")
         .load(folder if "://" in folder else f"file://{folder}")
     )
-
-
-def require_connector(spark: SparkSession, folder: str) -> None:
-    """Raises UsageError if this driver lacks the S3 connector for the folder."""
-    if folder.startswith("s3a://") and not jvm_of(spark).org.apache.spark.util.Utils.classIsLoadable(S3A):
-        raise UsageError(f"{folder} lies on S3, whose connector this driver has not: run `make s3`, and start it again")

@@ -12,6 +12,8 @@ from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
+from include.lake import atomic
+from include.lake.object_path import LakePath
 from include.readers import checkpoint, offset_log, stored_table, topics
 from include.readers.kafka_retention import LostOffsets
 from include.readers.offset_log import OWNER
@@ -31,7 +33,7 @@ class Checkpoint:
     definition computed other rows. lost: records of the topic that this start skipped for good.
     """
 
-    path: Path
+    path: LakePath
     generation: int
     committed: int
     written: int
@@ -79,17 +81,17 @@ def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tu
     return number, beginning
 
 
-def _lock_home(spark: SparkSession, table: Table) -> Path:
+def _lock_home(spark: SparkSession, table: Table) -> LakePath:
     """Locks and returns the directory of the flow's checkpoints."""
-    directory = settings().checkpoints(table.flow)
-    directory.mkdir(parents=True, exist_ok=True)
-    _lock(spark, directory / "lock", table.flow)
-    return directory
+    lock = settings().checkpoint_lock(table.flow)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    _lock(spark, lock, table.flow)
+    return settings().checkpoints(table.flow)
 
 
 def release(flow: str) -> None:
     """Lets another process claim the checkpoint. No query of the flow may be running."""
-    channel = _locked.pop(settings().checkpoints(flow) / "lock", None)
+    channel = _locked.pop(settings().checkpoint_lock(flow), None)
     if channel is not None:
         channel.close()
 
@@ -115,7 +117,7 @@ def _require_no_commit(table: Table) -> None:
         raise _checkpoint_lost_error(table, path, f"batch {metadata['batch']}")
 
 
-def _open(path: Path, generation_number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
+def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
     stored_owner = offset_log.owner(path)
     _check_owner(stored_owner, owner, path, table)
     checkpoint.check(path)
@@ -148,7 +150,7 @@ def _batch_number(batch: int | None) -> int:
     return -1 if batch is None else batch
 
 
-def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Path, table: Table) -> None:
+def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: LakePath, table: Table) -> None:
     stored_identity = {key: stored_owner.get(key) for key in owner}
     if stored_identity == owner:
         return
@@ -159,7 +161,7 @@ def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Path
     raise _definition_error(table, path, stored_identity, owner)
 
 
-def _definition_error(table: Table, path: Path, stored_owner: object, owner: object) -> FlowBroken:
+def _definition_error(table: Table, path: LakePath, stored_owner: object, owner: object) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: its checkpoint {path} belongs to {stored_owner}, not to {owner}, and Spark cannot "
         f"go on from there: put the declaration back, give the new one a name of its own, or make all of it anew "
@@ -168,7 +170,7 @@ def _definition_error(table: Table, path: Path, stored_owner: object, owner: obj
     )
 
 
-def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
+def _check_write(path: LakePath, owner: dict[str, Any], table: Table) -> None:
     """Raises FlowBroken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
         stored_owner = offset_log.owner(path)
@@ -179,7 +181,7 @@ def _check_write(path: Path, owner: dict[str, Any], table: Table) -> None:
         raise _definition_error(table, path, stored_owner.get("write"), owner["write"])
 
 
-def _check_table(path: Path, table: Table, committed: int, newest: int, written: int) -> None:
+def _check_table(path: LakePath, table: Table, committed: int, newest: int, written: int) -> None:
     """Raises FlowBroken for a lost checkpoint (all rows twice) or a lost table (old rows missing); Spark notices
     neither.
     """
@@ -196,7 +198,7 @@ def _unfinished_refresh_error(table: Table) -> FlowFailed:
     )
 
 
-def _table_lost_error(table: Table, path: Path) -> FlowBroken:
+def _table_lost_error(table: Table, path: LakePath) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
@@ -205,7 +207,7 @@ def _table_lost_error(table: Table, path: Path) -> FlowBroken:
     )
 
 
-def _checkpoint_lost_error(table: Table, path: Path, written: str) -> FlowBroken:
+def _checkpoint_lost_error(table: Table, path: LakePath, written: str) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
@@ -241,7 +243,5 @@ def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, s
     return replace(flow_checkpoint, source=source)
 
 
-def _write_owner(path: Path, **changed: Any) -> None:
-    # Renamed into place, so that a kill leaves a complete file.
-    (path / f"{OWNER}.new").write_text(json.dumps({**offset_log.owner(path), **changed}))
-    (path / f"{OWNER}.new").rename(path / OWNER)
+def _write_owner(path: LakePath, **changed: Any) -> None:
+    atomic.write_text(path / OWNER, json.dumps({**offset_log.owner(path), **changed}))

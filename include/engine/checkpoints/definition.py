@@ -5,11 +5,11 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from include import catalog
 from include.errors import FlowBroken
+from include.lake.object_path import LakePath
 from include.readers import offset_log
 from include.spec import Table, Transform, ddl
 
@@ -56,7 +56,7 @@ def rows_fingerprint(table: Table) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def of_commit(checkpoints: Path, commit: tuple[int, int] | None) -> dict[str, Any] | None:
+def of_commit(checkpoints: LakePath, commit: tuple[int, int] | None) -> dict[str, Any] | None:
     """Returns the definition that wrote a flow's commit (generation, batch); None if it is unknown."""
     if commit is None:
         return None

@@ -1,13 +1,13 @@
 """Begins a generation of a flow's checkpoint: the first, or one that resumes at the end of the table's last commit."""
 
 import json
-import shutil
 import uuid
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include.lake import atomic
+from include.lake.object_path import LakePath
 from include.readers import landing_folder
 from include.readers.offset_log import OWNER
 from include.readers.resume_position import StartPosition
@@ -15,24 +15,21 @@ from include.readers.resume_position import StartPosition
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def begin(home: Path, number: int, owner: dict[str, Any], beginning: StartPosition, spark: SparkSession) -> None:
+def begin(home: LakePath, number: int, owner: dict[str, Any], beginning: StartPosition, spark: SparkSession) -> None:
     """Creates the checkpoint directory `home/number`, completely or not at all. spark: its settings apply to the
     batches.
     """
-    directory = home / f"{number}.new"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     is_seeded = beginning.offset is not None
     document = {**owner, "generation": number, "after": beginning.after, "first": int(is_seeded), "definitions": []}
-    (directory / OWNER).write_text(json.dumps(document))
-    if is_seeded:
-        _seed(directory, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
-    if beginning.files:
-        landing_folder.seed_source_log(directory, list(beginning.files))
-    directory.rename(home / str(number))
+    with atomic.new_directory(home / str(number)) as directory:
+        (directory / OWNER).write_text(json.dumps(document))
+        if is_seeded:
+            _seed(directory, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))
+        if beginning.files:
+            landing_folder.seed_source_log(directory, list(beginning.files))
 
 
-def _seed(checkpoint: Path, offset: Any, shuffle_partitions: str) -> None:
+def _seed(checkpoint: LakePath, offset: Any, shuffle_partitions: str) -> None:
     """Writes a committed batch 0 in Spark's checkpoint format, so that batch 1 starts at `offset`."""
     # When batch 1 is planned but not committed, Spark compares this setting, and fails if it is missing.
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}

@@ -4,6 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from include.errors import FlowBroken
+from include.lake.object_path import names
 from include.readers import checkpoint, offset_log
 from include.settings import settings
 from include.spec import Table
@@ -14,8 +15,8 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
 
     That flow may have had another name, or may have been the table's only flow.
     """
-    homes = settings().checkpoints(flow.name).parent
-    others = [flow.name, *sorted(home.name for home in homes.glob(f"{flow.name}.*"))]
+    of_table = (name for name in names(settings().all_checkpoints) if name.startswith(f"{flow.name}."))
+    others = [flow.name, *sorted(of_table)]
     for other in others:
         if other != flow.flow and _overlap(_source(other), source):
             raise FlowBroken(

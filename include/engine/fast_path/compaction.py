@@ -6,11 +6,9 @@ not rewrite exactly.
 
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 from pyspark.sql import SparkSession
@@ -21,7 +19,10 @@ from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
+from include.lake import clients
+from include.lake.object_path import LakePath
 from include.maintenance import plan as planning
+from include.readers import stored_table
 
 BATCH_ROWS = 64 * 1024
 
@@ -36,7 +37,7 @@ def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, targe
         raise NotSupported(difference)
     target = Target(spark, name)
     transaction = target.begin()
-    sizes = _sizes(target.path, transaction.read_version)
+    sizes = _sizes(name, transaction.read_version)
     written: list[DataFile] = []
     removed: list[str] = []
     try:
@@ -61,14 +62,14 @@ def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, targe
         transaction.compact([file.added(changes_data=False) for file in written], removes, metrics)
 
 
-def _sizes(path: str, version: int) -> dict[str, int]:
+def _sizes(name: str, version: int) -> dict[str, int]:
     """Returns the sizes of the table's files at that version, in bytes."""
     try:
-        actions = pa.table(DeltaTable(path, version=version).get_add_actions())
+        actions = pa.table(stored_table.open_table(name, version).get_add_actions())
     except DeltaError as error:
         raise NotSupported(f"its log cannot be read outside Spark: {error}") from error
     sizes = dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
-    if outside := next((name for name in sizes if any(character in name for character in "/:%")), None):
+    if outside := next((path for path in sizes if any(character in path for character in "/:%")), None):
         raise NotSupported(f"its file {outside} does not lie in its own directory")
     return sizes
 
@@ -84,12 +85,12 @@ def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> 
             yield paths
 
 
-def _rows(table: str, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
+def _rows(table: LakePath, paths: list[str], layout: Layout) -> Iterator[pa.Table]:
     """Yields all rows of these files in order; first an empty part, so that there is always one."""
     yield layout.schema.empty_table()
     for path in paths:
         # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
-        with parquet.ParquetFile(Path(table, path), coerce_int96_timestamp_unit="us") as file:
+        with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
                 yield _with_all_columns(pa.Table.from_batches([batch]), layout)

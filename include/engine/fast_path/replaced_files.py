@@ -16,6 +16,7 @@ from include.engine.fast_path.known_keys import Key, keys_of
 from include.engine.fast_path.transaction import Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
+from include.lake import clients
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.
 MOST_REPLACED_BYTES, MOST_REWRITTEN_BYTES = 32_000_000, 4_000_000_000
@@ -46,7 +47,7 @@ def read(transaction: Transaction, files: Iterable[tuple[str, int]]) -> list[Sto
         raise NotSupported("its rows lie in large files")
     target, layout = transaction.target, transaction.layout
     return [
-        StoredFile(path, size, data_file.conform(parquet.read_table(f"{target.path}/{path}"), layout))
+        StoredFile(path, size, data_file.conform(parquet.read_table(clients.readable(target.path / path)), layout))
         for path, size in file_list
     ]
 
@@ -68,7 +69,7 @@ def rewrite(
     found: list[StoredFile] = []
     try:
         for path, size in file_list:
-            file = parquet.ParquetFile(f"{transaction.target.path}/{path}")
+            file = parquet.ParquetFile(clients.seekable(transaction.target.path / path))
             if any(
                 pc.any(_has_key(part, keys, columns, transaction.layout)).as_py()
                 for part in _parts(file, list(columns))

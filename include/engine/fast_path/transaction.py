@@ -6,13 +6,13 @@ All of them end in this transaction, which checks conflicts and writes checksums
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from include.engine.fast_path.features import Layout, layout
 from include.engine.fast_path.internals import Internals, internals
+from include.lake.object_path import LakePath, ObjectStat
 from include.settings import settings
 
 
@@ -24,13 +24,13 @@ class Target:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
-        self.path = str(settings().table_path(name))
+        self.path = settings().table_path(name)
         self.committed: int | None = None
         self._spark = spark
         self._java = internals(spark.sparkContext)
-        self._log = self._java.delta_log.forTable(spark._jsparkSession, self.path)
+        self._log = self._java.delta_log.forTable(spark._jsparkSession, str(self.path))
         self._layout_of: tuple[Any, Any, Layout] | None = None
-        self._newest: tuple[int, int, int] | None = None
+        self._newest: tuple[Any, ...] | None = None
 
     def begin(self) -> "Transaction":
         """Begins a transaction on the newest version. Raises `features.NotSupported` if the fast path cannot write the
@@ -55,15 +55,18 @@ class Target:
             self._newest = self._stat_commit(int(snapshot.version()))
         return snapshot
 
-    def _stat_commit(self, version: int) -> tuple[int, int, int] | None:
+    def _stat_commit(self, version: int) -> tuple[Any, ...] | None:
+        """Returns what another file of this version would not have; None if there is none."""
         try:
-            stat = self._commit_file(version).stat()
+            status = self._commit_file(version).stat()
         except FileNotFoundError:
             return None
-        return version, stat.st_ino, stat.st_mtime_ns
+        if isinstance(status, ObjectStat):
+            return version, status.version
+        return version, status.st_ino, status.st_mtime_ns
 
-    def _commit_file(self, version: int) -> Path:
-        return Path(self.path, "_delta_log", f"{version:020}.json")
+    def _commit_file(self, version: int) -> LakePath:
+        return self.path / "_delta_log" / f"{version:020}.json"
 
     def _layout(self, snapshot: Any) -> Layout:
         metadata, protocol = snapshot.metadata(), snapshot.protocol()

@@ -149,7 +149,7 @@ def _finish(worker: Worker, table: Table, job: Backfill) -> None:
     followers = [
         Follower(name, range_for_reader(reader, table, job.range, alone)) for name, reader in downstream.items()
     ]
-    if any(path.exists() for path in shadow_table.places(table)):
+    if any(path.is_dir() for path in shadow_table.places(table)):
         shadow_table.drop(worker.spark, table)
     backfills.finish(worker.engine, job, commit.version, rows, followers)
     print(f"sluice: {table.name} {job.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)

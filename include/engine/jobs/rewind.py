@@ -6,7 +6,6 @@ it.
 """
 
 from contextlib import suppress
-from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -22,6 +21,7 @@ from include.engine.jobs import refresh, window
 from include.engine.jobs.window import Window, Worker
 from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
+from include.lake.object_path import LakePath
 from include.ledger import verify
 from include.readers.active_commits import REWIND
 from include.readers.delta_log import DeltaLog
@@ -197,7 +197,7 @@ def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
                 )
 
 
-def _path(name: str) -> Path:
+def _path(name: str) -> LakePath:
     return settings().table_path(name)
 
 

@@ -5,11 +5,9 @@ the table's window the shadow table reads to the end. Then one commit puts its r
 flow goes on in a new generation from the shadow table's position. Until that commit readers see the old rows.
 """
 
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +18,7 @@ from include.engine.session import jvm_of
 from include.engine.tables import create_table
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, UsageError
+from include.lake.object_path import LakePath, remove_tree
 from include.readers import checkpoint, offset_log, position, resume_position, stored_table
 from include.settings import settings
 from include.spec import Delta, Files, Table
@@ -39,7 +38,7 @@ def lease(table: Table) -> str:
     return f"full refresh {table.name}"
 
 
-def places(table: Table) -> list[Path]:
+def places(table: Table) -> list[LakePath]:
     """Returns all directories of the shadow table. The checkpoints come first: a kill while they are deleted leaves no
     shadow table that looks complete.
     """
@@ -131,6 +130,6 @@ def _is_current(flow: Table) -> bool:
 def drop(spark: SparkSession, table: Table) -> None:
     """Deletes the shadow table and its checkpoints."""
     for path in places(table):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     # DeltaLog caches tables by path.
     jvm_of(spark).org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -23,6 +23,7 @@ from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample, sample_file
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
+from include.engine.session import require_connector
 from include.errors import UsageError
 from include.readers.landing_folder import FolderFile
 from include.rules import Unique
@@ -149,7 +150,7 @@ def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Prev
         table = replace(table, source=replace(source, path=str(path.parent), pattern="*"))
         files, what = [FolderFile(str(path), 0, 0)], f"the file {request.file}"
     else:
-        read.require_connector(request.spark, settings().folder(source.path))
+        require_connector(request.spark, settings().folder(source.path))
         files = sample.landed(table)
         what = f"the newest {len(files):,} files of {settings().folder(source.path)}"
     with _with_settings(request.spark, batch_of_files.PARQUET):

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -122,8 +123,12 @@ class FlowTrigger:
         """Returns when the source's log last changed, in nanoseconds since 1970; None if that is uncertain."""
         if not isinstance(self.table.source, Delta):
             return None
+        log = settings().table_path(self.table.source.table) / "_delta_log"
+        if not isinstance(log, Path):
+            # A store does not know. The flows that write the source tell what they commit, and others are met later.
+            return 0 if self.writers else None
         try:
-            mtime_ns = (settings().table_path(self.table.source.table) / "_delta_log").stat().st_mtime_ns
+            mtime_ns = log.stat().st_mtime_ns
         except OSError:
             return None
         return mtime_ns if time.time() - mtime_ns / 1e9 > FILE_CLOCK_SECONDS else None

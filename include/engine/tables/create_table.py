@@ -111,7 +111,7 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
     if not settings().is_stored(table.retained):
         comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
         _create(spark, table.retained, schema, comment, _properties(table))
-    elif not table_properties.has_columns(settings().table_path(table.retained), schema):
+    elif not table_properties.has_columns(table.retained, schema):
         _evolve(spark, table.retained, schema, alter)
 
 
@@ -132,7 +132,7 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
     is_of_files = isinstance(table.source, Files)
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(f"{RULES_SCHEMA}, {BATCH_SCHEMA}")])
     if settings().is_stored(table.quarantine):
-        if not table_properties.has_columns(settings().table_path(table.quarantine), schema):
+        if not table_properties.has_columns(table.quarantine, schema):
             _evolve(spark, table.quarantine, schema, alter)
         return
     comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as Log
@@ -13,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from include.engine import struct_type
 from include.errors import FlowBroken
+from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 from include.validation.delta_sources import CHANGE_FEED_PROPERTY
@@ -45,7 +45,7 @@ def is_followed(table: Table, schema: StructType, defaults: dict[str, str], may_
     Reading the log takes milliseconds, whereas Spark in a new JVM takes seconds.
     """
     try:
-        log = Log(str(settings().table_path(table.name)))
+        log = stored_table.open_table(table.name)
         metadata, stored_columns = log.metadata(), _columns(_schema(log))
         is_clustered = CLUSTERING in (log.protocol().writer_features or [])
         changes = _changes(table, defaults, metadata.configuration, metadata.description or "")
@@ -61,10 +61,10 @@ def is_followed(table: Table, schema: StructType, defaults: dict[str, str], may_
     )
 
 
-def has_columns(path: Path, schema: StructType) -> bool:
+def has_columns(name: str, schema: StructType) -> bool:
     """Whether the stored table has exactly these columns; False also if its log cannot tell."""
     try:
-        stored = _types(_schema(Log(str(path))))
+        stored = _types(_schema(stored_table.open_table(name)))
     except UNREADABLE_LOG_ERRORS:
         return False
     return stored == _types(schema)

@@ -23,7 +23,8 @@ from include.settings import ROOT, settings
 ANSWER_SECONDS = 60
 # A closed list: any other setting may be a secret, and command lines are public.
 HANDED_ON = tuple(
-    f"SLUICE_{name}" for name in ("HOME", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES")
+    f"SLUICE_{name}"
+    for name in ("HOME", "LAKE", "JARS", "LANDING", "KAFKA", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES")
 )
 POD_GONE = re.compile(r"phase: (Succeeded|Failed)|Application not found|No applications found")
 YARN_ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"

@@ -50,6 +50,7 @@ def settings_to_hand_on() -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if name.startswith("SLUICE_")}
     resolved = {
         "SLUICE_HOME": current.home,
+        "SLUICE_LAKE": current.lake,
         "SLUICE_JARS": current.jars,
         "SLUICE_LANDING": current.landing,
         "SLUICE_CONTROL_URL": current.control_url,
