@@ -165,8 +165,8 @@ class Registry:
     record: the full name of the Avro record, for example "com.example.PageView". A value of another record is an error.
         None: any record.
     evolution: what a schema may do that has other fields than `into`, or types that do not fit the columns.
-        `follow`: it is read. Other fields are left out, missing ones are NULL, and a value that does not fit its column
-        is an error. `refuse`: each of its values is an error. `fail`: it ends the flow.
+        `follow`: it is read. Missing fields are NULL, and a value that does not fit its column is an error. `refuse`:
+        each of its values is an error. `fail`: it ends the flow.
     """
 
     record: str | None = None
@@ -183,7 +183,9 @@ class Avro:
     registry: reads the schemas of ids that `schemas` lacks from the registry, each once.
     fails: end the flow on an error, with a message that names the row and the field.
 
-    All fields become NULL for an unknown id, a truncated record, trailing bytes, or a string of over 32 MB.
+    A table whose schema declares `_rescued_data STRING` keeps the fields in it that `into` does not name, as JSON.
+    Otherwise they are left out. All fields become NULL for an unknown id, a truncated record, trailing bytes, or a
+    string of over 32 MB.
     """
 
     column: str

@@ -17,6 +17,7 @@ from include.engine.preview import preview
 from include.engine.preview.preview import PreviewRequest
 from include.errors import FlowBroken
 from include.examples.views import _long, _optional, _text
+from include.monitoring import status
 from include.readers import schema_registry
 from include.readers.delta_log import DeltaLog
 from include.readers.schema_registry import RegistryUnreachable
@@ -46,6 +47,8 @@ V2 = record(ID, field("amount", '"long"'), NOTE)
 # A field that was dropped, and one that the table does not know.
 V3 = record(NOTE, field("colour", '"string"'), ID)
 BIG = 2**40
+# As `v1("a")` makes it.
+A = ("a", 7, None, None)
 
 
 def value(schema_id: int, *parts: bytes) -> bytes:
@@ -74,7 +77,7 @@ class Orders:
     silver: Table
 
     def rows(self) -> list[tuple[Any, ...]]:
-        columns = ("order_id", "amount", "note")
+        columns = ("order_id", "amount", "note", "_rescued_data")
         return sorted(tuple(row[column] for column in columns) for row in rows_of(self.silver.name))
 
     def quarantined(self) -> list[str]:
@@ -101,7 +104,7 @@ def orders(broker: str, name: str, monkeypatch, tmp_path: Path) -> Iterator[Orde
         comment="orders",
         source=Delta(bronze.name),
         parse=Avro("value", into=("order_id", "amount", "note"), registry=Registry()),
-        schema="order_id STRING, amount BIGINT, note STRING, offset BIGINT, "
+        schema="order_id STRING, amount BIGINT, note STRING, offset BIGINT, _rescued_data STRING, "
         "_errors ARRAY<STRUCT<field: STRING, message: STRING>>",
         expect=(Expect("typed", "size(_errors) = 0"),),
     )
@@ -123,9 +126,9 @@ def test_rows_of_three_schemas_in_one_topic_are_read_and_an_unknown_id_is_quaran
     orders.topic.send(v3("h"), v1("i"))
     run_once(orders.bronze, orders.silver)
     expected_rows = [
-        *[(order, 7, None) for order in "acei"],
-        *[(order, BIG, "n") for order in "bf"],
-        *[(order, None, "m") for order in "dgh"],
+        *[(order, 7, None, None) for order in "acei"],
+        *[(order, BIG, "n", None) for order in "bf"],
+        *[(order, None, "m", '{"colour":"red"}') for order in "dgh"],
     ]
     assert orders.rows() == sorted(expected_rows)
     assert orders.quarantined() == ["schema id 99 is not in the schema registry"]
@@ -157,10 +160,13 @@ def test_an_outage_of_the_registry_stops_silver_alone_and_loses_nothing(orders, 
     with pytest.raises(RegistryUnreachable, match="does not answer .*rows wait") as error:
         run_once(orders.silver)
     assert error.value.error == "SCHEMA_REGISTRY_UNREACHABLE" and not error.value.needs_person
-    assert orders.rows() == [("a", 7, None)] and orders.quarantined() == []
+    states = {flow.flow: flow for flow in status.statuses(Catalog({t.name: t for t in (orders.bronze, orders.silver)}))}
+    assert states[orders.silver.flow].state == "BACKING OFF"
+    assert "the schema registry" in states[orders.silver.flow].reason
+    assert orders.rows() == [A] and orders.quarantined() == []
     orders.registry.start()
     run_once(orders.silver)
-    assert orders.rows() == [("a", 7, None), ("b", 7, None), ("c", BIG, "n"), ("d", 7, None)]
+    assert orders.rows() == [A, ("b", 7, None, None), ("c", BIG, "n", None), ("d", 7, None, None)]
     assert orders.quarantined() == []
 
 
@@ -180,7 +186,7 @@ def test_all_rows_come_out_the_same_again_while_the_registry_is_gone(orders, run
     # A backfill computes from rows that are no stream.
     source = spark.read.format("delta").load(str(settings().table_path(orders.bronze.name)))
     recomputed = apply_transform(source, orders.silver).filter("size(_errors) = 0").collect()
-    assert sorted((row.order_id, row.amount, row.note) for row in recomputed) == rows
+    assert sorted((row.order_id, row.amount, row.note, row["_rescued_data"]) for row in recomputed) == rows
     orders.registry.start()
 
 

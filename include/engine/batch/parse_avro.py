@@ -15,12 +15,14 @@ from include.validation.avro_schema import fields
 # For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
 # is read as the first field of another one, whose second field must be this mark.
 END = bytes.fromhex("53 4c 55 49 43 45 a7 1e 0f d2 8b 36 c9 74 e5 90")
+RESCUED = "_rescued_data"
 OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 SHOWN_BYTES = 20
 
 
 def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> DataFrame:
-    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`.
+    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`. A table that declares
+    `_rescued_data` gets the other fields in it, as JSON.
 
     schema: of the table. Rows of a stream are read with the schemas of `parse`, other rows also with those that the
     registry knows. Raises RegistryUnreachable, and FlowBroken for a schema that may not evolve.
@@ -42,19 +44,35 @@ def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Dat
     rows = rows.withColumns(decoded)
     rows = rows.withColumns({name: F.when(F.col(name)["end"] == F.lit(END), F.col(name)["value"]) for name in decoded})
     is_read = _first([F.when(F.col(name).isNotNull(), True) for name in decoded], "boolean")
-    errors = [_value_error(value, parse, schema_id, divided.refused, is_read)]
-    columns = {}
+    names = {avro: fields(text) for avro, (_, text) in schemas.items()}
+    columns, errors = _columns(rows, parse, schema, names)
+    if RESCUED in schema.fieldNames() and RESCUED not in rows.columns:
+        others = {avro: [name for name in names[avro] if name not in parse.into] for avro in schemas}
+        columns[RESCUED] = _first([_as_json(avro, left) for avro, left in others.items() if left], "string")
+    errors = [_value_error(value, parse, schema_id, divided.refused, is_read), *errors]
+    return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
+
+
+def _columns(
+    rows: DataFrame, parse: Avro, schema: StructType, names: dict[str, list[str]]
+) -> tuple[dict[str, Column], list[Column]]:
+    """Returns the typed columns by name, and their errors. names: the fields of each decoded column of `rows`."""
+    columns, errors = {}, []
     for name in parse.into:
         declared_type = schema[name].dataType
-        raws = [F.col(avro)[name] for avro, (_, text) in schemas.items() if name in fields(text)]
+        raws = [F.col(avro)[name] for avro in names if name in names[avro]]
         types = [field.dataType for field in rows.select(*raws).schema]
         values = [_column(raw, type_, declared_type) for raw, type_ in zip(raws, types, strict=True)]
         columns[name] = _first(values, declared_type)
-        errors += [
-            cast_error(name, raw, column, declared_type.simpleString())
-            for raw, column in zip(raws, values, strict=True)
-        ]
-    return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
+        type_name = declared_type.simpleString()
+        errors += [cast_error(name, raw, column, type_name) for raw, column in zip(raws, values, strict=True)]
+    return columns, errors
+
+
+def _as_json(avro: str, names: list[str]) -> Column:
+    """Returns these fields as JSON; NULL if all are NULL."""
+    text = F.to_json(F.struct(*[F.col(avro)[name].alias(name) for name in names]))
+    return F.when(F.col(avro).isNotNull() & (text != "{}"), text)
 
 
 def _first(values: list[Column], type_: DataType | str) -> Column:
