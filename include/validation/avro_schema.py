@@ -44,11 +44,11 @@ def _check_registry(table: Table, parse: Avro, registry: Registry) -> None:
         raise declaration_error(
             table, f"evolution is '{registry.evolution}': {suggest(registry.evolution, list(EVOLUTIONS))}"
         )
-    if table.is_view or table.is_recomputed or table.temporary:
+    if table.is_recomputed or table.temporary:
         raise declaration_error(
             table,
-            "Avro with a registry in a view, an aggregate or a temporary step: type the rows in a table that appends "
-            "them or merges changes, and read that",
+            "Avro with a registry in an aggregate or a temporary step: type the rows in a table that appends them or "
+            "merges changes, and read that",
         )
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from include.spec import Avro, Cast, Debezium, Json, Registry
-from tests.mistakes.case import LATEST, READINGS, case
+from include.spec import Avro, Cast, Debezium, Json, Registry, Upsert
+from tests.mistakes.case import READINGS, case
 
 V1 = '{"type": "record", "name": "Reading", "fields": [{"name": "device", "type": "string"}]}'
 TYPED = replace(READINGS, schema="device STRING, _errors ARRAY<STRUCT<field: STRING, message: STRING>>")
@@ -42,10 +42,14 @@ CASES = (
         "silver/readings.py: Avro has a registry, and a schema for values without a header: take one of them out",
     ),
     case(
-        "avro_with_a_registry_in_a_view",
-        replace(LATEST, schema=TYPED.schema, parse=Avro("value", into=("device",), registry=Registry())),
-        "gold/latest.py: Avro with a registry in a view, an aggregate or a temporary step: type the rows in a table "
-        "that appends them or merges changes, and read that",
+        "avro_with_a_registry_in_an_aggregate",
+        replace(
+            TYPED,
+            parse=Avro("value", into=("device",), registry=Registry()),
+            write=Upsert(keys=("device",)),
+        ),
+        "silver/readings.py: Avro with a registry in an aggregate or a temporary step: type the rows in a table that "
+        "appends them or merges changes, and read that",
     ),
     case(
         "avro_with_a_registry_that_evolves_otherwise",

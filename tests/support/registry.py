@@ -8,9 +8,12 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+# How long it hangs.
+MOST_SECONDS = 5
+
 
 class SchemaRegistry:
-    """asked: how often each id was asked for. login: `USER:PASSWORD` that it demands. hangs: it never answers.
+    """asked: how often each id was asked for. login: `USER:PASSWORD` that it demands. answers: cleared, it hangs.
 
     port: stays the same after a restart.
     """
@@ -19,7 +22,8 @@ class SchemaRegistry:
         self.schemas: dict[int, str] = {}
         self.asked: Counter[int] = Counter()
         self.login = login
-        self.hangs = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
         self.port = 0
         self.start()
 
@@ -40,8 +44,7 @@ class SchemaRegistry:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if registry.hangs.is_set():
-                    threading.Event().wait(5)
+                registry.answers.wait(MOST_SECONDS)
                 match = re.fullmatch(r"/schemas/ids/(\d+)", self.path)
                 expected = registry.login and f"Basic {base64.b64encode(registry.login.encode()).decode()}"
                 if expected and self.headers["Authorization"] != expected:

@@ -66,10 +66,10 @@ def test_a_schema_that_reaches_a_replica_late_is_waited_for(registry, monkeypatc
 def test_an_outage_is_no_missing_schema_and_names_no_password(registry, monkeypatch, tmp_path):
     registry.register(TEXT)
     monkeypatch.setattr(schema_registry, "DEADLINE_SECONDS", 0.5)
-    registry.hangs.set()
+    registry.answers.clear()
     with pytest.raises(RegistryUnreachable, match=r"does not answer \((no answer in 0.5 s|TimeoutError)\)"):
         schema_registry.schemas([1])
-    registry.hangs.clear()
+    registry.answers.set()
     registry.stop()
     with pytest.raises(RegistryUnreachable, match="does not answer .ConnectionRefusedError."):
         schema_registry.schemas([1])
