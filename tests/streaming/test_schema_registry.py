@@ -26,8 +26,9 @@ from include.readers import schema_registry
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Kafka, Registry, Table
+from tests.support.apicurio import Apicurio
 from tests.support.commits import switch_fast_path
-from tests.support.flows import Driver, rows_of, wait_for_rows
+from tests.support.flows import Driver, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.registry import SchemaRegistry
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -198,6 +199,25 @@ def test_all_rows_come_out_the_same_again_while_the_registry_is_gone(orders, run
     assert "are shown as errors" in shown.notes[0] and "does not answer" in shown.notes[0]
     check._check_flow(spark, orders.silver, tables)
     orders.registry.start()
+
+
+@only_in_full_runs
+def test_a_registry_that_is_not_ours_gives_the_same_rows(orders, run_once, monkeypatch):
+    apicurio = Apicurio()
+    try:
+        changed = replace(settings(), schema_registry=apicurio.url)
+        monkeypatch.setattr(schema_registry, "settings", lambda: changed)
+        assert [apicurio.register(schema) for schema in (V1, V2, V3)] == [1, 2, 3]
+        orders.topic.send(v1("a"), v2("b"), v3("c"), value(99, b"?"))
+        run_once(orders.bronze, orders.silver)
+    finally:
+        apicurio.stop()
+    rows = [("a", 7, None, None), ("b", BIG, "n", None), ("c", None, "m", '{"colour":"red"}')]
+    assert orders.rows() == rows
+    assert orders.quarantined() == ["schema id 99 is not in the schema registry"]
+    orders.topic.send(v2("d"))
+    run_once(orders.bronze, orders.silver)
+    assert orders.rows() == [*rows, ("d", BIG, "n", None)]
 
 
 def typed(spark: SparkSession, table: Table, registry: Registry, values: list[bytes]) -> list[tuple[Any, list[str]]]:
