@@ -67,7 +67,7 @@ def schemas(ids: Iterable[int]) -> dict[int, str]:
     if not new or not _asks.get():
         return texts
     try:
-        return texts | _ask(url, folder, new)
+        return texts | _ask(url, folder, new, missing)
     except RegistryUnreachable:
         # What the registry has answered before holds until it answers again.
         if set(new) - set(missing):
@@ -85,11 +85,12 @@ def offline() -> Iterator[None]:
         _asks.reset(token)
 
 
-def _ask(url: str, folder: Path, ids: list[int]) -> dict[int, str]:
+def _ask(url: str, folder: Path, ids: list[int], missing: dict[int, float]) -> dict[int, str]:
+    """Asks for schemas, and keeps the answers. missing: ids that the registry has lacked before."""
     answers = {schema_id: _fetch(url, schema_id) for schema_id in ids}
-    if lacking := [schema_id for schema_id, text in answers.items() if text is None]:
+    if new := [schema_id for schema_id, text in answers.items() if text is None and schema_id not in missing]:
         threading.Event().wait(REPLICA_SECONDS)
-        answers |= {schema_id: _fetch(url, schema_id) for schema_id in lacking}
+        answers |= {schema_id: _fetch(url, schema_id) for schema_id in new}
     found = {schema_id: text for schema_id, text in answers.items() if text is not None}
     for schema_id, text in found.items():
         _write(_file(folder, schema_id), text)

@@ -17,6 +17,7 @@ from include.control.commands import Action, Command
 from include.control.supervision import supervision
 from include.engine.batch.table_rows import apply_transform
 from include.engine.check import check
+from include.engine.checkpoints import definition
 from include.engine.preview import preview
 from include.engine.preview.preview import PreviewRequest
 from include.errors import FlowBroken
@@ -250,3 +251,15 @@ def test_a_schema_that_may_not_evolve_is_refused(orders, spark: SparkSession):
     assert named == [("a", []), (None, [f"schema id {cart} is the record com.example.Cart, not com.example.Order"])]
     with pytest.raises(FlowBroken, match=f"schema id {grown} has the field 'colour'.*evolution='fail'"):
         typed(spark, orders.silver, Registry(evolution="fail"), [values[fitting - 1], values[grown - 1]])
+
+
+def test_a_registry_and_its_evolution_are_part_of_the_definition(name):
+    def fingerprints(registry: Registry | None) -> tuple[str, str]:
+        parse = Avro("value", into=("order_id",), schemas={1: V1}, registry=registry)
+        table = Table(
+            name=f"silver.{name}", comment="", source=Delta("bronze.x"), schema="order_id STRING", parse=parse
+        )
+        return definition.fingerprint(table), definition.rows_fingerprint(table)
+
+    different = {fingerprints(registry) for registry in (None, Registry(), Registry(evolution="fail"))}
+    assert [len(set(column)) for column in zip(*different, strict=True)] == [3, 3]
