@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from include.errors import UsageError
 from include.lake import location
@@ -37,6 +38,8 @@ class Settings:
     examples: whether the tables of `include/examples` belong to the platform.
     fast_path: whether `include.engine.fast_path` commits small batches without a Spark query.
     sql_port: port of the JDBC server on 127.0.0.1; None: there is none. connect_port: that of Spark Connect.
+    schema_registry: URL of a schema registry with Confluent's API; empty if there is none.
+    schema_registry_credentials: file with `USER:PASSWORD`, or with `Bearer TOKEN`, for the registry; None: no login.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
     """
 
@@ -54,6 +57,8 @@ class Settings:
     fast_path: bool = True
     sql_port: int | None = None
     connect_port: int | None = None
+    schema_registry: str = ""
+    schema_registry_credentials: Path | None = None
 
     @property
     def all_checkpoints(self) -> LakePath:
@@ -83,6 +88,11 @@ class Settings:
     def definitions(self) -> Path:
         """The directory of the last good definition of each table."""
         return self.home / "definitions"
+
+    @property
+    def schemas(self) -> Path:
+        """The directory of the schemas that were read from registries."""
+        return self.home / "schemas"
 
     def table_path(self, table: str) -> LakePath:
         """The path of the Delta table `<layer>.<name>`."""
@@ -126,11 +136,35 @@ def from_environment(environment: dict[str, str]) -> Settings:
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
         sql_port=_optional_port(environment, "SLUICE_SQL_PORT"),
         connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),
+        schema_registry=_registry(environment),
+        schema_registry_credentials=_file(environment, "SLUICE_SCHEMA_REGISTRY_CREDENTIALS"),
     )
 
 
 def _folder(path: str) -> str:
     return path.rstrip("/") if "://" in path else str(Path(path).absolute())
+
+
+def _file(environment: dict[str, str], name: str) -> Path | None:
+    return Path(environment[name]).absolute() if environment.get(name) else None
+
+
+def _registry(environment: dict[str, str]) -> str:
+    url = (environment.get("SLUICE_SCHEMA_REGISTRY") or "").rstrip("/")
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        # The value, which every process and log would show, has a password.
+        raise UsageError(
+            "SLUICE_SCHEMA_REGISTRY has a user or a password: take it out, and set SLUICE_SCHEMA_REGISTRY_CREDENTIALS "
+            "to a file with USER:PASSWORD"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(
+            f"SLUICE_SCHEMA_REGISTRY is {url!r}, which is no URL: set it to https://HOST:PORT, or unset it"
+        )
+    return url
 
 
 def _number(environment: dict[str, str], name: str, default: float) -> float:

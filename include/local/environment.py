@@ -124,6 +124,8 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_LEASE_SECONDS": str(config.lease_seconds),
         "SLUICE_EXAMPLES": "on" if config.examples else "off",
         "SLUICE_FAST_PATH": "on" if config.fast_path else "off",
+        "SLUICE_SCHEMA_REGISTRY": config.schema_registry,
+        "SLUICE_SCHEMA_REGISTRY_CREDENTIALS": str(config.schema_registry_credentials or ""),
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(java_home),
         "SPARK_LOCAL_IP": "127.0.0.1",

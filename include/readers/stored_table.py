@@ -41,5 +41,9 @@ def dataset(name: str, opened: DeltaTable | None = None, files: str | None = Non
     It uses Arrow's own file system. The one of `deltalake` is written in Python, and Arrow's threads may call it while
     the process ends. The process then dies of "terminate called without an active exception" or a segmentation fault.
     """
-    file_system = clients.file_system(settings().table_path(name))
-    return (opened or open_table(name)).to_pyarrow_dataset(filesystem=file_system, file_pruning_predicate=files)
+    return (opened or open_table(name)).to_pyarrow_dataset(filesystem=file_system(name), file_pruning_predicate=files)
+
+
+def file_system(name: str) -> fs.FileSystem:
+    """Returns the file system of a stored table; paths are relative to the table."""
+    return clients.file_system(settings().table_path(name))

@@ -9,6 +9,7 @@ from include.rules import Rule as Rule
 from include.rules import Unique as Unique
 from include.spec.lookup import Lookup as Lookup
 from include.spec.origin import CHANGE_SCHEMA as CHANGE_SCHEMA
+from include.spec.origin import EVOLUTIONS as EVOLUTIONS
 from include.spec.origin import FILES_SCHEMA as FILES_SCHEMA
 from include.spec.origin import FORMATS as FORMATS
 from include.spec.origin import INTEGER_TIMES as INTEGER_TIMES
@@ -24,6 +25,7 @@ from include.spec.origin import Files as Files
 from include.spec.origin import Json as Json
 from include.spec.origin import Kafka as Kafka
 from include.spec.origin import Parse as Parse
+from include.spec.origin import Registry as Registry
 from include.spec.origin import Source as Source
 from include.spec.table import LAYERS as LAYERS
 from include.spec.table import Maintenance as Maintenance

@@ -10,6 +10,7 @@ FORMATS = ("csv", "json", "text", *TYPED_FORMATS)
 ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
 INTEGER_TIMES = ("micros", "millis")
+EVOLUTIONS = ("follow", "refuse", "fail")
 
 # The columns of Spark's Kafka source with includeHeaders=true.
 KAFKA_SCHEMA = """
@@ -158,15 +159,33 @@ class Cast:
 
 
 @dataclass(frozen=True)
+class Registry:
+    """The schema registry that `SLUICE_SCHEMA_REGISTRY` names. It knows the schema of each id, whatever its subject.
+
+    record: the full name of the Avro record, for example "com.example.PageView". A value of another record is an error.
+        None: any record.
+    evolution: what a schema may do that has other fields than `into`, or types that do not fit the columns.
+        `follow`: it is read. Missing fields are NULL, and a value that does not fit its column is an error. `refuse`:
+        each of its values is an error. `fail`: it ends the flow.
+    """
+
+    record: str | None = None
+    evolution: str = "follow"
+
+
+@dataclass(frozen=True)
 class Avro:
     """Typed columns from an Avro record in `column`, as for `Json`. A cast that loses information is an error.
 
     schemas: Avro schemas (JSON) by id. Values begin with the header of a schema registry, and are read with the schema
         of that id. A field that this schema lacks becomes NULL.
     schema: instead, a single schema for values without a header.
+    registry: reads the schemas of ids that `schemas` lacks from the registry, each once.
     fails: end the flow on an error, with a message that names the row and the field.
 
-    All fields become NULL for an undeclared id, a truncated record, trailing bytes, or a string of over 32 MB.
+    A table whose schema declares `_rescued_data STRING` keeps the fields in it that `into` does not name, as JSON.
+    Otherwise they are left out. All fields become NULL for an unknown id, a truncated record, trailing bytes, or a
+    string of over 32 MB.
     """
 
     column: str
@@ -174,6 +193,8 @@ class Avro:
     schemas: Mapping[int, str] = field(default_factory=dict)
     schema: str | None = None
     fails: bool = False
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    registry: Registry | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

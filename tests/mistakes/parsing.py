@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from include.spec import Avro, Cast, Debezium, Json
+from include.spec import Avro, Cast, Debezium, Json, Registry, Upsert
 from tests.mistakes.case import READINGS, case
 
 V1 = '{"type": "record", "name": "Reading", "fields": [{"name": "device", "type": "string"}]}'
@@ -33,14 +33,34 @@ CASES = (
     case(
         "avro_with_two_kinds_of_schemas",
         replace(TYPED, parse=Avro("value", into=("device",), schemas={1: V1}, schema=V1)),
-        "silver/readings.py: Avro has both schemas and a schema: name schemas by id where values have a header, "
-        "else the one schema",
+        "silver/readings.py: Avro has both schemas and a schema: name schemas by id or registry=Registry() where "
+        "values have a header, else the one schema",
+    ),
+    case(
+        "avro_with_a_registry_and_no_header",
+        replace(TYPED, parse=Avro("value", into=("device",), schema=V1, registry=Registry())),
+        "silver/readings.py: Avro has a registry, and a schema for values without a header: take one of them out",
+    ),
+    case(
+        "avro_with_a_registry_in_an_aggregate",
+        replace(
+            TYPED,
+            parse=Avro("value", into=("device",), registry=Registry()),
+            write=Upsert(keys=("device",)),
+        ),
+        "silver/readings.py: Avro with a registry in an aggregate or a temporary step: type the rows in a table that "
+        "appends them or merges changes, and read that",
+    ),
+    case(
+        "avro_with_a_registry_that_evolves_otherwise",
+        replace(TYPED, parse=Avro("value", into=("device",), registry=Registry(evolution="folow"))),
+        "silver/readings.py: evolution is 'folow': did you mean 'follow'?",
     ),
     case(
         "avro_without_a_schema",
         replace(TYPED, parse=Avro("value", into=("device",))),
-        "silver/readings.py: Avro has neither schemas nor a schema: name schemas by id where values have a "
-        "header, else the one schema",
+        "silver/readings.py: Avro has neither schemas nor a schema: name schemas by id or registry=Registry() where "
+        "values have a header, else the one schema",
     ),
     case(
         "cast_of_an_unknown_column",

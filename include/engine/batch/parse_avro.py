@@ -7,24 +7,33 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampType
 
-from include.engine.batch import schema_registry
+from include.engine.batch import schema_registry, writer_schemas
 from include.engine.batch.parse import cast, cast_error, error, error_list
-from include.spec import Avro
-from include.validation.avro_schema import fields, schemas_by_id
+from include.spec import Avro, Table
+from include.validation.avro_schema import fields
 
 # For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
 # is read as the first field of another one, whose second field must be this mark.
 END = bytes.fromhex("53 4c 55 49 43 45 a7 1e 0f d2 8b 36 c9 74 e5 90")
+RESCUED = "_rescued_data"
 OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 SHOWN_BYTES = 20
 
 
-def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
-    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`."""
-    value = F.col(parse.column)
-    schema_id = schema_registry.schema_id(value) if parse.schemas else F.lit(None).cast("int")
-    marked_value = F.concat(schema_registry.payload(value) if parse.schemas else value, F.lit(END))
-    schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(schemas_by_id(parse))}
+def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> DataFrame:
+    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`. A table that declares
+    `_rescued_data` gets the other fields in it, as JSON.
+
+    schema: of the table. Rows of a stream are read with the schemas of `parse`, other rows also with those that the
+    registry knows. Raises RegistryUnreachable, and FlowBroken for a schema that may not evolve.
+    """
+    if parse.registry and not rows.isStreaming:
+        parse = writer_schemas.with_schemas(parse, writer_schemas.ids_of(rows, parse))
+    value, has_header = F.col(parse.column), parse.schema is None
+    schema_id = schema_registry.schema_id(value) if has_header else F.lit(None).cast("int")
+    marked_value = F.concat(schema_registry.payload(value) if has_header else value, F.lit(END))
+    divided = writer_schemas.divide(rows, table, parse, schema)
+    schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(divided.readable)}
     decoded = {
         name: F.when(
             F.lit(True) if declared_id is None else schema_id == declared_id,
@@ -34,21 +43,41 @@ def typed(rows: DataFrame, parse: Avro, schema: StructType) -> DataFrame:
     }
     rows = rows.withColumns(decoded)
     rows = rows.withColumns({name: F.when(F.col(name)["end"] == F.lit(END), F.col(name)["value"]) for name in decoded})
-    errors = [
-        _value_error(value, parse, schema_id, F.coalesce(*[F.when(F.col(name).isNotNull(), True) for name in decoded]))
-    ]
-    columns = {}
+    is_read = _first([F.when(F.col(name).isNotNull(), True) for name in decoded], "boolean")
+    names = {avro: fields(text) for avro, (_, text) in schemas.items()}
+    columns, errors = _columns(rows, parse, schema, names)
+    if RESCUED in schema.fieldNames() and RESCUED not in rows.columns:
+        others = {avro: [name for name in names[avro] if name not in parse.into] for avro in schemas}
+        columns[RESCUED] = _first([_as_json(avro, left) for avro, left in others.items() if left], "string")
+    errors = [_value_error(value, parse, schema_id, divided.refused, is_read), *errors]
+    return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
+
+
+def _columns(
+    rows: DataFrame, parse: Avro, schema: StructType, names: dict[str, list[str]]
+) -> tuple[dict[str, Column], list[Column]]:
+    """Returns the typed columns by name, and their errors. names: the fields of each decoded column of `rows`."""
+    columns, errors = {}, []
     for name in parse.into:
         declared_type = schema[name].dataType
-        raws = [F.col(avro)[name] for avro, (_, text) in schemas.items() if name in fields(text)]
+        raws = [F.col(avro)[name] for avro in names if name in names[avro]]
         types = [field.dataType for field in rows.select(*raws).schema]
         values = [_column(raw, type_, declared_type) for raw, type_ in zip(raws, types, strict=True)]
-        columns[name] = F.coalesce(*values)
-        errors += [
-            cast_error(name, raw, column, declared_type.simpleString())
-            for raw, column in zip(raws, values, strict=True)
-        ]
-    return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
+        columns[name] = _first(values, declared_type)
+        type_name = declared_type.simpleString()
+        errors += [cast_error(name, raw, column, type_name) for raw, column in zip(raws, values, strict=True)]
+    return columns, errors
+
+
+def _as_json(avro: str, names: list[str]) -> Column:
+    """Returns these fields as JSON; NULL if all are NULL."""
+    text = F.to_json(F.struct(*[F.col(avro)[name].alias(name) for name in names]))
+    return F.when(F.col(avro).isNotNull() & (text != "{}"), text)
+
+
+def _first(values: list[Column], type_: DataType | str) -> Column:
+    """Returns the first value that is not NULL; NULL of this type if there is no value."""
+    return F.coalesce(*values) if values else F.lit(None).cast(type_)
 
 
 def _with_end_mark(text: str) -> str:
@@ -58,13 +87,16 @@ def _with_end_mark(text: str) -> str:
     return json.dumps({"type": "record", "name": "_whole", "fields": [value, end]})
 
 
-def _value_error(value: Column, parse: Avro, schema_id: Column, is_read: Column) -> Column:
+def _value_error(value: Column, parse: Avro, schema_id: Column, refused: dict[int, str], is_read: Column) -> Column:
     sample = F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
     message = F.when(value.isNull(), "no value: a tombstone").when(F.octet_length(value) == 0, "empty")
-    if parse.schemas:
+    if parse.schema is None:
         message = message.when(schema_id.isNull(), F.concat(sample, F.lit(" has no schema registry header")))
-        unknown = F.concat(F.lit("schema id "), schema_id.cast("string"), F.lit(" is not declared"))
+        where = "is not in the schema registry" if parse.registry else "is not declared"
+        unknown = F.concat(F.lit("schema id "), schema_id.cast("string"), F.lit(f" {where}"))
         message = message.when(~schema_id.isin(list(parse.schemas)), unknown)
+        for refused_id, problem in refused.items():
+            message = message.when(schema_id == refused_id, f"schema id {refused_id} {problem}")
         unreadable = F.concat(sample, F.lit(" is no Avro of schema id "), schema_id.cast("string"))
     else:
         unreadable = F.concat(sample, F.lit(" is no Avro of its schema"))

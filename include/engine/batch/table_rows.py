@@ -59,7 +59,7 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
 def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -> DataFrame:
     match declared:
         case Avro():
-            return parse_avro.typed(rows, declared, schema)
+            return parse_avro.typed(rows, table, declared, schema)
         case Debezium():
             is_partial = isinstance(table.write, Upsert) and table.write.partial
             return parse_debezium.typed(rows, declared, schema, is_partial)

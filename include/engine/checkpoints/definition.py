@@ -11,7 +11,7 @@ from include import catalog
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
 from include.readers import offset_log
-from include.spec import Table, Transform, ddl
+from include.spec import Avro, Parse, Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds")
@@ -32,7 +32,9 @@ NEWER = (
 
 def fingerprint(table: Table) -> str:
     """Returns the SHA-256 of the declaration and of the files that hold the transforms of the table and its steps."""
-    texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in (*table.steps, table)]
+    parts = (*table.steps, table)
+    texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in parts]
+    texts += [repr(registry) for part in parts for registry in _registry(part.parse)]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
@@ -50,6 +52,7 @@ def rows_fingerprint(table: Table) -> str:
             _values(part.write),
             part.expect,
             *[_values(lookup) for lookup in part.lookups],
+            *_registry(part.parse),
         )
         for part in (*table.steps, table)
     ]
@@ -75,6 +78,10 @@ def _values(declared: Any) -> dict[str, Any]:
     unset = {field.name for field in fields(declared) if field.name in NEWER and values[field.name] == field.default}
     left_out = {*NOT_OF_ROWS, *unset}
     return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
+
+
+def _registry(parse: Parse | None) -> list[dict[str, Any]]:
+    return [_values(parse.registry)] if isinstance(parse, Avro) and parse.registry else []
 
 
 def _code(transform: Transform | Mapping[str, Transform] | None) -> str:

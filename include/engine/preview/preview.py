@@ -25,7 +25,9 @@ from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
 from include.errors import UsageError
+from include.readers import schema_registry
 from include.readers.landing_folder import FolderFile
+from include.readers.schema_registry import RegistryUnreachable
 from include.rules import Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table, Upsert
@@ -95,11 +97,22 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
         newest = None
         if table.watermark and settings().is_stored(table.name):
             newest = engine_watermark.newest(request.spark, table)
-        result_rows = table_rows.apply_transform(table_rows.apply_steps(rows, table), table)
+        result_rows, notes = _computed(rows, table)
         result = outcome.of(result_rows, table, engine_watermark.rules_of(table, newest), request.rows)
-        return Preview(
-            table.flow, inputs.what, rows.count(), result, notes=(*_repeats(table), *_lateness(table, newest))
-        )
+        notes += (*_repeats(table), *_lateness(table, newest))
+        return Preview(table.flow, inputs.what, rows.count(), result, notes=notes)
+
+
+def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]]:
+    """Returns rows of the table, and what is not checked because its schema registry does not answer."""
+    source_rows = table_rows.apply_steps(rows, table)
+    try:
+        return table_rows.apply_transform(source_rows, table), ()
+    except (RegistryUnreachable, UsageError) as error:
+        with schema_registry.offline():
+            return table_rows.apply_transform(source_rows, table), (
+                f"values of schemas that no flow has read are shown as errors, and the flow would wait: {error}",
+            )
 
 
 def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Preview:

@@ -21,6 +21,8 @@ from include.engine.batch import batch, prepare, read
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
+from include.engine.stream import flow_schemas
+from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain
 from include.errors import SluiceError, Unreachable
@@ -43,6 +45,7 @@ STOP_SECONDS = 2
 @dataclass
 class Flow:
     """A running flow. order: what was wanted when it started. must_end: stops at the gate before the next batch.
+    once: reads its source to the end, then stops. needs_new_plan: it has stopped at a batch that needs another query.
 
     error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
     `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
@@ -53,6 +56,8 @@ class Flow:
     table: Table
     order: Order
     generation: int
+    once: bool = False
+    needs_new_plan: bool = False
     query: StreamingQuery = field(init=False)
     must_end: bool = False
     is_stopped_at_gate: bool = False
@@ -141,7 +146,8 @@ def start(
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table))
-    flow = Flow(spark, table, order, claim.generation)
+    flow = Flow(spark, table, order, claim.generation, once)
+    schemas = flow_schemas.of(table, claim)
     topics = kafka_broker.Topics(settings().kafka)
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -150,6 +156,9 @@ def start(
             if not renewer.enter(lock_request, flow.poll_gate, flow.order):
                 flow.is_stopped_at_gate = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
+            if schemas and schemas.needs_new_plan(batch_id):
+                flow.is_stopped_at_gate = flow.needs_new_plan = True
+                raise InterruptedError(f"{table.flow} starts again, to read a schema that its plan lacks")
             pacer.begin(table.flow)
             _check_topics(context, batch_id, topics)
             batch.write(rows, batch_id, context)
@@ -166,18 +175,19 @@ def start(
 
     # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    rows = _rows(spark, context)
+    rows = _rows(spark, context, schemas)
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claim.path))
     flow.query = pacer.start(writer, table, once)
     return flow
 
 
-def _rows(spark: SparkSession, context: FlowContext) -> DataFrame:
+def _rows(spark: SparkSession, context: FlowContext, schemas: FlowSchemas | None) -> DataFrame:
     """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch."""
     context.fast_path = path.of(spark, context.table)
     rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
-    prepared_rows = prepare.prepared(rows, context.table) if context.fast_path else None
+    can_prepare = context.fast_path and (schemas or not flow_schemas.uses_registry(context.table))
+    prepared_rows = prepare.prepared(rows, schemas.table if schemas else context.table) if can_prepare else None
     context.is_prepared = prepared_rows is not None
     return rows if prepared_rows is None else prepared_rows
 

@@ -53,12 +53,14 @@ class Host:
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
             error = self._start(table.flow, current_orders.of[table.flow], once=True, table=table)
-            while error is None and self._flows[table.flow].is_alive:
+            while error is None and (self._flows[table.flow].is_alive or self._flows[table.flow].needs_new_plan):
                 self._send_heartbeats()
                 self._progress.keep(self._flows[table.flow])
                 # `_close` returns the error.
                 with suppress(StreamingQueryException):
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
+                if self._flows[table.flow].needs_new_plan and not self._flows[table.flow].is_alive:
+                    error = self._start_again(table.flow)
             error = error or self._close(table.flow)
             if error:
                 raise error
@@ -130,8 +132,17 @@ class Host:
         self._progress.keep(running)
         if running.is_alive and (is_ending or order != running.order):
             running.end()
-        # A query that cannot be stopped may still write, so it keeps its lease; the other flows go on.
-        return None if running.is_alive else self._close(name)
+        if running.is_alive:
+            # A query that cannot be stopped may still write, so it keeps its lease; the other flows go on.
+            return None
+        is_wanted = not is_ending and order == running.order
+        return self._start_again(name) if running.needs_new_plan and is_wanted else self._close(name)
+
+    def _start_again(self, name: str) -> SluiceError | None:
+        """Starts a flow whose query has ended, under the same lease; returns the error that prevents that, if any."""
+        ended_flow = self._flows.pop(name)
+        self._progress.end(ended_flow)
+        return self._start(name, ended_flow.order, ended_flow.once, ended_flow.table)
 
     def _may_start(self, name: str, order: Order, is_ending: bool) -> bool:
         # Its last result must be stored before it may start again.
