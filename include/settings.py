@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ LEASE_MARGIN, LEASE_CHECK_INTERVAL = 1 / 6, 1 / 60
 # Upper bound of the time that halting the JVM takes.
 HALT_SECONDS = 1
 SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_CHECK_INTERVAL))
+CLUSTER_VARIABLE = re.compile("SLUICE_KAFKA_(?:([A-Z][A-Z0-9_]*)_)?CONFIG")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -24,7 +26,8 @@ class Settings:
     home: the directory of everything that Sluice writes.
     jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
     landing: path or URL of the landing folder.
-    kafka: bootstrap servers, `host:port[,host:port]`.
+    kafka: bootstrap servers of the default Kafka cluster, `host:port[,host:port]`; empty if its file says them.
+    kafka_files: the properties file of each Kafka cluster by its name, of the default one by "".
     control_url: SQLAlchemy URL of the control database.
     airflow_port: port of the Airflow UI on 127.0.0.1.
     lease_seconds: time to live of a lease without renewal.
@@ -45,6 +48,7 @@ class Settings:
     examples: bool
     four_eyes: bool | None = None
     fast_path: bool = True
+    kafka_files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def lake(self) -> Path:
@@ -95,11 +99,16 @@ class Settings:
 def from_environment(environment: dict[str, str]) -> Settings:
     """Settings from the `SLUICE_*` variables. Raises UsageError for an invalid value."""
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
+    kafka_files = {
+        (match[1] or "").lower(): Path(value).absolute()
+        for name, value in environment.items()
+        if value and (match := CLUSTER_VARIABLE.fullmatch(name))
+    }
     return Settings(
         home=home,
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
-        kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
+        kafka=environment.get("SLUICE_KAFKA") or ("" if "" in kafka_files else "127.0.0.1:9092"),
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_lease_seconds(environment),
@@ -108,7 +117,13 @@ def from_environment(environment: dict[str, str]) -> Settings:
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
+        kafka_files=kafka_files,
     )
+
+
+def cluster_variable(name: str | None) -> str:
+    """The variable with the properties file of a Kafka cluster; None: of the default one."""
+    return f"SLUICE_KAFKA_{name.upper()}_CONFIG" if name else "SLUICE_KAFKA_CONFIG"
 
 
 def _folder(path: str) -> str:

@@ -77,7 +77,7 @@ class Billing:
 
     @contextmanager
     def connector(self) -> Iterator[Connector]:
-        connector = Connector(self.database, self.name, self.topic, settings().kafka, slot=self.name)
+        connector = Connector(self.database, self.name, self.topic, cluster.named(None), slot=self.name)
         try:
             connector.begin()
             yield connector
