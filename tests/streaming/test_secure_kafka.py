@@ -1,23 +1,34 @@
 """Clusters with TLS, passwords and client certificates are read like any other."""
 
+import secrets
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
+from prometheus_client import generate_latest
+from sqlalchemy import select
 
 from include.catalog import Catalog
+from include.cli import status
+from include.control.store import database
+from include.control.store.schema import runs
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.ledger import verify
 from include.local import java
-from include.monitoring import consumer_groups, lag
+from include.monitoring import consumer_groups, lag, lineage_loader
+from include.monitoring.prometheus import registry
+from include.monitoring.status import statuses
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import free_port
-from tests.support.flows import rows_of
-from tests.support.secure_broker import MECHANISMS, Authority, SecureBroker
+from tests.support.flows import rows_of, wait_for_rows
+from tests.support.jobs.process import Job
+from tests.support.jobs.watched_driver import tables_of
+from tests.support.secrets_search import files_with, holds, processes_with, ui_pages
+from tests.support.secure_broker import MECHANISMS, RANDOM_CHARACTERS, USER, Authority, SecureBroker
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
@@ -54,17 +65,30 @@ def declare_cluster(tmp_path: Path, monkeypatch) -> Iterator[Callable[[str, str]
     settings.cache_clear()
 
 
+def login(password: str) -> str:
+    return f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password="{password}";'
+
+
 def refuse(*_: object) -> None:
     raise NotSupported("Spark shall read it")
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.fixture
+def properties_of(secure_broker: SecureBroker) -> dict[str, str]:
+    """The properties files of clients, by what they prove themselves with."""
+    pem = {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(secure_broker.authority.issue("client-pem"))}
+    return {name: secure_broker.properties(name) for name in MECHANISMS} | {
+        "PEM": secure_broker.properties("MUTUAL", **pem, ssl_keystore_password=None)
+    }
+
+
+@pytest.mark.parametrize("access", [*MECHANISMS, "PEM"])
 def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
-    mechanism, secure_broker, declare_cluster, spark, name, run_once, monkeypatch
+    access, secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
 ):
     topic = Topic(secure_broker.address).create(2).send(*range(4))
-    declare_cluster(mechanism.lower(), secure_broker.properties(mechanism))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster=mechanism.lower()))
+    declare_cluster("eu", properties_of[access])
+    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
     run_once(bronze)
     topic.send(4, 5)
     with monkeypatch.context() as patch:
@@ -75,9 +99,56 @@ def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
     assert (verification.batches, verification.notes) == (2, [])
     topic.send(6)
     flow_lag = lag.measure([bronze], timeout_seconds=10)[bronze.flow]
-    assert flow_lag.words == f"1 records of {mechanism.lower()}"
+    assert flow_lag.words == "1 records of eu"
     assert flow_lag.hours_until_loss is not None
     wait_until(lambda: consumer_groups.mirror(Catalog({bronze.name: bronze})) == {bronze.flow: None}, 60)
     group = ConsumerGroupTopicPartitions(consumer_groups.group(bronze.flow))
     offsets = topic.admin.list_consumer_group_offsets([group])[group.group_id].result(30).topic_partitions
     assert {offset.partition: offset.offset for offset in offsets} == {0: 3, 1: 3}
+
+
+def failures() -> dict[str, tuple[str, str]]:
+    """The error class and the sentence of each failed flow, in the control database."""
+    engine = database.connect(settings().control_url)
+    with database.reading(engine) as connection:
+        failed = connection.execute(select(runs).where(runs.c.failure.is_not(None))).all()
+    return {row.flow: (row.error, row.failure) for row in failed}
+
+
+def test_no_secret_is_left_anywhere(secure_broker, properties_of, declare_cluster, tmp_path, monkeypatch, name, capsys):
+    topic = Topic(secure_broker.address).create().send(*range(20))
+    home, ui_port = tmp_path / "home", free_port()
+    home.mkdir()
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{home / 'control.db'}")
+    wrong = secrets.token_hex(RANDOM_CHARACTERS // 2)
+    for access in MECHANISMS:
+        declare_cluster(access.lower(), properties_of[access])
+    declare_cluster("wrong", secure_broker.properties("PLAIN", sasl_jaas_config=login(wrong)))
+    planted = [password[-RANDOM_CHARACTERS:] for password in (*secure_broker.passwords.values(), wrong)]
+    clusters = [*map(str.lower, MECHANISMS), "wrong"]
+    tables = tables_of(name, topic.name, clusters)
+    *good_tables, wrong_table = tables.values()
+    job = Job(home, "tests.support.jobs.watched_driver", name, topic.name, str(ui_port), *clusters)
+    try:
+        for table in good_tables:
+            wait_for_rows(table, 20)
+        wait_until(failures, 100)
+        pages, command_lines = dict(ui_pages(ui_port)), processes_with(planted)
+    finally:
+        job.end()
+    print(status.text(statuses(Catalog(tables))), generate_latest(registry(Catalog(tables))))
+    print(consumer_groups.mirror(Catalog(tables)), lineage_loader.emit_events(Catalog(tables)))
+    assert not holds(capsys.readouterr().out.encode(), planted)
+    assert command_lines == []
+    assert [address for address, page in pages.items() if holds(page, planted)] == []
+    # The search finds the files that were to hold the secrets, and no other one.
+    assert files_with(planted, tmp_path) == {tmp_path / f"{cluster}.properties" for cluster in clusters}
+    assert failures() == {
+        wrong_table.flow: (
+            "KAFKA_ACCESS",
+            f"SLUICE_KAFKA_WRONG_CONFIG is {tmp_path}/wrong.properties, and the broker at "
+            f"127.0.0.1:{secure_broker.ports['PLAIN']} does not let it in (SASL authentication error: Authentication "
+            f"failed: Invalid username or password): correct its password or certificate",
+        )
+    }

@@ -10,12 +10,15 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 from include.local.broker import HOST, Broker
 from tests.conftest import free_port
 
 USER = "sluice"
+# At the end of each password.
+RANDOM_CHARACTERS = 16
 # By mechanism, as the names of the broker's listeners.
 MECHANISMS = ("PLAIN", "SCRAM", "MUTUAL")
 LISTENERS = """
@@ -47,18 +50,27 @@ class Authority:
         self.file = directory / "ca.pem"
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, days: int = 1, password: str | None = None) -> Path:
+    def issue(self, name: str, days: int = 1) -> Path:
         """Returns a PEM file with a private key, its certificate and that of the authority. days: until expiry."""
         key = ec.generate_private_key(ec.SECP256R1())
-        encryption = (
-            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
-        )
+        pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
         certificate = self._sign(_name(name), key.public_key(), days=days)
         file = self._directory / f"{name}.pem"
         file.write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-            + certificate.public_bytes(serialization.Encoding.PEM)
+            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+            + certificate.public_bytes(pem)
             + self.file.read_bytes()
+        )
+        return file
+
+    def issue_with_password(self, name: str, password: str) -> Path:
+        """Returns the same as a PKCS12 file, which the password protects."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(_name(name), key.public_key())
+        encryption = serialization.BestAvailableEncryption(password.encode())
+        file = self._directory / f"{name}.p12"
+        file.write_bytes(
+            pkcs12.serialize_key_and_certificates(b"client", key, certificate, [self._certificate], encryption)
         )
         return file
 
@@ -90,7 +102,7 @@ class SecureBroker(Broker):
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in MECHANISMS})
     # A quote, a backslash and an equals sign are hard for files and parsers.
     passwords: dict[str, str] = field(
-        default_factory=lambda: {name: f'{name}-"\\={secrets.token_hex(8)}' for name in MECHANISMS}
+        default_factory=lambda: {name: f'{name}-"\\={secrets.token_hex(RANDOM_CHARACTERS // 2)}' for name in MECHANISMS}
     )
 
     def prepare(self) -> None:
@@ -117,8 +129,8 @@ class SecureBroker(Broker):
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         admin.alter_user_scram_credentials(request)[USER].result(30)
 
-    def properties(self, mechanism: str, **changes: str) -> str:
-        """The properties of a client, as its operators would write them. changes: with `_` for `.`."""
+    def properties(self, mechanism: str, **changes: str | None) -> str:
+        """The properties of a client, as its operators would write them. changes: with `_` for `.`; None leaves out."""
         password = self.passwords[mechanism]
         lines = {
             "bootstrap.servers": f"{HOST}:{self.ports[mechanism]}",
@@ -129,12 +141,11 @@ class SecureBroker(Broker):
             "group.id": "tools",
         }
         if mechanism == "MUTUAL":
-            keystore = self.authority.issue(f"client-{secrets.token_hex(4)}", password=password)
             lines |= {
                 "security.protocol": "SSL",
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(keystore),
-                "ssl.key.password": _escaped(password),
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.location": str(self.authority.issue_with_password("client", password)),
+                "ssl.keystore.password": _escaped(password),
             }
         else:
             login, name = ("scram.Scram", "SCRAM-SHA-512") if mechanism == "SCRAM" else ("plain.Plain", "PLAIN")
@@ -145,7 +156,9 @@ class SecureBroker(Broker):
                 "sasl.jaas.config": f'{jaas}"{_escaped(_escaped(password))}";',
             }
         lines |= {name.replace("_", "."): value for name, value in changes.items()}
-        return "# The cluster, as Kafka's own tools take it.\n" + "".join(f"{name}={lines[name]}\n" for name in lines)
+        return "# The cluster, as Kafka's own tools take it.\n" + "".join(
+            f"{name}={value}\n" for name, value in lines.items() if value is not None
+        )
 
 
 def _escaped(text: str) -> str:
