@@ -121,6 +121,12 @@ def from_environment(environment: dict[str, str]) -> Settings:
     )
 
 
+def kafka_variables(config: Settings) -> dict[str, str]:
+    """The variables by which another process finds the same Kafka clusters: addresses and paths, and no secret."""
+    servers = {"SLUICE_KAFKA": config.kafka} if config.kafka else {}
+    return servers | {cluster_variable(name): str(file) for name, file in config.kafka_files.items()}
+
+
 def cluster_variable(name: str | None) -> str:
     """The variable with the properties file of a Kafka cluster; None: of the default one."""
     return f"SLUICE_KAFKA_{name.upper()}_CONFIG" if name else "SLUICE_KAFKA_CONFIG"

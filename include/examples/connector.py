@@ -22,8 +22,8 @@ from psycopg import sql
 from include.errors import Unreachable, report
 from include.examples import pgoutput
 from include.examples.pgoutput import Decoder, Event
-from include.readers.kafka_access import cluster
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import Cluster
 
 POLL_SECONDS = 0.5
 CHANGES_PER_CALL = 1_000
@@ -47,7 +47,9 @@ def main() -> None:
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    connector = Connector(arguments.database, arguments.table, arguments.topic, cluster.named(arguments.cluster), arguments.slot)
+    connector = Connector(
+        arguments.database, arguments.table, arguments.topic, cluster.named(arguments.cluster), arguments.slot
+    )
     connector.begin()
     while True:
         if not connector.send_changes():

@@ -10,7 +10,7 @@ import pyarrow.compute as compute
 
 from include.errors import LedgerMismatch
 from include.readers import kafka_broker, stored_table
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster, topic_records
 from include.readers.offset_ranges import OffsetRange
 
 OFFSET_COLUMNS = ("topic", "partition", "offset")
@@ -75,7 +75,7 @@ def check_range(cluster_name: str | None, batch_name: str, range_: OffsetRange, 
     )
     if missing:
         # Records that retention has deleted since count as offsets without a record.
-        in_topic = kafka_broker.records(
+        in_topic = topic_records.read(
             cluster.named(cluster_name),
             range_.topic,
             {range_.partition: (min(missing), range_.after - 1)},

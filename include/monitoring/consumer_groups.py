@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException
 from include import catalog
 from include.errors import SluiceError
 from include.readers import checkpoint, position
-from include.readers.kafka_access import cluster
-from include.readers.kafka_access.cluster import AccessRefused
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import AccessRefused
 from include.readers.kafka_broker import Topics
 from include.spec import Kafka
 
@@ -69,7 +69,10 @@ def _commit(
     except AccessRefused as error:
         sentence = str(error)
         return {flow: lambda: sentence for flow in offsets_by_flow}
-    return {flow: partial(_refusal, topics, topics.commit(group(flow), offsets)) for flow, offsets in offsets_by_flow.items()}
+    return {
+        flow: partial(_refusal, topics, topics.commit(group(flow), offsets))
+        for flow, offsets in offsets_by_flow.items()
+    }
 
 
 def _refusal(topics: Topics, future: Future[Any]) -> str | None:

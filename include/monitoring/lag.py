@@ -9,7 +9,7 @@ from include.errors import SluiceError, Unreachable
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, Topic
 from include.readers import checkpoint, kafka_retention, landing_folder, position, refreshes
 from include.readers import starting_version as beginning
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.readers.kafka_retention import PartitionPosition, RetentionClock
 from include.readers.position import Position
 from include.spec import Delta, Files, Kafka, Table

@@ -36,7 +36,7 @@ from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
 from include.readers import active_commits, checkpoint, refreshes, stored_table
 from include.readers.delta_log import Commit, DeltaLog
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table

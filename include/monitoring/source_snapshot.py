@@ -12,7 +12,7 @@ from include.control.supervision.lag_history import TREND_SECONDS
 from include.readers import kafka_broker
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.readers.kafka_broker import NoSuchTopic, PartitionOffsets
 from include.readers.kafka_retention import Limits
 from include.settings import settings
@@ -81,12 +81,7 @@ class SourceSnapshot:
         if not any(self._listens(server) for server in topics.cluster.servers.split(",")):
             raise topics.no_answer()
         existing = topics.partitions()
-        names = {
-            name
-            for source in sources
-            for name in kafka_broker.matching(source, existing)
-            if name in existing
-        }
+        names = {name for source in sources for name in kafka_broker.matching(source, existing) if name in existing}
         spans = topics.spans([(name, partition) for name in names for partition in existing[name]], self.since)
         limits = topics.configurations(names)
         return {

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from include.readers import kafka_broker
-from include.readers.kafka_access.cluster import Cluster
-from include.readers.kafka_broker import Record
+from include.readers.kafka import topic_records
+from include.readers.kafka.cluster import Cluster
+from include.readers.kafka.topic_records import Record
 
 # The number of records that are sampled before and after a position.
 AROUND = 10
@@ -121,7 +122,7 @@ def clocks(cluster: Cluster, places: Iterable[PartitionPosition], limits: Limits
     """Returns the clocks of places in one topic, which has these limits. Raises Unreachable."""
     listed = list(places)
     spans = {place.partition: place.around for place in listed if place.unread}
-    records = kafka_broker.records(cluster, listed[0].topic, spans) if spans else {}
+    records = topic_records.read(cluster, listed[0].topic, spans) if spans else {}
     now_seconds = time.time()
     return [_clock(place, limits, records.get(place.partition, []), now_seconds) for place in listed]
 

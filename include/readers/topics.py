@@ -5,8 +5,8 @@ from typing import Any
 from include.errors import FlowBroken
 from include.readers import kafka_broker, kafka_retention
 from include.readers.checkpoint import positions
-from include.readers.kafka_access import cluster
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import Cluster
 from include.readers.kafka_broker import Topics
 from include.readers.kafka_retention import LostOffsets
 from include.spec import Kafka, Table
@@ -22,8 +22,8 @@ def source_identity(kafka: Kafka) -> dict[str, Any]:
             # Raises NoSuchTopic, unless the topic was created in the meantime.
             ids[name] = topics.identity(name).topic_id
     # Without a name for the default cluster, as older releases have stored it.
-    name = {"cluster": kafka.cluster} if kafka.cluster else {}
-    return {"cluster_id": topics.cluster_id(), "topics": ids, **name}
+    named = {"cluster": kafka.cluster} if kafka.cluster else {}
+    return {"cluster_id": topics.cluster_id(), "topics": ids, **named}
 
 
 def is_continuation(previous: dict[str, Any], current: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from include.errors import UsageError
 from include.ledger import verify_offsets
 from include.readers import kafka_broker, landing_folder, resume_position, stored_table
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 

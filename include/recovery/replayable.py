@@ -15,7 +15,7 @@ from include.readers import (
     topics,
 )
 from include.readers.delta_log import DeltaLog
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table

@@ -59,9 +59,7 @@ def _check_kafka(flow: Table, source: Kafka) -> None:
     if source.pattern is not None:
         _check_pattern(flow, source.pattern)
     if source.cluster is not None and not CLUSTER.fullmatch(source.cluster):
-        raise declaration_error(
-            flow, f"cluster {source.cluster!r} is no plain word: use small letters, digits and _"
-        )
+        raise declaration_error(flow, f"cluster {source.cluster!r} is no plain word: use small letters, digits and _")
     is_raw = not (flow.parse or flow.transform)
     if source.schema_ids and is_raw and "schema_id" not in ddl.columns(flow.schema):
         raise declaration_error(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from include.errors import Unreachable
 from include.local import broker as local_broker
 from include.readers import kafka_broker, kafka_retention
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka import topic_records
+from include.readers.kafka.cluster import Cluster
 from include.readers.kafka_retention import LostOffsets
 from tests.conftest import free_port
 from tests.support import topic as topics
@@ -149,7 +150,7 @@ def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_w
         lambda: broker_topics.identity(hasty_topic.name),
         lambda: broker_topics.offsets(hasty_topic.name),
         lambda: broker_topics.configuration(hasty_topic.name),
-        lambda: kafka_broker.records(hasty_topic.cluster, hasty_topic.name, {0: (0, 0)}),
+        lambda: topic_records.read(hasty_topic.cluster, hasty_topic.name, {0: (0, 0)}),
         hasty_topic.clock,
     ]
     with suspended(process):

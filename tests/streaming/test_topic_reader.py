@@ -14,7 +14,7 @@ from include.engine.fast_path.topic_reader import TopicReader
 from include.ledger import verify
 from include.readers import kafka_broker
 from include.readers.delta_log import DeltaLog
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka.cluster import Cluster
 from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Kafka, Table

@@ -3,7 +3,7 @@
 import datetime
 import ipaddress
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -149,7 +149,9 @@ class SecureBroker(Broker):
             }
         else:
             login, name = ("scram.Scram", "SCRAM-SHA-512") if mechanism == "SCRAM" else ("plain.Plain", "PLAIN")
-            jaas = f'org.apache.kafka.common.security.{login}LoginModule required \\\n  username="{USER}" \\\n  password='
+            jaas = (
+                f'org.apache.kafka.common.security.{login}LoginModule required \\\n  username="{USER}" \\\n  password='
+            )
             lines |= {
                 "security.protocol": "SASL_SSL",
                 "sasl.mechanism": name,

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 
 from include.errors import Unreachable
 from include.readers import kafka_broker
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka.cluster import Cluster
 from tests.support import expected
 from tests.support.expected import Message
 from tests.support.waiting import wait_until

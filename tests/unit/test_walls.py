@@ -59,7 +59,7 @@ ZONES = {
     "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules"), ("*",)),
     "validation": Zone(("include/validation/*.py",), DECLARATIONS, ("*",)),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
-    "readers": Zone(("include/readers/*.py",), READERS, WITHOUT_A_JVM),
+    "readers": Zone(("include/readers/**/*.py",), READERS, WITHOUT_A_JVM),
     "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),
     "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),

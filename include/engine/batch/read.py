@@ -15,7 +15,7 @@ from include.engine.session import jvm_of
 from include.engine.tables.read_table import read_table
 from include.errors import Unreachable, UsageError
 from include.readers import landing_folder, starting_version, stored_table
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 

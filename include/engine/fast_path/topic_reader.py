@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.engine.fast_path.features import NotSupported
-from include.readers.kafka_access.cluster import Cluster
+from include.readers.kafka.cluster import Cluster
 from include.readers.offset_ranges import OffsetRange
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.

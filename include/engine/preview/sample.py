@@ -11,7 +11,7 @@ from include.errors import Unreachable
 from include.readers import kafka_broker, landing_folder, starting_version
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog, LiveFile
-from include.readers.kafka_access import cluster
+from include.readers.kafka import cluster
 from include.readers.landing_folder import FolderFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table

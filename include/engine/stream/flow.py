@@ -27,8 +27,8 @@ from include.errors import SluiceError, Unreachable
 from include.maintenance import policy, table_state
 from include.maintenance.policy import CompactionPlace
 from include.readers import checkpoint, kafka_broker
-from include.readers.kafka_access import cluster
-from include.readers.kafka_access.cluster import AccessRefused
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import AccessRefused
 from include.readers.topics import added, require_unreplaced
 from include.settings import settings
 from include.spec import Kafka, Table

@@ -24,6 +24,7 @@ from include.engine import struct_type
 from include.engine.batch import parse_debezium
 from include.examples.connector import Connector
 from include.ledger import trace, verify
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
 from include.validation.delta_sources import CHANGE_FEED_PROPERTY

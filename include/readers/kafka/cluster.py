@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException
 
 from include.errors import FlowBroken
-from include.readers.kafka_access import java_properties, librdkafka
+from include.readers.kafka import java_properties, librdkafka
 from include.settings import cluster_variable, settings
 from include.spec import Kafka
 
@@ -117,7 +117,9 @@ def connection_file(name: str) -> Path:
 
 def _read(name: str | None, file: Path) -> dict[str, str]:
     if set(str(file)) & set(":}"):
-        raise AccessRefused(f"{cluster_variable(name)} is {file}, and Kafka's client reads no path with : or }}: move it")
+        raise AccessRefused(
+            f"{cluster_variable(name)} is {file}, and Kafka's client reads no path with : or }}: move it"
+        )
     try:
         return java_properties.parse(file.read_text("iso-8859-1"))
     except OSError as error:

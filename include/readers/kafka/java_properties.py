@@ -22,8 +22,14 @@ def parse(text: str) -> dict[str, str]:
 def format_entry(key: str, value: str) -> str:
     """Returns the line that `parse` and Java read as this entry. The key has no special character."""
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    escaped = re.sub(r"[^\x00-\x7e]", lambda match: "".join(f"\\u{unit:04x}" for unit in _utf16(match[0])), escaped)
     # Leading blanks would not count.
     return f"{key}=\\{escaped}" if escaped[:1] in (" ", "\t", "\f") else f"{key}={escaped}"
+
+
+def _utf16(character: str) -> list[int]:
+    encoded = character.encode("utf-16-be")
+    return [int.from_bytes(encoded[start : start + 2]) for start in range(0, len(encoded), 2)]
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -44,7 +50,9 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    return ESCAPE.sub(
+    unescaped = ESCAPE.sub(
         lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else CONTROL_CHARACTERS.get(match[1], match[1]),
         text,
     )
+    # Two escapes stand for one character outside the Basic Multilingual Plane.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

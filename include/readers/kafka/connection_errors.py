@@ -4,7 +4,7 @@ import re
 
 from confluent_kafka import KafkaError
 
-from include.readers.kafka_access.cluster import AccessRefused, Cluster
+from include.readers.kafka.cluster import AccessRefused, Cluster
 
 REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 # With TLS 1.3, a broker refuses a client's certificate after the handshake, by closing the connection.
