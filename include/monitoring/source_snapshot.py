@@ -20,6 +20,8 @@ from include.spec import Delta, Kafka, Table
 
 # Enough for a running broker. A missing one is reported soon.
 TIMEOUT_SECONDS = 1.0
+# A login takes a dozen further round trips.
+LOGIN_SECONDS = 2.0
 KAFKA_PORT = 9092
 
 
@@ -77,8 +79,10 @@ class SourceSnapshot:
 
     def _read_topics(self, name: str | None, sources: list[Kafka]) -> dict[str, Topic]:
         """Returns the topics of all sources in one cluster."""
-        topics = kafka_broker.Topics(cluster.named(name), self._timeout_seconds)
-        if not any(self._listens(server) for server in topics.cluster.servers.split(",")):
+        kafka_cluster = cluster.named(name)
+        timeout_seconds = self._timeout_seconds + (LOGIN_SECONDS if kafka_cluster.file else 0)
+        topics = kafka_broker.Topics(kafka_cluster, timeout_seconds)
+        if not any(self._listens(server) for server in kafka_cluster.servers.split(",")):
             raise topics.no_answer()
         existing = topics.partitions()
         names = {name for source in sources for name in kafka_broker.matching(source, existing) if name in existing}

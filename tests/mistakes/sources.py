@@ -45,8 +45,8 @@ CASES = (
     case(
         "branches_read_one_name_of_two_clusters",
         replace(EVENTS, source={"eu": Kafka("events", cluster="eu"), "us": Kafka("events", cluster="us")}),
-        "bronze/events.py: topic 'events' of cluster 'eu' and topic 'events' of cluster 'us' may share a topic name, and "
-        "a row does not name its cluster: give each cluster a table of its own, and let a silver table read both",
+        "bronze/events.py: topic 'events' of cluster 'eu' and topic 'events' of cluster 'us' may share a topic name, "
+        "and a row does not name its cluster: give each cluster a table of its own, and let a silver table read both",
     ),
     case(
         "branches_read_a_pattern_of_two_clusters",

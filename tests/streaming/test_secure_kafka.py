@@ -94,7 +94,7 @@ def properties_of(secure_broker: SecureBroker) -> dict[str, str]:
 def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
     access, secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
 ):
-    topic = Topic(secure_broker.address).create(2).send(*range(4))
+    topic = secure_broker.topic(2).send(*range(4))
     declare_cluster("eu", properties_of[access])
     bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
     run_once(bronze)
@@ -132,6 +132,7 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
     declare_cluster("eu", properties_of["PLAIN"])
     here, in_eu = Topic(broker).create(), Topic(secure_broker.address)
     in_eu.name = here.name
+    secure_broker.grant(here.name)
     here.send("here 0", "here 1")
     in_eu.create().send("eu 0", "eu 1", "eu 2")
     default = Table(name=f"bronze.{name}", comment="", source=Kafka(here.name))
@@ -213,7 +214,7 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
 
 
 def test_no_secret_is_left_anywhere(secure_broker, properties_of, declare_cluster, tmp_path, monkeypatch, name, capsys):
-    topic = Topic(secure_broker.address).create().send(*range(20))
+    topic = secure_broker.topic().send(*range(20))
     home, ui_port = tmp_path / "home", free_port()
     home.mkdir()
     monkeypatch.setenv("SLUICE_HOME", str(home))

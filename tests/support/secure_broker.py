@@ -6,7 +6,17 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -15,6 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from include.local.broker import HOST, Broker
 from tests.conftest import free_port
+from tests.support.topic import Topic
 
 USER = "sluice"
 # At the end of each password.
@@ -36,7 +47,16 @@ ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 ssl.truststore.type=PEM
 ssl.truststore.location={truststore}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 """
+# What the users of Sluice may do, as docs/operations.md lists it.
+RIGHTS = (
+    (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.DESCRIBE),
+    (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.READ),
+    (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.DESCRIBE_CONFIGS),
+    (ResourceType.GROUP, ResourcePatternType.PREFIXED, AclOperation.READ),
+)
 
 
 class Authority:
@@ -128,6 +148,29 @@ class SecureBroker(Broker):
         request = [UserScramCredentialUpsertion(USER, info, text)]
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         admin.alter_user_scram_credentials(request)[USER].result(30)
+
+    def topic(self, partitions: int = 1) -> Topic:
+        """A new topic, which everybody who logs in may read. It is at `address`, where no login is necessary."""
+        topic = Topic(self.address).create(partitions)
+        self.grant(topic.name)
+        return topic
+
+    def grant(self, topic: str) -> None:
+        """Gives everybody who logs in the rights of a reader of the topic."""
+        acls = [
+            AclBinding(
+                kind,
+                topic if kind is ResourceType.TOPIC else "sluice",
+                pattern,
+                "User:*",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for kind, pattern, operation in RIGHTS
+        ]
+        for future in AdminClient({"bootstrap.servers": self.address, "log_level": 0}).create_acls(acls).values():
+            future.result(30)
 
     def properties(self, mechanism: str, **changes: str | None) -> str:
         """The properties of a client, as its operators would write them. changes: with `_` for `.`; None leaves out."""
