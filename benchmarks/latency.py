@@ -28,6 +28,7 @@ from include.local.processes import Platform
 from include.readers import kafka_broker
 from include.readers.checkpoint import read_version
 from include.readers.delta_log import Commit, DeltaLog
+from include.readers.kafka import cluster
 from include.settings import settings
 
 WARM_UP_SECONDS = 20
@@ -40,7 +41,7 @@ def send(rate: int, seconds: int) -> tuple[datetime, datetime]:
     begin = datetime.now(UTC)
     if not rate:
         time.sleep(WARM_UP_SECONDS + seconds)
-    producer = Producer({"bootstrap.servers": settings().kafka, "linger.ms": 5})
+    producer = cluster.named(None).client(Producer, {"linger.ms": 5})
     count = rate * (seconds + WARM_UP_SECONDS)
     for number, event in enumerate(events(seed=1, count=count, start=begin, per_second=rate)):
         ahead_seconds = number / rate - (datetime.now(UTC) - begin).total_seconds()
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
     parser.add_argument("--from-minute", type=float, default=0, help="how old the drivers have to be before that")
     arguments = parser.parse_args()
-    kafka_broker.identity(settings().kafka, TOPIC)
+    kafka_broker.identity(cluster.named(None), TOPIC)
     wait_for_age(arguments.from_minute)
     span: list[datetime] = []
     spent = measure.spend(drivers_cpu_seconds, lambda: span.extend(send(arguments.rate, arguments.seconds)))

@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ HALT_SECONDS = 1
 SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_CHECK_INTERVAL))
 # The lake below `home`, and the checkpoints below any other lake. Spark's listings skip the latter's name.
 LAKE, CHECKPOINTS = "lake", "_checkpoints"
+CLUSTER_VARIABLE = re.compile("SLUICE_KAFKA_(?:([A-Z][A-Z0-9_]*)_)?CONFIG")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -30,7 +32,8 @@ class Settings:
     lake: the directory or URL of tables, quarantines, records of the ledger and, unless it is `home/lake`, checkpoints.
     jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
     landing: path or URL of the landing folder.
-    kafka: bootstrap servers, `host:port[,host:port]`.
+    kafka: bootstrap servers of the default Kafka cluster, `host:port[,host:port]`; empty if its file says them.
+    kafka_files: the properties file of each Kafka cluster by its name, of the default one by "".
     control_url: SQLAlchemy URL of the control database.
     airflow_port: port of the Airflow UI on 127.0.0.1.
     lease_seconds: time to live of a lease without renewal.
@@ -59,6 +62,7 @@ class Settings:
     connect_port: int | None = None
     schema_registry: str = ""
     schema_registry_credentials: Path | None = None
+    kafka_files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def all_checkpoints(self) -> LakePath:
@@ -120,12 +124,17 @@ class Settings:
 def from_environment(environment: dict[str, str]) -> Settings:
     """Settings from the `SLUICE_*` variables. Raises UsageError for an invalid value."""
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
+    kafka_files = {
+        (match[1] or "").lower(): Path(value).absolute()
+        for name, value in environment.items()
+        if value and (match := CLUSTER_VARIABLE.fullmatch(name))
+    }
     return Settings(
         home=home,
         lake=location.parse(environment.get(location.NAME) or str(home / LAKE)),
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
-        kafka=environment.get("SLUICE_KAFKA") or "127.0.0.1:9092",
+        kafka=environment.get("SLUICE_KAFKA") or ("" if "" in kafka_files else "127.0.0.1:9092"),
         control_url=environment.get("SLUICE_CONTROL_URL") or f"sqlite:///{home / 'control.db'}",
         airflow_port=_port(environment, "SLUICE_AIRFLOW_PORT", 8080),
         lease_seconds=_lease_seconds(environment),
@@ -138,7 +147,19 @@ def from_environment(environment: dict[str, str]) -> Settings:
         connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),
         schema_registry=_registry(environment),
         schema_registry_credentials=_file(environment, "SLUICE_SCHEMA_REGISTRY_CREDENTIALS"),
+        kafka_files=kafka_files,
     )
+
+
+def kafka_variables(config: Settings) -> dict[str, str]:
+    """The variables by which another process finds the same Kafka clusters: addresses and paths, and no secret."""
+    servers = {"SLUICE_KAFKA": config.kafka} if config.kafka else {}
+    return servers | {cluster_variable(name): str(file) for name, file in config.kafka_files.items()}
+
+
+def cluster_variable(name: str | None) -> str:
+    """The variable with the properties file of a Kafka cluster; None: of the default one."""
+    return f"SLUICE_KAFKA_{name.upper()}_CONFIG" if name else "SLUICE_KAFKA_CONFIG"
 
 
 def _folder(path: str) -> str:

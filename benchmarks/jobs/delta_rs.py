@@ -7,6 +7,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from benchmarks.jobs.sluice import TABLES, parser
+from include.readers.kafka import cluster
 from include.settings import settings
 
 ROWS_PER_COMMIT = 100_000
@@ -44,7 +45,7 @@ def rows(messages: list[Any]) -> pa.Table:
 
 def main() -> None:
     arguments = parser().parse_args()
-    consumer = Consumer({"bootstrap.servers": settings().kafka, "group.id": APPLICATION, "enable.auto.commit": False})
+    consumer = cluster.named(None).client(Consumer, {"group.id": APPLICATION, "enable.auto.commit": False})
     partitions = consumer.list_topics(arguments.topic).topics[arguments.topic].partitions
     start_offsets = [TopicPartition(arguments.topic, number, OFFSET_BEGINNING) for number in partitions]
     unread = sum(consumer.get_watermark_offsets(partition)[1] for partition in start_offsets)

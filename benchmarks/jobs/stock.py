@@ -15,6 +15,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from benchmarks.jobs.sluice import TABLES, parser
+from include.readers.kafka import cluster
 from include.settings import settings
 
 SCHEMA = "device_id STRING, time TIMESTAMP, model STRING, heart_bpm INT, kcal DECIMAL(9,3)"
@@ -41,7 +42,7 @@ def create_table(spark: SparkSession, layer: str, schema: str) -> DeltaTable:
 
 
 def bronze(spark: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    options = {"kafka.bootstrap.servers": settings().kafka, "subscribe": arguments.topic, "startingOffsets": "earliest"}
+    options = {"subscribe": arguments.topic, "startingOffsets": "earliest", **cluster.named(None).spark_options()}
     options |= {"maxOffsetsPerTrigger": str(arguments.rows)} if arguments.rows else {}
     return spark.readStream.format("kafka").options(**options).load().writeStream.format("delta")
 

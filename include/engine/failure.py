@@ -36,6 +36,7 @@ CURABLE = (
 READ_AGAIN = "move its table away and action reset checkpoint reads all of its source into a new one"
 REMEDIES = {
     "KAFKA_DATA_LOSS": "action accept data loss records what is gone and goes on after it",
+    "KAFKA_ACCESS": "correct the properties file of its Kafka cluster",
     "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": READ_AGAIN,
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": READ_AGAIN,
     "DELTA_SOURCE_IGNORE_DELETE": READ_AGAIN,
@@ -43,6 +44,12 @@ REMEDIES = {
 }
 # Kafka's exceptions, which have no error condition of Spark.
 LOST_IN_KAFKA = ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException",)
+# Kafka's client was given properties that it cannot use.
+UNUSABLE_IN_KAFKA = (
+    "org.apache.kafka.common.errors.InvalidConfigurationException",
+    "org.apache.kafka.common.config.ConfigException",
+)
+KAFKA_PACKAGE = "org.apache.kafka.common."
 # The exception of a Python function, and where Spark notices that the process of one died.
 PYTHON_EXCEPTION = "org.apache.spark.api.python.PythonException"
 PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner"
@@ -77,12 +84,15 @@ def python_error(error: Exception) -> str | None:
 def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
     classes = [(_call_if_present(cause, "getCondition"), _call_if_present(cause, "getSqlState")) for cause in chain]
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
-    sentence = f"{flow}: {_python_error(chain) or _innermost_cause(error)} (the log has the rest)"
+    cause = _python_error(chain) or _kafka_error(chain) or _innermost_cause(error)
+    sentence = f"{flow}: {cause} (the log has the rest)"
     for name, state in classes:
         if name and _is_incurable(name, state or ""):
             return _broken_error(sentence, name)
     if any(cause.getClass().getName() in LOST_IN_KAFKA for cause in chain):
         return _broken_error(sentence, "KAFKA_DATA_LOSS")
+    if any(cause.getClass().getName() in UNUSABLE_IN_KAFKA for cause in chain):
+        return _broken_error(sentence, "KAFKA_ACCESS")
     return FlowFailed(sentence, names[-1] if names else type(error).__name__)
 
 
@@ -133,6 +143,14 @@ def _python_error(chain: list[Any]) -> str | None:
         if any(frame.getClassName().startswith(PYTHON_RUNNER) for frame in frames):
             return PYTHON_DIED
     return None
+
+
+def _kafka_error(chain: list[Any]) -> str | None:
+    """Returns what Kafka's client says, in one line. Its outer exceptions only say what it was about to do."""
+    if not any(cause.getClass().getName().startswith(KAFKA_PACKAGE) for cause in chain):
+        return None
+    reason = " ".join(str(chain[-1].getMessage()).split())
+    return f"{chain[-1].getClass().getSimpleName()}: {reason}"[:SENTENCE_CHARACTERS]
 
 
 def _innermost_cause(error: Exception | None) -> str:

@@ -22,7 +22,8 @@ from psycopg import sql
 from include.errors import Unreachable, report
 from include.examples import pgoutput
 from include.examples.pgoutput import Decoder, Event
-from include.settings import settings
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import Cluster
 
 POLL_SECONDS = 0.5
 CHANGES_PER_CALL = 1_000
@@ -41,11 +42,14 @@ def main() -> None:
     parser.add_argument("--database", required=True, help="connection string of PostgreSQL")
     parser.add_argument("--table", required=True, help="table of the database, in the schema public")
     parser.add_argument("--topic", required=True)
+    parser.add_argument("--cluster", help="name of the Kafka cluster; without it, the cluster of SLUICE_KAFKA")
     parser.add_argument("--slot", default="sluice", help="replication slot and publication, default sluice")
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    connector = Connector(arguments.database, arguments.table, arguments.topic, settings().kafka, arguments.slot)
+    connector = Connector(
+        arguments.database, arguments.table, arguments.topic, cluster.named(arguments.cluster), arguments.slot
+    )
     connector.begin()
     while True:
         if not connector.send_changes():
@@ -59,13 +63,13 @@ class Connector:
     database: str
     table: str
     topic: str
-    kafka: str
+    kafka: Cluster
     slot: str = "sluice"
 
     def __post_init__(self) -> None:
         self._connection = psycopg.connect(self.database, autocommit=True)
         # One connection to the broker for each partition keeps the order of a key.
-        self._producer = Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True, "linger.ms": 5})
+        self._producer = self.kafka.client(Producer, {"enable.idempotence": True, "linger.ms": 5})
 
     def begin(self) -> None:
         """Creates the publication and the slot, and sends all rows, unless an earlier process has done so."""

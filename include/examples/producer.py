@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from include.errors import Unreachable, report
 from include.examples import views
 from include.examples.events import Event, events
-from include.settings import settings
+from include.readers.kafka import cluster
 
 TOPIC = "tracker-events"
 # Number of tracker events for each page view.
@@ -40,9 +40,9 @@ def main() -> None:
     seed = secrets.randbits(64) if arguments.seed is None else arguments.seed
     print(f"begins with --seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, _exit)
-    producer = Producer(
+    producer = cluster.named(None).client(
+        Producer,
         {
-            "bootstrap.servers": settings().kafka,
             "client.id": "sluice-events",
             "enable.idempotence": True,
             "compression.type": "lz4",
@@ -50,7 +50,7 @@ def main() -> None:
             "queue.buffering.max.messages": BUFFERED_EVENTS,
             # 0: no timeout, because a broker may be unavailable for long.
             "message.timeout.ms": 0,
-        }
+        },
     )
     try:
         send(producer, seed, arguments.count, arguments.rate)
@@ -92,7 +92,7 @@ def _with_due_time(
 
 def _delivered(error: KafkaError | None, _message: Message) -> None:
     if error:
-        raise Unreachable(f"the broker at {settings().kafka} refused an event ({error}): read its log")
+        raise Unreachable(f"the broker at {cluster.named(None)} refused an event ({error}): read its log")
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:

@@ -135,7 +135,7 @@ def lines(origin: Origin) -> Iterator[str]:
         for (version, is_of_snapshot), indexes in by_version.items():
             what = "snapshot of version" if is_of_snapshot else "version"
             yield f"  {what} {version}, files {min(indexes)} to {max(indexes)}"
-    yield from (f"  {offset_range}" for offset_range in origin.ranges)
+    yield from (f"  {range_}{offset_ranges.cluster_words(origin.entries[-1].source)}" for range_ in origin.ranges)
     yield from (f"  file {name}" for name in origin.files)
     if origin.note:
         yield f"  {origin.note}"

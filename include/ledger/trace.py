@@ -178,7 +178,11 @@ def _filter(filter_values: dict[str, Any]) -> Any:
 
 
 def _batch_words(written: list[BatchRecord]) -> str:
-    listed = [f"batch {batch.name}, version {batch.version}{_lookup_words(batch)}" for batch in written[:3]]
+    # Topics of several clusters may have the same name.
+    listed = [
+        f"batch {batch.name}{offset_ranges.cluster_words(batch.source)}, version {batch.version}{_lookup_words(batch)}"
+        for batch in written[:3]
+    ]
     return "; ".join(listed) + (f" and {len(written) - 3:,} more" if len(written) > 3 else "")
 
 

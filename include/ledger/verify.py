@@ -169,18 +169,21 @@ def _check_records(
         verification.notes.append(f"{table.name} does not keep each record as it came: only its totals were counted")
         return
     arrived, expected = StoredOffsets(table.name), 0
-    empty_offsets: dict[str, int] = {}
+    empty_offsets: dict[tuple[str | None, str], int] = {}
+    clusters = {flow.flow: flow.source.cluster for flow in table.flows if isinstance(flow.source, Kafka)}
     for batch in written:
+        name = clusters.get(batch.flow)
         first_offset = batch.source_from
         if first_offset is None:
             first_offset = verify_quarantine.initial_offsets(history, batch)
         for offset_range in offset_ranges.kafka_ranges(first_offset, batch.source_to):
             stored_offsets = arrived.within(offset_range)
-            if missing := check_range(batch.name, offset_range, stored_offsets):
-                empty_offsets[offset_range.topic] = empty_offsets.get(offset_range.topic, 0) + missing
+            if missing := check_range(name, batch.name, offset_range, stored_offsets):
+                topic = (name, offset_range.topic)
+                empty_offsets[topic] = empty_offsets.get(topic, 0) + missing
             expected += len(stored_offsets)
             verification.ranges += 1
-    verification.notes += [why_missing(topic, count) for topic, count in empty_offsets.items()]
+    verification.notes += [why_missing(*topic, count) for topic, count in empty_offsets.items()]
     if history.log.versions[0] == 0 and not any(commit.kind == "foreign" for commit in others):
         for difference in count_difference(table.name, arrived.count, expected):
             raise LedgerMismatch(difference)

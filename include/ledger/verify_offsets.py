@@ -10,8 +10,8 @@ import pyarrow.compute as compute
 
 from include.errors import LedgerMismatch
 from include.readers import kafka_broker, stored_table
+from include.readers.kafka import cluster, topic_records
 from include.readers.offset_ranges import OffsetRange
-from include.settings import settings
 
 OFFSET_COLUMNS = ("topic", "partition", "offset")
 
@@ -56,10 +56,10 @@ class StoredOffsets:
         return offsets[bisect_left(offsets, range_.first) : bisect_left(offsets, range_.after)]
 
 
-def check_range(batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int]) -> int:
+def check_range(cluster_name: str | None, batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int]) -> int:
     """Returns how many offsets of the range hold no record, as after compaction and transactions.
 
-    batch_name: for messages. stored_offsets: the result of `StoredOffsets.within`.
+    cluster_name: the Kafka cluster. batch_name: for messages. stored_offsets: the result of `StoredOffsets.within`.
     Raises LedgerMismatch for a missing or repeated row, and Unreachable where Kafka does not answer about missing ones.
     """
     repeated = next(
@@ -75,8 +75,8 @@ def check_range(batch_name: str, range_: OffsetRange, stored_offsets: Sequence[i
     )
     if missing:
         # Records that retention has deleted since count as offsets without a record.
-        in_topic = kafka_broker.records(
-            settings().kafka,
+        in_topic = topic_records.read(
+            cluster.named(cluster_name),
             range_.topic,
             {range_.partition: (min(missing), range_.after - 1)},
             only_committed=True,
@@ -90,9 +90,9 @@ def check_range(batch_name: str, range_: OffsetRange, stored_offsets: Sequence[i
     return len(missing)
 
 
-def why_missing(topic: str, count: int) -> str:
+def why_missing(cluster_name: str | None, topic: str, count: int) -> str:
     """Explains why a topic has offsets without a record. Raises Unreachable."""
-    policy = kafka_broker.Topics(settings().kafka).configuration(topic)["cleanup.policy"]
+    policy = kafka_broker.Topics(cluster.named(cluster_name)).configuration(topic)["cleanup.policy"]
     reason = "compaction or transactions" if "compact" in policy else "marks of transactions and what they aborted"
     return f"{count:,} offsets of topic {topic} (cleanup.policy {policy}) hold no record: {reason}"
 

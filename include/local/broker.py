@@ -122,11 +122,15 @@ class Broker:
 
 
 def create_topic(address: str, name: str, partitions: int) -> None:
-    """Create the topic if it does not exist. Raises SetupError."""
-    # A client that is garbage collected cancels its requests, so it is held until the answer arrives.
-    admin = _admin(address)
+    """Create the topic on a broker without passwords if it does not exist. Raises SetupError."""
+    create(_admin(address), address, name, partitions)
+
+
+def create(admin: AdminClient, address: str, name: str, partitions: int) -> None:
+    """Create the topic if it does not exist, with as many replicas as its brokers choose. Raises SetupError."""
     try:
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=30)
+        # -1: the broker's default.
+        admin.create_topics([NewTopic(name, partitions, -1)])[name].result(timeout=30)
     except KafkaException as error:
         if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
             raise SetupError(f"topic {name} cannot be created at {address} ({error}): read the broker's log") from error

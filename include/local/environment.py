@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include.control.store import private_files
 from include.local import class_path, install, java
-from include.settings import LAKE, ROOT, Settings
+from include.settings import LAKE, ROOT, Settings, kafka_variables
 
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
 # wait this long until one of them fails. Airflow retries it.
@@ -118,7 +118,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_HOME": str(config.home),
         "SLUICE_JARS": str(config.jars),
         "SLUICE_LANDING": config.landing,
-        "SLUICE_KAFKA": config.kafka,
+        **kafka_variables(config),
         "SLUICE_CONTROL_URL": config.control_url,
         "SLUICE_AIRFLOW_PORT": str(config.airflow_port),
         "SLUICE_LEASE_SECONDS": str(config.lease_seconds),

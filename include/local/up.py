@@ -19,12 +19,13 @@ from include import catalog
 from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
-from include.errors import SetupError, UsageError, report
-from include.local import airflow, artifacts, class_path, environment, install, java, sql_server, streams
+from include.errors import SetupError, report
+from include.local import airflow, artifacts, class_path, environment, install, java, kafka, sql_server, streams
 from include.local.airflow import Airflow
-from include.local.broker import HOST, Broker, create_topic
+from include.local.broker import HOST, Broker
 from include.local.processes import Platform
 from include.monitoring import status
+from include.readers.kafka import cluster
 from include.settings import Settings, settings
 from include.spec import Files, Kafka
 
@@ -34,7 +35,6 @@ CLASS_DATA = "class-data"
 DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
 GOLD_SECONDS = 300
-PARTITIONS = 3
 STARTED_AT = time.monotonic()
 
 
@@ -44,17 +44,16 @@ def main() -> None:
     install.require_disk(config.home, DISK_NEEDED_BYTES)
     with _exclusive_lock(config.home):
         platform.forget()
-        broker_port = _kafka_port(config)
-        _require_ports(config, platform, broker_port)
         java_home = java.home()
+        broker = kafka.own_broker(config, java_home)
+        _require_ports(config, platform, broker)
         variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
-        broker = Broker(config.home / "kafka", config.jars, java_home, broker_port, broker_port + 1)
-        _start(config, platform, services, broker)
+        _start(config, platform, services, java_home, broker)
         if not platform.find(WATCHDOG):
             command = [str(install.venv() / "bin" / "python"), "-m", "include.orchestration.watchdog"]
             platform.start(WATCHDOG, command, services.variables)
-        _wait_for_streams(config, platform, services)
+        _wait_for_streams(config, platform, services, [BROKER] if broker else [])
         # No stream needs the triggerer, so it starts after the streams have used the processors.
         services.start(airflow.TRIGGERER)
         if sql_server.addresses(config):
@@ -67,13 +66,13 @@ def main() -> None:
     _print_summary(config, services)
 
 
-def _start(config: Settings, platform: Platform, services: Airflow, broker: Broker) -> None:
+def _start(config: Settings, platform: Platform, services: Airflow, java_home: Path, broker: Broker | None) -> None:
     """Start all processes except the streams. The start of Airflow takes longest, so the others run in parallel."""
     migration = services.begin_migration()
     if artifacts.missing(config.jars):
         _print_progress("fetching the JVM artifacts")
-        artifacts.fetch(config.jars, broker.java_home, install.cache() / "ivy")
-    if not platform.find(BROKER):
+        artifacts.fetch(config.jars, java_home, install.cache() / "ivy")
+    if broker and not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), services.variables)
     supervision.heartbeat(database.connect(config.control_url), supervisor_presence.STARTER)
@@ -82,17 +81,16 @@ def _start(config: Settings, platform: Platform, services: Airflow, broker: Brok
     services.start(airflow.API)
     services.start(airflow.PARSER)
     _print_progress("Airflow starting")
-    broker.wait(ANSWER_SECONDS, lambda: platform.require([BROKER]))
-    for topic in _topics():
-        create_topic(broker.address, topic, PARTITIONS)
-    _print_progress(f"Kafka broker answers at {broker.address}")
+    if broker:
+        broker.wait(ANSWER_SECONDS, lambda: platform.require([BROKER]))
+    _print_progress(f"Kafka broker answers at {kafka.create_topics(_topics())}")
     for name, module in _feed_modules().items():
         if not platform.find(name):
             platform.start(name, [str(install.venv() / "bin" / "python"), "-m", module], services.variables)
             _print_progress(f"the process '{name}' feeds the examples")
 
 
-def _wait_for_streams(config: Settings, platform: Platform, services: Airflow) -> None:
+def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, own_processes: list[str]) -> None:
     engine = database.connect(config.control_url)
     shutdown.end(engine)
     streams.clear_failures(engine)
@@ -100,7 +98,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow) -
 
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
-        platform.require([BROKER, *_feed_modules(), *started])
+        platform.require([*own_processes, *_feed_modules(), *started])
         supervision.heartbeat(engine, supervisor_presence.STARTER)
         _require_streams(engine, platform, earlier_handles)
 
@@ -147,8 +145,9 @@ def _is_gold_missing(empty_tables: list[str]) -> bool:
 
 
 def _topics() -> set[str]:
+    """The topics of the default cluster. Those of others are for their owners to create."""
     sources = [flow.source for flow in catalog.load().flows.values()]
-    return {name for source in sources if isinstance(source, Kafka) for name in source.names}
+    return {name for source in sources if isinstance(source, Kafka) and not source.cluster for name in source.names}
 
 
 def _feed_modules() -> dict[str, str]:
@@ -156,20 +155,13 @@ def _feed_modules() -> dict[str, str]:
     return dict(import_module(catalog.EXAMPLES).FEEDS) if catalog.has_examples() else {}
 
 
-def _kafka_port(config: Settings) -> int:
-    host, _, port = config.kafka.partition(":")
-    if host not in (HOST, "localhost") or not port.isdigit():
-        raise UsageError(f"SLUICE_KAFKA is {config.kafka}, and `make up` starts a broker here: set {HOST}:PORT")
-    return int(port)
-
-
-def _require_ports(config: Settings, platform: Platform, broker_port: int) -> None:
-    ports = [
-        (BROKER, broker_port, f"SLUICE_KAFKA={HOST}:PORT"),
-        (BROKER, broker_port + 1, f"SLUICE_KAFKA={HOST}:PORT, whose controller takes PORT + 1"),
-        (airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT"),
-        *((sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()),
-    ]
+def _require_ports(config: Settings, platform: Platform, broker: Broker | None) -> None:
+    ports = [(airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT")]
+    ports += [(sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()]
+    if broker:
+        remedy = f"SLUICE_KAFKA={HOST}:PORT"
+        ports.append((BROKER, broker.port, remedy))
+        ports.append((BROKER, broker.controller_port, f"{remedy}, whose controller takes PORT + 1"))
     for name, port, setting in ports:
         if not platform.find(name) and not _is_free(port):
             raise SetupError(f"port {port} of {name} is taken by {_port_owner(port)}: stop that, or set {setting}")
@@ -236,7 +228,7 @@ def _first_step(config: Settings) -> str:
     sources = [flow.source for flow in catalog.load().flows.values()]
     folders = [config.folder(source.path) for source in sources if isinstance(source, Files)]
     if topics := sorted(_topics()):
-        return f"send records to topic {' or '.join(topics)} of the broker at {config.kafka}"
+        return f"send records to topic {' or '.join(topics)} of the broker at {cluster.named(None)}"
     if folders:
         return f"put files into {' or '.join(folders)}"
     return "make new-table NAME=bronze.orders SOURCE=kafka:orders, and docs/first-table.md"

@@ -90,10 +90,10 @@ def build_graph(tables: Catalog) -> Graph:
 
 def _sources(flow: Table) -> list[str]:
     match flow.source:
-        case Kafka(pattern=None):
-            return [f"kafka {name}" for name in flow.source.names]
         case Kafka():
-            return [f"kafka /{flow.source.pattern}/"]
+            names = [f"/{flow.source.pattern}/"] if flow.source.pattern is not None else flow.source.names
+            suffix = f" of {flow.source.cluster}" if flow.source.cluster else ""
+            return [f"kafka {name}{suffix}" for name in names]
         case Files():
             return [settings().folder(flow.source.path)]
         case Delta():

@@ -9,9 +9,9 @@ from include.errors import SluiceError, Unreachable
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, Topic
 from include.readers import checkpoint, kafka_retention, landing_folder, position, refreshes
 from include.readers import starting_version as beginning
+from include.readers.kafka import cluster
 from include.readers.kafka_retention import PartitionPosition, RetentionClock
 from include.readers.position import Position
-from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
 
@@ -27,6 +27,7 @@ class Lag:
     expires: when Kafka deletes the first unread record, if it does.
     is_more: files, bytes and rows cover the first commits only.
     has_begun: whether the flow has committed a batch.
+    cluster: the name of the Kafka cluster; None for the default one.
     unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer.
     """
 
@@ -44,6 +45,7 @@ class Lag:
     has_begun: bool = True
     unknown: str | None = None
     is_away: bool = False
+    cluster: str | None = None
 
     @property
     def hours_until_loss(self) -> float | None:
@@ -64,7 +66,8 @@ class Lag:
         if not self.has_begun:
             return "nothing read yet"
         # Without unread versions, the unread files belong to the version that the flow began with.
-        return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}"
+        cluster = f" of {self.cluster}" if self.cluster else ""
+        return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}{cluster}"
 
 
 def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
@@ -85,7 +88,7 @@ def lags_of(flows: Iterable[Table], sources: SourceSnapshot) -> dict[str, Lag]:
 def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
     """Returns the lag of one of the flows that `sources` was made for."""
     unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
-    lag = Lag(flow.flow, unit)
+    lag = Lag(flow.flow, unit, cluster=flow.source.cluster if isinstance(flow.source, Kafka) else None)
     try:
         if flow.is_view:
             assert isinstance(flow.source, Delta)
@@ -108,7 +111,7 @@ def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: 
     clocks = [
         clock
         for name, topic in sources.topics(source).items()
-        for clock in kafka_retention.clocks(settings().kafka, _places(name, topic, flow_position), topic.limits)
+        for clock in kafka_retention.clocks(cluster.of(source), _places(name, topic, flow_position), topic.limits)
     ]
     offsets: dict[str, dict[int, int]] = {}
     for clock in clocks:

@@ -36,6 +36,7 @@ from include.catalog import Catalog
 from include.errors import SluiceError, Unreachable
 from include.readers import active_commits, checkpoint, refreshes, stored_table
 from include.readers.delta_log import Commit, DeltaLog
+from include.readers.kafka import cluster
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -139,7 +140,7 @@ def _source_inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     end = commit.metadata.get("source_to")
     if isinstance(flow.source, Kafka):
         topics = list(end) if isinstance(end, dict) else flow.source.names
-        server = settings().kafka.split(",")[0]
+        server = cluster.of(flow.source).servers.split(",")[0]
         return [InputDataset(namespace=f"kafka://{server}", name=topic) for topic in topics]
     if isinstance(flow.source, Files):
         return [InputDataset(*_dataset_name(settings().folder(flow.source.path)))]

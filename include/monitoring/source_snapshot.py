@@ -12,6 +12,7 @@ from include.control.supervision.lag_history import TREND_SECONDS
 from include.readers import kafka_broker
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog
+from include.readers.kafka import cluster
 from include.readers.kafka_broker import NoSuchTopic, PartitionOffsets
 from include.readers.kafka_retention import Limits
 from include.settings import settings
@@ -19,6 +20,8 @@ from include.spec import Delta, Kafka, Table
 
 # Enough for a running broker. A missing one is reported soon.
 TIMEOUT_SECONDS = 1.0
+# A login takes a dozen further round trips.
+LOGIN_SECONDS = 2.0
 KAFKA_PORT = 9092
 
 
@@ -39,10 +42,13 @@ class SourceSnapshot:
         self._logs: dict[str, DeltaLog] = {}
         self._feeds: dict[tuple[str, bool], StreamSource] = {}
         self._timeout_seconds = timeout_seconds
-        self._kafka_sources = [flow.source for flow in flows if isinstance(flow.source, Kafka)]
-        # In the background, while the tables are read.
-        pool = ThreadPoolExecutor(1)
-        self._topics = pool.submit(self._read_topics)
+        sources: dict[str | None, list[Kafka]] = {}
+        for flow in flows:
+            if isinstance(flow.source, Kafka):
+                sources.setdefault(flow.source.cluster, []).append(flow.source)
+        # In the background, while the tables are read, and all clusters at once.
+        pool = ThreadPoolExecutor(max(1, len(sources)))
+        self._topics = {name: pool.submit(self._read_topics, name, sources[name]) for name in sources}
         pool.shutdown(wait=False)
 
     def log(self, table: str) -> DeltaLog:
@@ -59,29 +65,27 @@ class SourceSnapshot:
         return self._feeds[key]
 
     def topics(self, source: Kafka) -> dict[str, Topic]:
-        """Returns a source's topics by name. Raises Unreachable. A missing broker costs one timeout in total."""
-        existing = self._topics.result()
+        """Returns a source's topics by name. Raises Unreachable and AccessRefused. Missing brokers cost one timeout in
+        total.
+        """
+        existing = self._topics[source.cluster].result()
         names = kafka_broker.matching(source, existing)
         if missing := [name for name in names if name not in existing]:
             raise NoSuchTopic(
-                f"topic '{missing[0]}' does not exist on {settings().kafka}: create it, or correct the "
+                f"topic '{missing[0]}' does not exist on {cluster.of(source)}: create it, or correct the "
                 f"table that reads it"
             )
         return {name: existing[name] for name in names}
 
-    def _read_topics(self) -> dict[str, Topic]:
-        if not self._kafka_sources:
-            return {}
-        topics = kafka_broker.Topics(settings().kafka, self._timeout_seconds)
-        if not any(self._listens(server) for server in settings().kafka.split(",")):
-            raise topics.no_broker()
+    def _read_topics(self, name: str | None, sources: list[Kafka]) -> dict[str, Topic]:
+        """Returns the topics of all sources in one cluster."""
+        kafka_cluster = cluster.named(name)
+        timeout_seconds = self._timeout_seconds + (LOGIN_SECONDS if kafka_cluster.file else 0)
+        topics = kafka_broker.Topics(kafka_cluster, timeout_seconds)
+        if not any(self._listens(server) for server in kafka_cluster.servers.split(",")):
+            raise topics.no_answer()
         existing = topics.partitions()
-        names = {
-            name
-            for source in self._kafka_sources
-            for name in kafka_broker.matching(source, existing)
-            if name in existing
-        }
+        names = {name for source in sources for name in kafka_broker.matching(source, existing) if name in existing}
         spans = topics.spans([(name, partition) for name in names for partition in existing[name]], self.since)
         limits = topics.configurations(names)
         return {

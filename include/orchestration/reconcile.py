@@ -11,7 +11,7 @@ from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.monitoring import progress_table
-from include.orchestration import cron, notify, source_health
+from include.orchestration import cron, kafka_connections, notify, source_health
 from include.orchestration.launchers import launch
 from include.orchestration.launchers.launch import Launcher
 from include.orchestration.launchers.liveness import Liveness
@@ -35,6 +35,7 @@ def reconcile_all() -> list[dict[str, str]]:
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
     for flow, result in schedule.follow(engine, schedules, cron.next_tick).items():
         print(f"{flow}: by its schedule, it {result}")
+    kafka_connections.store(tables)
     launcher = launch.launcher()
     health = source_health.look(engine, tables)
     sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)

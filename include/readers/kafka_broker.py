@@ -1,17 +1,24 @@
 """Asks the Kafka broker about topics, offsets and records, without a JVM."""
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
-from include.errors import Unreachable
+from include.errors import FlowBroken, Unreachable
+from include.readers.kafka.cluster import Cluster
+from include.readers.kafka.connection_errors import ConnectionErrors
 from include.spec import Kafka
 
 TIMEOUT_SECONDS = 10
@@ -35,15 +42,6 @@ class TopicIdentity:
 
 
 @dataclass(frozen=True)
-class Record:
-    """A record's position. timestamp: seconds since 1970. size: bytes of key, value and headers, uncompressed."""
-
-    offset: int
-    timestamp: float
-    size: int
-
-
-@dataclass(frozen=True)
 class PartitionOffsets:
     """A partition's first and next offset, and its next offset at an earlier time, by the records' timestamps."""
 
@@ -53,14 +51,16 @@ class PartitionOffsets:
 
 
 class Topics:
-    """The topics of one Kafka cluster, over one connection. Every method asks the broker and may raise Unreachable.
+    """The topics of one Kafka cluster, over one connection. Every method asks the broker and may raise Unreachable, and
+    AccessRefused where the broker refuses the connection.
 
     Keep an instance for the lifetime of a process, and never across a fork: its threads do not survive one.
     """
 
-    def __init__(self, servers: str, timeout_seconds: float | None = None) -> None:
-        self.servers, self.timeout_seconds = servers, timeout_seconds or TIMEOUT_SECONDS
-        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    def __init__(self, cluster: Cluster, timeout_seconds: float | None = None) -> None:
+        self.cluster, self.timeout_seconds = cluster, timeout_seconds or TIMEOUT_SECONDS
+        self._errors = ConnectionErrors(cluster)
+        self._admin = cluster.client(AdminClient, {"error_cb": self._errors})
 
     def names(self, source: Kafka) -> list[str]:
         """Returns the topics of a source: those it names, or those that match its pattern now."""
@@ -71,7 +71,7 @@ class Topics:
         try:
             topics = self._admin.list_topics(timeout=self.timeout_seconds).topics
         except KafkaException as error:
-            raise self.no_broker() from error
+            raise self.no_answer() from error
         return {name: sorted(topic.partitions) for name, topic in topics.items() if name not in INTERNAL}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -123,6 +123,14 @@ class Topics:
             for resource in resources
         }
 
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> Future[Any]:
+        """Commits the next offset of partitions for a consumer group without members."""
+        request = [
+            ConsumerGroupTopicPartitions(group, [TopicPartition(*key, offset) for key, offset in offsets.items()])
+        ]
+        [future] = self._admin.alter_consumer_group_offsets(request, request_timeout=self.timeout_seconds).values()
+        return future
+
     def _describe(self, topic: str) -> Any:
         futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_seconds)
         return self._result(futures[topic], topic)
@@ -138,7 +146,7 @@ class Topics:
         }
         # librdkafka reports a timeout as a negative offset.
         if any(offset < NO_RECORD_SO_LATE for offset in offsets.values()):
-            raise self.no_broker()
+            raise self.no_answer()
         return offsets
 
     def _result(self, future: Future[Any], topic: str) -> Any:
@@ -148,18 +156,28 @@ class Topics:
             error = exception.args[0]
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise NoSuchTopic(
-                    f"topic '{topic}' does not exist on {self.servers}: create it, or correct the table that reads it"
+                    f"topic '{topic}' does not exist on {self.cluster}: create it, or correct the table that reads it"
                 ) from exception
             # Errors of the client, such as a timeout, have negative codes.
             if error.code() < 0:
-                raise self.no_broker() from exception
+                raise self.no_answer() from exception
             raise Unreachable(
-                f"the broker at {self.servers} says nothing about '{topic}' ({error.str()}): see its log"
+                f"the broker at {self.cluster} says nothing about '{topic}' ({error.str()}): see its log"
             ) from exception
 
-    def no_broker(self) -> Unreachable:
+    def no_answer(self) -> Unreachable | FlowBroken:
+        """Returns why a request got no answer."""
+        # Reports the errors since the last call.
+        self._admin.poll(0)
+        if self._errors.refusal:
+            return self._errors.refusal
+        if self.cluster.file:
+            return Unreachable(
+                f"{self.cluster.setting}, and no Kafka broker answers at {self.cluster.servers} "
+                f"({self._errors.reason or 'timed out'}): start it, or correct bootstrap.servers"
+            )
         return Unreachable(
-            f"SLUICE_KAFKA is {self.servers}, where no Kafka broker answers: start it (make up), or correct the setting"
+            f"{self.cluster.setting}, where no Kafka broker answers: start it (make up), or correct the setting"
         )
 
 
@@ -175,78 +193,21 @@ def _id(description: Any) -> str:
     return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
-def identity(servers: str, topic: str) -> TopicIdentity:
+def identity(cluster: Cluster, topic: str) -> TopicIdentity:
     """Returns which topic the name stands for now. Raises Unreachable."""
-    return Topics(servers).identity(topic)
+    return Topics(cluster).identity(topic)
 
 
-def offsets(servers: str, topic: str) -> dict[int, tuple[int, int]]:
+def offsets(cluster: Cluster, topic: str) -> dict[int, tuple[int, int]]:
     """Returns the first and the next offset of each partition. Raises Unreachable."""
-    return Topics(servers).offsets(topic)
+    return Topics(cluster).offsets(topic)
 
 
-def begin_offsets(servers: str, topic: str) -> dict[int, int]:
+def begin_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
     """Returns the first offset that each partition still holds. Raises Unreachable."""
-    return {partition: begin for partition, (begin, _) in offsets(servers, topic).items()}
+    return {partition: begin for partition, (begin, _) in offsets(cluster, topic).items()}
 
 
-def end_offsets(servers: str, topic: str) -> dict[int, int]:
+def end_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
     """Returns the next offset of each partition. Raises Unreachable."""
-    return {partition: end for partition, (_, end) in offsets(servers, topic).items()}
-
-
-def records(
-    servers: str, topic: str, spans: Mapping[int, tuple[int, int]], only_committed: bool = False
-) -> dict[int, list[Record]]:
-    """Returns the records of each partition, from its first offset until a record reaches the second one.
-
-    Offsets without a record are skipped. only_committed: leaves out aborted transactions. Raises Unreachable.
-    """
-    records_read: dict[int, list[Record]] = {partition: [] for partition in spans}
-    last_offsets = {partition: until for partition, (_, until) in spans.items()}
-    consumer = _consumer(servers, only_committed)
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    try:
-        consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
-        while last_offsets:
-            message = consumer.poll(max(0.0, deadline - time.monotonic()))
-            if message is None:
-                raise Unreachable(f"the broker at {servers} hands out no records of '{topic}': see its log")
-            partition, error = message.partition(), message.error()
-            if partition not in last_offsets or (error and error.code() != KafkaError._PARTITION_EOF):
-                continue
-            if not error:
-                records_read[partition].append(_record(message))
-            if error or records_read[partition][-1].offset >= last_offsets[partition]:
-                del last_offsets[partition]
-                consumer.pause([TopicPartition(topic, partition)])
-    finally:
-        consumer.close()
-    return records_read
-
-
-def _consumer(servers: str, only_committed: bool) -> Consumer:
-    # The client requires a group id, although this consumer joins no group and commits nothing.
-    return Consumer(
-        {
-            "bootstrap.servers": servers,
-            "log_level": 0,
-            "group.id": "sluice-ledger",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed" if only_committed else "read_uncommitted",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            # Reports the end of a partition at once instead of after 500 ms.
-            "fetch.wait.max.ms": 10,
-            "fetch.message.max.bytes": 64 * 1024,
-            "queued.min.messages": 100,
-            # Keeps one full partition from delaying the others by a second.
-            "fetch.queue.backoff.ms": 1,
-        }
-    )
-
-
-def _record(message: Message) -> Record:
-    headers = sum(len(header[0]) + len(header[1] or b"") for header in message.headers() or [])
-    size = len(message.key() or b"") + len(message.value() or b"") + headers
-    return Record(message.offset() or 0, message.timestamp()[1] / 1000, size)
+    return {partition: end for partition, (_, end) in offsets(cluster, topic).items()}

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from include.readers import kafka_broker
-from include.readers.kafka_broker import Record
+from include.readers.kafka import topic_records
+from include.readers.kafka.cluster import Cluster
+from include.readers.kafka.topic_records import Record
 
 # The number of records that are sampled before and after a position.
 AROUND = 10
@@ -110,17 +112,17 @@ class PartitionPosition:
         return None
 
 
-def clock(servers: str, topic: str, positions: Mapping[int, int]) -> list[RetentionClock]:
+def clock(cluster: Cluster, topic: str, positions: Mapping[int, int]) -> list[RetentionClock]:
     """Returns the clock of each partition of a topic. Raises Unreachable."""
-    topics = kafka_broker.Topics(servers)
-    return clocks(servers, _places(topics, topic, positions), Limits.of(topics.configuration(topic)))
+    topics = kafka_broker.Topics(cluster)
+    return clocks(cluster, _places(topics, topic, positions), Limits.of(topics.configuration(topic)))
 
 
-def clocks(servers: str, places: Iterable[PartitionPosition], limits: Limits) -> list[RetentionClock]:
+def clocks(cluster: Cluster, places: Iterable[PartitionPosition], limits: Limits) -> list[RetentionClock]:
     """Returns the clocks of places in one topic, which has these limits. Raises Unreachable."""
     listed = list(places)
     spans = {place.partition: place.around for place in listed if place.unread}
-    records = kafka_broker.records(servers, listed[0].topic, spans) if spans else {}
+    records = topic_records.read(cluster, listed[0].topic, spans) if spans else {}
     now_seconds = time.time()
     return [_clock(place, limits, records.get(place.partition, []), now_seconds) for place in listed]
 
@@ -131,9 +133,9 @@ def first_to_expire(clocks: Iterable[RetentionClock]) -> RetentionClock | None:
     return min(running, key=lambda candidate: candidate[0])[1] if running else None
 
 
-def lost_offsets(servers: str, topic: str, positions: Mapping[int, int]) -> list[LostOffsets]:
+def lost_offsets(cluster: Cluster, topic: str, positions: Mapping[int, int]) -> list[LostOffsets]:
     """Returns the offsets between the positions and what the broker still has. Raises Unreachable."""
-    return [place.lost for place in _places(kafka_broker.Topics(servers), topic, positions) if place.lost]
+    return [place.lost for place in _places(kafka_broker.Topics(cluster), topic, positions) if place.lost]
 
 
 def _places(topics: kafka_broker.Topics, topic: str, positions: Mapping[int, int]) -> list[PartitionPosition]:

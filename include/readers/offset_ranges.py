@@ -55,12 +55,17 @@ def is_kafka(source: Any) -> bool:
     return isinstance(source, dict) and "topics" in source
 
 
+def cluster_words(source: Any) -> str:
+    """Returns the Kafka cluster that a commit's metadata names, to follow a topic; empty for the default one."""
+    return f" of cluster '{source['cluster']}'" if is_kafka(source) and source.get("cluster") else ""
+
+
 def describe(source: Any, begin: Any, end: Any) -> str:
     """Describes in one line what a batch read."""
     if end is None:
         return "nothing"
     if is_kafka(source):
-        return ", ".join(map(str, kafka_ranges(begin, end))) or "nothing"
+        return ", ".join(f"{range_}{cluster_words(source)}" for range_ in kafka_ranges(begin, end)) or "nothing"
     if isinstance(end, dict) and "logOffset" in end:
         first = 0 if begin is None else int(begin["logOffset"]) + 1
         return f"files of entries {first} to {end['logOffset']}" if first <= int(end["logOffset"]) else "nothing"

@@ -78,7 +78,7 @@ def after_last_commit(table: Table, accepts_loss: bool) -> StartPosition:
     after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
     previous, current = metadata["source"] if metadata else {}, identity(table)["source"]
     if accepts_loss and isinstance(table.source, Kafka):
-        start, lost = topics.after_loss(offset or {}, previous, current)
+        start, lost = topics.after_loss(table.source, offset or {}, previous, current)
         return StartPosition(start, after, lost)
     is_same = topics.is_continuation(previous, current) if isinstance(table.source, Kafka) else previous == current
     if metadata and not is_same:

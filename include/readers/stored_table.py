@@ -5,6 +5,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyarrow import fs
 
 from include.lake import clients
 from include.settings import settings

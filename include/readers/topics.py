@@ -5,34 +5,41 @@ from typing import Any
 from include.errors import FlowBroken
 from include.readers import kafka_broker, kafka_retention
 from include.readers.checkpoint import positions
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import Cluster
 from include.readers.kafka_broker import Topics
 from include.readers.kafka_retention import LostOffsets
-from include.settings import settings
 from include.spec import Kafka, Table
 
 
 def source_identity(kafka: Kafka) -> dict[str, Any]:
-    """Returns a source's cluster id and topic ids, as commits store them. Raises Unreachable."""
-    topics = Topics(settings().kafka)
+    """Returns a source's cluster id and topic ids, as commits store them. Raises Unreachable and AccessRefused."""
+    topics = Topics(cluster.of(kafka))
     names = topics.names(kafka)
     ids = topics.ids(names)
     for name in names:
         if name not in ids:
             # Raises NoSuchTopic, unless the topic was created in the meantime.
             ids[name] = topics.identity(name).topic_id
-    return {"cluster_id": topics.cluster_id(), "topics": ids}
+    # Without a name for the default cluster, as older releases have stored it.
+    named = {"cluster": kafka.cluster} if kafka.cluster else {}
+    return {"cluster_id": topics.cluster_id(), "topics": ids, **named}
 
 
 def is_continuation(previous: dict[str, Any], current: dict[str, Any]) -> bool:
-    """Returns whether every topic that was read still exists under the same id. Added topics do not matter."""
+    """Returns whether every topic that was read still exists under the same id. Added topics do not matter, and
+    neither does another name of the same cluster.
+    """
     return bool(previous.get("topics", {"": ""}).items() <= current["topics"].items())
 
 
 def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
-    """Raises FlowBroken where a topic was deleted or replaced.
+    """Raises FlowBroken where a topic was deleted or replaced. Not for a table file that names another cluster.
 
     Topics that the declaration no longer names are not checked here.
     """
+    if names_another_cluster(previous, current):
+        return
     for topic, topic_id in previous.get("topics", {}).items():
         if topic in current["topics"] and current["topics"][topic] != topic_id:
             raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {current['topics'][topic]} now)")
@@ -42,6 +49,12 @@ def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any])
                 f"deleted, action accept data loss goes on without it; else put the pattern back",
                 "KAFKA_DATA_LOSS",
             )
+
+
+def names_another_cluster(previous: dict[str, Any], current: dict[str, Any]) -> bool:
+    """Returns whether the table file names another cluster than before, and not only the same one differently."""
+    is_same_name = previous.get("cluster") == current.get("cluster")
+    return not is_same_name and previous.get("cluster_id") != current["cluster_id"]
 
 
 def require_unreplaced(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
@@ -69,10 +82,11 @@ def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
 
 def require_unread_available(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
     """Raises FlowBroken where Kafka no longer holds unread records after `offset`, and Unreachable."""
+    assert isinstance(flow.source, Kafka)
     lost = [
         range_
         for topic in current["topics"]
-        for range_ in kafka_retention.lost_offsets(settings().kafka, topic, positions(offset, topic))
+        for range_ in kafka_retention.lost_offsets(cluster.of(flow.source), topic, positions(offset, topic))
     ]
     if lost:
         gone = "; ".join(
@@ -87,21 +101,22 @@ def require_unread_available(flow: Table, offset: dict[str, Any] | None, current
 
 
 def after_loss(
-    offset: dict[str, Any], previous: dict[str, Any], current: dict[str, Any]
+    source: Kafka, offset: dict[str, Any], previous: dict[str, Any], current: dict[str, Any]
 ) -> tuple[dict[str, dict[str, int]], tuple[LostOffsets, ...]]:
     """Returns the offset at which Kafka's remaining records continue, in Spark's format, and the ranges that it skips.
 
     previous: the source identity up to `offset`. Raises Unreachable.
     """
+    kafka_cluster = cluster.of(source)
     starts: dict[str, dict[str, int]] = {}
     lost: list[LostOffsets] = []
     for topic in sorted({*offset, *current["topics"]}):
         read, topic_id = positions(offset, topic), current["topics"].get(topic)
         if topic_id is not None and previous.get("topics", {}).get(topic, topic_id) == topic_id:
-            start, lost_in_topic = _after_lost_records(topic, read)
+            start, lost_in_topic = _after_lost_records(kafka_cluster, topic, read)
         else:
             # The end of the old topic is unknown.
-            start = kafka_broker.begin_offsets(settings().kafka, topic) if topic_id else {}
+            start = kafka_broker.begin_offsets(kafka_cluster, topic) if topic_id else {}
             lost_in_topic = [LostOffsets(topic, partition, position, None) for partition, position in read.items()]
         lost += lost_in_topic
         if start:
@@ -109,10 +124,12 @@ def after_loss(
     return starts, tuple(lost)
 
 
-def _after_lost_records(topic: str, read: dict[int, int]) -> tuple[dict[int, int], list[LostOffsets]]:
-    begin = kafka_broker.begin_offsets(settings().kafka, topic)
+def _after_lost_records(
+    kafka_cluster: Cluster, topic: str, read: dict[int, int]
+) -> tuple[dict[int, int], list[LostOffsets]]:
+    begin = kafka_broker.begin_offsets(kafka_cluster, topic)
     lost = kafka_retention.lost_offsets(
-        settings().kafka, topic, {partition: read.get(partition, 0) for partition in begin}
+        kafka_cluster, topic, {partition: read.get(partition, 0) for partition in begin}
     )
     first_available = {
         range_.partition: range_.begin if range_.shrank or range_.end is None else range_.end for range_ in lost

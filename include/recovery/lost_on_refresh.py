@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from include.errors import UsageError
 from include.ledger import verify_offsets
 from include.readers import kafka_broker, landing_folder, resume_position, stored_table
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 
@@ -72,7 +73,7 @@ def _records(flow: Table, source: Kafka) -> Iterator[str]:
     if not set(verify_offsets.OFFSET_COLUMNS) <= verify_offsets.columns(flow.name):
         yield f"  what Kafka no longer holds of {source} will be gone: the table does not keep how much that is"
         return
-    topics = kafka_broker.Topics(settings().kafka)
+    topics = kafka_broker.Topics(cluster.of(source))
     read = metadata["source"]["topics"]
     current_ids = topics.ids(read)
     stored = stored_table.dataset(flow.name)

@@ -16,6 +16,7 @@ from include.readers import (
     topics,
 )
 from include.readers.delta_log import DeltaLog
+from include.readers.kafka import cluster
 from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -50,11 +51,12 @@ def _of_topics(
     if not topics.is_continuation(previous, current):
         yield f"{flow.flow}: a topic that it has read is gone, or was created anew"
         return
+    kafka_cluster = cluster.of(source)
     for topic in current["topics"]:
-        if Limits.of(kafka_broker.Topics(settings().kafka).configuration(topic)).compacts:
+        if Limits.of(kafka_broker.Topics(kafka_cluster).configuration(topic)).compacts:
             yield f"{flow.flow}: topic '{topic}' is compacted, so it may hold other records than were read"
         read = checkpoint.positions(metadata["source_to"] if metadata else None, topic)
-        for clock in kafka_retention.clock(settings().kafka, topic, read):
+        for clock in kafka_retention.clock(kafka_cluster, topic, read):
             seconds = clock.expires_in_seconds
             expires = clock.unread > 0 and seconds is not None and seconds < LEAST_SECONDS
             if expires or not clock.begin <= clock.position <= clock.end:

@@ -53,12 +53,14 @@ class Kafka:
     max_offsets: maximum number of records in a batch, over all topics.
     schema_ids: values begin with the header of a schema registry: byte 0, then the schema id in four bytes. The id gets
         its own column (`KAFKA_SCHEMA_WITH_IDS`); the value stays unchanged.
+    cluster: the name of its Kafka cluster, in lowercase letters, digits and `_`. None: the cluster of `SLUICE_KAFKA`.
     """
 
     topics: str | tuple[str, ...] = ()
     pattern: str | None = None
     max_offsets: int = 1_000_000
     schema_ids: bool = False
+    cluster: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,7 +73,8 @@ class Kafka:
         return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
 
     def __str__(self) -> str:
-        return f"topics like '{self.pattern}'" if self.pattern else "topic " + ", ".join(map(repr, self.names))
+        topics = f"topics like '{self.pattern}'" if self.pattern else "topic " + ", ".join(map(repr, self.names))
+        return f"{topics} of cluster '{self.cluster}'" if self.cluster else topics
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import combinations
 
 from include.spec import Append, Delta, Files, Kafka, Table, ddl
 from include.validation.declaration import declaration_error
@@ -9,6 +10,8 @@ from include.validation.declaration import declaration_error
 # The branch is part of the flow name and of its checkpoint directory.
 BRANCH = re.compile("[a-z][a-z0-9_]*|")
 TOPIC = re.compile("[a-zA-Z0-9._-]+")
+# A part of the names of its variable and of its Airflow connection.
+CLUSTER = re.compile("[a-z][a-z0-9_]*")
 
 
 def check(table: Table) -> None:
@@ -19,6 +22,7 @@ def check(table: Table) -> None:
         if isinstance(flow.source, Kafka):
             _check_kafka(flow, flow.source)
     _check_overlap(table)
+    _check_clusters(table)
 
 
 def _check_branches(table: Table, names: list[str]) -> None:
@@ -54,6 +58,8 @@ def _check_kafka(flow: Table, source: Kafka) -> None:
             raise declaration_error(flow, f"topic '{name}' is named twice: take one of them out")
     if source.pattern is not None:
         _check_pattern(flow, source.pattern)
+    if source.cluster is not None and not CLUSTER.fullmatch(source.cluster):
+        raise declaration_error(flow, f"cluster {source.cluster!r} is no plain word: use small letters, digits and _")
     is_raw = not (flow.parse or flow.transform)
     if source.schema_ids and is_raw and "schema_id" not in ddl.columns(flow.schema):
         raise declaration_error(flow, "schema_ids without a column for them: write schema=KAFKA_SCHEMA_WITH_IDS")
@@ -86,7 +92,21 @@ def _check_overlap(table: Table) -> None:
                 )
 
 
+def _check_clusters(table: Table) -> None:
+    """A row names its topic and not its cluster, so that topics of the same name would be one."""
+    sources = [flow.source for flow in table.flows if isinstance(flow.source, Kafka)]
+    for source, other in combinations(sources, 2):
+        may_match = source.pattern is not None or other.pattern is not None
+        if source.cluster != other.cluster and (may_match or set(source.names) & set(other.names)):
+            raise declaration_error(
+                table,
+                f"{source} and {other} may share a topic name, and a row does not name its cluster: give each cluster "
+                f"a table of its own, and let a silver table read both",
+            )
+
+
 def _origins(source: object) -> list[str]:
     if isinstance(source, Kafka):
-        return [f"topic '{name}'" for name in source.names]
+        cluster = f" of cluster '{source.cluster}'" if source.cluster else ""
+        return [f"topic '{name}'{cluster}" for name in source.names]
     return [f"table '{source.table}'"] if isinstance(source, Delta) else []

@@ -116,4 +116,4 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
     [batch] = BatchHistory(chain.bronze).batches()
-    assert batch.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.servers, topic.name)[0]
+    assert batch.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.cluster, topic.name)[0]

@@ -38,6 +38,23 @@ CASES = (
         "would come twice: take one of them out",
     ),
     case(
+        "cluster_is_no_word",
+        replace(EVENTS, source=Kafka("events", cluster="EU-west")),
+        "bronze/events.py: cluster 'EU-west' is no plain word: use small letters, digits and _",
+    ),
+    case(
+        "branches_read_one_name_of_two_clusters",
+        replace(EVENTS, source={"eu": Kafka("events", cluster="eu"), "us": Kafka("events", cluster="us")}),
+        "bronze/events.py: topic 'events' of cluster 'eu' and topic 'events' of cluster 'us' may share a topic name, "
+        "and a row does not name its cluster: give each cluster a table of its own, and let a silver table read both",
+    ),
+    case(
+        "branches_read_a_pattern_of_two_clusters",
+        replace(EVENTS, source={"eu": Kafka("events"), "us": Kafka(pattern="e.*", cluster="us")}),
+        "bronze/events.py: topic 'events' and topics like 'e.*' of cluster 'us' may share a topic name, and a row does "
+        "not name its cluster: give each cluster a table of its own, and let a silver table read both",
+    ),
+    case(
         "gold_reads_kafka",
         replace(EVENTS, name="gold.readings"),
         "gold/readings.py: only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table",

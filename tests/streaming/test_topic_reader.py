@@ -14,6 +14,7 @@ from include.engine.fast_path.topic_reader import TopicReader
 from include.ledger import verify
 from include.readers import kafka_broker
 from include.readers.delta_log import DeltaLog
+from include.readers.kafka.cluster import Cluster
 from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -31,7 +32,7 @@ def topic(broker: str) -> Topic:
 
 @pytest.fixture
 def reader(broker: str) -> TopicReader:
-    return TopicReader(broker)
+    return TopicReader(Cluster(None, broker))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def bronze(name: str, topic: Topic) -> Table:
 
 
 def all_ranges(topic: Topic) -> list[OffsetRange]:
-    offsets = kafka_broker.offsets(topic.servers, topic.name)
+    offsets = kafka_broker.offsets(topic.cluster, topic.name)
     return [OffsetRange(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
 
 
@@ -121,7 +122,7 @@ def test_the_end_of_a_partition_that_comes_too_early_is_no_end_of_the_batch(topi
 def test_a_broker_that_is_away_is_refused(monkeypatch):
     monkeypatch.setattr(topic_reader, "SILENT_SECONDS", 1)
     with pytest.raises(NotSupported):
-        values(TopicReader("127.0.0.1:1"), [OffsetRange("nowhere", 0, 0, 1)])
+        values(TopicReader(Cluster(None, "127.0.0.1:1")), [OffsetRange("nowhere", 0, 0, 1)])
 
 
 def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 
 from include.errors import Unreachable
 from include.readers import kafka_broker
+from include.readers.kafka.cluster import Cluster
 from tests.support import expected
 from tests.support.expected import Message
 from tests.support.waiting import wait_until
@@ -26,6 +27,7 @@ class Topic:
 
     def __init__(self, servers: str) -> None:
         self.servers, self.name = servers, f"t{uuid.uuid4().hex[:12]}"
+        self.cluster = Cluster(None, servers)
         self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         self.partitions = 1
 
@@ -117,5 +119,5 @@ class Topic:
 
     def _is_known(self, partitions: int) -> bool:
         with suppress(Unreachable):
-            return len(kafka_broker.offsets(self.servers, self.name)) == partitions
+            return len(kafka_broker.offsets(self.cluster, self.name)) == partitions
         return False

@@ -6,7 +6,7 @@ import pytest
 
 from include.errors import UsageError
 from include.lake.object_path import ObjectPath
-from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment
+from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment, kafka_variables
 
 
 def test_without_any_variable_everything_lies_below_var():
@@ -76,6 +76,15 @@ def test_each_variable_sets_its_setting():
     assert config.control_url == "postgresql://db/sluice"
     assert (config.airflow_port, config.lease_seconds) == (8181, 7.5)
     assert (config.sql_port, config.connect_port) == (10000, None)
+
+
+def test_each_kafka_cluster_has_its_file_and_the_default_one_needs_no_address_beside_it():
+    config = from_environment({"SLUICE_KAFKA_CONFIG": "/run/a", "SLUICE_KAFKA_EU_WEST_CONFIG": "/run/b"})
+    assert (config.kafka, config.kafka_files) == ("", {"": Path("/run/a"), "eu_west": Path("/run/b")})
+    variables = {"SLUICE_KAFKA_CONFIG": "/run/a", "SLUICE_KAFKA_EU_WEST_CONFIG": "/run/b"}
+    assert kafka_variables(config) == variables
+    config = from_environment({**variables, "SLUICE_KAFKA": "one:1", "SLUICE_KAFKA_US_CONFIG": ""})
+    assert kafka_variables(config) == {**variables, "SLUICE_KAFKA": "one:1"}
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-3", "1,5", "nan", "inf"])

@@ -63,7 +63,7 @@ ZONES = {
     "validation": Zone(("include/validation/*.py",), DECLARATIONS, ("*",)),
     "lake": Zone(("include/lake/*.py",), LAKE, WITHOUT_A_JVM),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
-    "readers": Zone(("include/readers/*.py",), READERS, WITHOUT_A_JVM),
+    "readers": Zone(("include/readers/**/*.py",), READERS, WITHOUT_A_JVM),
     "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),
     "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),

@@ -15,6 +15,7 @@ from include.engine.session import require_connector
 from include.engine.tables.read_table import read_table
 from include.errors import Unreachable
 from include.readers import landing_folder, starting_version, stored_table
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
@@ -87,7 +88,7 @@ def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFr
 def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
     subscription = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
     reader = spark.readStream.format("kafka").options(**KAFKA_OPTIONS).option(*subscription)
-    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option("startingOffsets", "earliest")
+    reader = reader.options(**cluster.of(source).spark_options()).option("startingOffsets", "earliest")
     return _with_ids(reader.option("maxOffsetsPerTrigger", source.max_offsets).load(), source)
 
 
@@ -97,9 +98,7 @@ def kafka_from(spark: SparkSession, source: Kafka, begin_offsets: Mapping[str, M
     """
     assigned = {topic: list(partitions) for topic, partitions in begin_offsets.items()}
     reader = spark.read.format("kafka").options(**KAFKA_OPTIONS).option("assign", json.dumps(assigned))
-    reader = reader.option("kafka.bootstrap.servers", settings().kafka).option(
-        "startingOffsets", json.dumps(begin_offsets)
-    )
+    reader = reader.options(**cluster.of(source).spark_options()).option("startingOffsets", json.dumps(begin_offsets))
     return _with_ids(reader.load(), source)
 
 

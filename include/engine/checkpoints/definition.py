@@ -13,8 +13,8 @@ from include.lake.object_path import LakePath
 from include.readers import offset_log
 from include.spec import Avro, Parse, Table, Transform, ddl
 
-# Fields that change how a flow runs, but not its rows.
-NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds")
+# Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
+NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
 NEWER = (

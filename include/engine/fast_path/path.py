@@ -22,6 +22,7 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Append, Kafka, Replace, Rule, Table, Upsert
 
@@ -82,9 +83,8 @@ class FastPath:
         merges = table.merges_changes
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) and not merges else None
         self._merger = Merger(spark, table, write) if isinstance(write, Upsert) and merges else None
-        takes_records = isinstance(table.source, Kafka) and prepare.is_raw(table) and not table.source.schema_ids
         self._dimensions = Dimensions(table)
-        self._topics = TopicReader(settings().kafka) if takes_records else None
+        self._topics = _topic_reader(table)
         is_local = str(spark.sparkContext.master).startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
@@ -200,3 +200,10 @@ class FastPath:
         for writer in (self._appender, self._aggregator, self._merger):
             if writer:
                 writer.forget()
+
+
+def _topic_reader(table: Table) -> TopicReader | None:
+    """Returns the reader of a flow that stores records as they are; None for other flows."""
+    if not isinstance(table.source, Kafka) or not prepare.is_raw(table) or table.source.schema_ids:
+        return None
+    return TopicReader(cluster.of(table.source))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.engine.fast_path.features import NotSupported
+from include.readers.kafka.cluster import Cluster
 from include.readers.offset_ranges import OffsetRange
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.
@@ -39,12 +40,11 @@ Unread = dict[tuple[str, int], list[int]]
 class TopicReader:
     """Reads the batches of one flow. Keeps its connections between batches, without sending requests."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._most_records = FIRST_RECORDS
-        self._consumer = Consumer(
+        self._consumer = cluster.client(
+            Consumer,
             {
-                "bootstrap.servers": servers,
-                "log_level": 0,
                 # The client requires a group name, although it joins no group and commits nothing.
                 "group.id": "sluice-fast-path",
                 "enable.auto.commit": False,
@@ -58,7 +58,7 @@ class TopicReader:
                 # A fetch that waits for records would delay the first request of the next batch.
                 "fetch.wait.max.ms": 10,
                 "fetch.queue.backoff.ms": 10,
-            }
+            },
         )
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[pa.Table]:

@@ -11,6 +11,7 @@ from include.errors import Unreachable
 from include.readers import kafka_broker, landing_folder, starting_version
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog, LiveFile
+from include.readers.kafka import cluster
 from include.readers.landing_folder import FolderFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -65,7 +66,7 @@ def landed(table: Table) -> list[FolderFile]:
 
 
 def _sample_topics(spark: SparkSession, source: Kafka, count: int) -> Sample:
-    topics = kafka_broker.Topics(settings().kafka)
+    topics = kafka_broker.Topics(cluster.of(source))
     ranges = {
         (topic, partition): range_
         for topic in topics.names(source)

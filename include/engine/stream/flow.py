@@ -29,6 +29,8 @@ from include.errors import SluiceError, Unreachable
 from include.maintenance import policy, table_state
 from include.maintenance.policy import CompactionPlace
 from include.readers import checkpoint, kafka_broker
+from include.readers.kafka import cluster
+from include.readers.kafka.cluster import AccessRefused
 from include.readers.topics import added, require_unreplaced
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -148,7 +150,7 @@ def start(
     lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table))
     flow = Flow(spark, table, order, claim.generation, once)
     schemas = flow_schemas.of(table, claim)
-    topics = kafka_broker.Topics(settings().kafka)
+    topics = kafka_broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id
@@ -160,7 +162,8 @@ def start(
                 flow.is_stopped_at_gate = flow.needs_new_plan = True
                 raise InterruptedError(f"{table.flow} starts again, to read a schema that its plan lacks")
             pacer.begin(table.flow)
-            _check_topics(context, batch_id, topics)
+            if topics:
+                _check_topics(context, batch_id, topics)
             batch.write(rows, batch_id, context)
             flow.note_read(batch_id, context.rows_before)
             pacer.commit(table.flow)
@@ -210,9 +213,8 @@ def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
 
 def _check_topics(context: FlowContext, batch_id: int, topics: kafka_broker.Topics) -> None:
     """Raises FlowBroken if a topic was recreated since the last batch; records new topics in the checkpoint."""
-    if not isinstance(context.table.source, Kafka):
-        return
-    with suppress(Unreachable):
+    # The reads of the batch fail by themselves where the broker does not let them in.
+    with suppress(Unreachable, AccessRefused):
         end_offset = checkpoint.end_offset(context.checkpoint.path, batch_id) or {}
         ids = {"topics": topics.ids(end_offset)}
         require_unreplaced(context.table, context.checkpoint.source, ids)

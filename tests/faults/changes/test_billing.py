@@ -24,6 +24,7 @@ from include.engine import struct_type
 from include.engine.batch import parse_debezium
 from include.examples.connector import Connector
 from include.ledger import trace, verify
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
 from include.validation.delta_sources import CHANGE_FEED_PROPERTY
@@ -77,7 +78,7 @@ class Billing:
 
     @contextmanager
     def connector(self) -> Iterator[Connector]:
-        connector = Connector(self.database, self.name, self.topic, settings().kafka, slot=self.name)
+        connector = Connector(self.database, self.name, self.topic, cluster.named(None), slot=self.name)
         try:
             connector.begin()
             yield connector

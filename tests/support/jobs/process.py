@@ -47,3 +47,8 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
         self.process.wait(60)
+
+    def end(self) -> None:
+        """Ends it as `make down` does, and waits. Harmless if it has ended."""
+        self.process.terminate()
+        self.wait()

@@ -62,6 +62,15 @@ def option(options: list[str], name: str) -> str:
     return options[options.index(name) + 1]
 
 
+def test_a_driver_on_a_cluster_is_told_the_files_of_its_kafka_clusters_and_nothing_in_them(own_settings, tmp_path):
+    (tmp_path / "eu.properties").write_text("bootstrap.servers=one:1\nsasl.jaas.config=hush\n")
+    own_settings(SLUICE_KAFKA_EU_CONFIG=tmp_path / "eu.properties")
+    options = Kubernetes(MASTER, None).options("sluice-main-1a2b3c4d")
+    file = conf(options)["spark.kubernetes.driverEnv.SLUICE_KAFKA_EU_CONFIG"]
+    assert file == str(tmp_path / "eu.properties")
+    assert "hush" not in " ".join(options)
+
+
 def test_kubernetes_is_told_the_pod_and_the_settings_and_does_not_wait():
     options = Kubernetes(MASTER, "streams").options("sluice-main-1a2b3c4d")
     assert option(options, "--master") == MASTER

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, event, select, text
 
 from include.control import lease
 from include.control.lease_renewer import LeaseRenewer
@@ -299,3 +299,23 @@ def test_a_database_of_another_kind_is_refused_without_showing_its_password(url:
         "SLUICE_CONTROL_URL is neither sqlite:///FILE nor postgresql+psycopg://USER:PASSWORD@HOST/DATABASE: set it to "
         "one of these, or unset it"
     )
+
+
+def test_the_password_comes_from_a_file_and_is_not_in_the_message_that_refuses_it(postgresql, tmp_path, monkeypatch):
+    url, file = postgresql.add_user("guarded", "Hush-1"), tmp_path / "pgpass"
+    file.touch(mode=0o600)
+    monkeypatch.setenv("PGPASSFILE", str(file))
+    for password in ("", "Wrong-2"):
+        file.write_text(f"127.0.0.1:{postgresql.port}:postgres:guarded:{password}\n")
+        with pytest.raises(Unreachable, match="^SLUICE_CONTROL_URL is .*password") as refusal:
+            database.connect(url)
+        assert "Wrong-2" not in str(refusal.value)
+    with pytest.raises(Unreachable) as refusal:
+        database.connect(url.replace("guarded@", "guarded:Wrong-3@"))
+    assert "guarded:***@127.0.0.1" in str(refusal.value)
+    assert "Wrong-3" not in str(refusal.value)
+    file.write_text(f"127.0.0.1:{postgresql.port}:postgres:guarded:Hush-1\n")
+    engine = database.connect(url)
+    with database.reading(engine) as connection:
+        assert connection.execute(text("SELECT current_user")).scalar_one() == "guarded"
+    engine.dispose()

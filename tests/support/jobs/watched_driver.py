@@ -1,0 +1,53 @@
+"""A driver with UI and full log: python -m tests.support.jobs.watched_driver NAME TOPIC PORT CLUSTER...
+
+It hosts a flow for each cluster, which reads the topic into `bronze.NAME_CLUSTER`. PORT: of the UI.
+"""
+
+import sys
+
+from include import catalog
+from include.catalog import Catalog
+from include.engine import session
+from include.engine.batch import read
+from include.engine.stream import driver
+from include.errors import report
+from include.settings import settings
+from include.spec import Kafka, Table
+
+
+def tables_of(name: str, topic: str, clusters: list[str]) -> dict[str, Table]:
+    tables = [
+        Table(name=f"bronze.{name}_{cluster}", comment="", source=Kafka(topic, cluster=cluster)) for cluster in clusters
+    ]
+    return {table.name: table for table in tables}
+
+
+def main() -> None:
+    name, topic, port, *clusters = sys.argv[1:]
+    tables = tables_of(name, topic, clusters)
+    catalog.load = catalog.reload = lambda: Catalog(tables)
+    events = settings().home / "events"
+    events.mkdir()
+    session.CONF |= {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": port,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{events}",
+    }
+    open_session = driver.open_session
+
+    def open_and_tell(*arguments):
+        spark = open_session(*arguments)
+        spark.sparkContext.setLogLevel("INFO")
+        first_table = next(iter(tables.values()))
+        rows = read.kafka_from(spark, first_table.source, {topic: {0: 0}})
+        print(rows._jdf.queryExecution().toString(), rows.collect(), flush=True)
+        return spark
+
+    driver.open_session = open_and_tell
+    driver.run(list(tables.values()), driver="watched")
+
+
+if __name__ == "__main__":
+    report(main)

@@ -1,0 +1,59 @@
+"""Searches everything that processes leave behind for secrets."""
+
+import json
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.parquet
+
+PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL", "StreamingQuery")
+
+
+def files_with(secrets: Iterable[str], directory: Path) -> set[Path]:
+    """The files below the directory whose name or content has one of the secrets. Parquet is read, as it is packed."""
+    return {file for file in directory.rglob("*") if file.is_file() and holds(_content(file), secrets)}
+
+
+def processes_with(secrets: Iterable[str]) -> list[str]:
+    """The command lines on this machine that have one of the secrets."""
+    command_lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        # A process may end meanwhile.
+        with suppress(OSError):
+            command_lines.append(file.read_bytes())
+    return [line.decode(errors="replace") for line in command_lines if holds(line, secrets)]
+
+
+def holds(content: bytes, secrets: Iterable[str]) -> bool:
+    """Whether the content has one of the secrets. They are of letters and digits, which no format escapes."""
+    return any(secret.encode() in content for secret in secrets)
+
+
+def ui_pages(port: int) -> Iterator[tuple[str, bytes]]:
+    """The pages of Spark's UI and the answers of its REST API, with the address of each."""
+    base = f"http://127.0.0.1:{port}"
+    [application] = json.loads(_get(f"{base}/api/v1/applications"))
+    api = f"{base}/api/v1/applications/{application['id']}"
+    executions = json.loads(_get(f"{api}/sql?details=true&planDescription=true&length=10000"))
+    assert executions, "the flows have run queries"
+    addresses = [f"{base}/{page}/" for page in PAGES]
+    addresses += [f"{api}/{part}" for part in ("environment", "jobs", "stages", "executors", "storage/rdd")]
+    addresses += [f"{api}/sql?details=true&planDescription=true&length=10000"]
+    addresses += [f"{base}/SQL/execution/?id={execution['id']}" for execution in executions[:20]]
+    for address in addresses:
+        yield address, _get(address)
+
+
+def _content(file: Path) -> bytes:
+    with suppress(FileNotFoundError):
+        if file.suffix == ".parquet":
+            return str(file).encode() + repr(pyarrow.parquet.read_table(file).to_pylist()).encode()
+        return str(file).encode() + file.read_bytes()
+    return b""
+
+
+def _get(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=60) as response:
+        return bytes(response.read())
