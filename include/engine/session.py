@@ -3,8 +3,8 @@
 import importlib
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
