@@ -31,13 +31,17 @@ def data(name: str, rows: int, at: float, size: int = 100, **fields: Any) -> dic
     return added(name, size, modificationTime=int(at * 1000), stats=json.dumps({"numRecords": rows}), **fields)
 
 
+def next_version(table: LakePath) -> int:
+    return sum(name.endswith(".json") for name in names(table / "_delta_log"))
+
+
 def write(table: str, at: float, *actions: dict[str, Any], written: int | None = None, **user_metadata: Any) -> int:
     """Commit the next version of the table, and return the version.
 
     at: the commit time in seconds since 1970. written: the metric numOutputRows.
     """
     path = settings().table_path(table)
-    version = sum(name.endswith(".json") for name in names(path / "_delta_log"))
+    version = next_version(path)
     info: dict[str, Any] = {"userMetadata": json.dumps(user_metadata)} if user_metadata else {}
     if written is not None:
         info["operationMetrics"] = {"numOutputRows": str(written)}
@@ -48,7 +52,7 @@ def write(table: str, at: float, *actions: dict[str, Any], written: int | None =
 def rows(table: str, at: float, *counts: int, **user_metadata: Any) -> int:
     """Commit the next version with a file for each of these row counts. Returns the version."""
     path = settings().table_path(table)
-    version = sum(name.endswith(".json") for name in names(path / "_delta_log"))
+    version = next_version(path)
     return write(
         table, at, *(data(f"{version}-{index}", count, at) for index, count in enumerate(counts)), **user_metadata
     )

@@ -25,7 +25,7 @@ def store(**properties: str) -> DeltaTable:
             None if second is None else NOON + timedelta(microseconds=round(second * SECOND)) for second in seconds
         ]
         rows = pa.table({"bpm": range(len(times)), 'the "time"': pa.array(times, pa.timestamp("us", "UTC"))})
-        write_deltalake(path, rows, mode="append", configuration=properties)
+        write_deltalake(str(path), rows, mode="append", configuration=properties)
     return DeltaTable(path)
 
 

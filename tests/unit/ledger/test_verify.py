@@ -199,7 +199,7 @@ def test_repeated_rows_are_right_where_the_table_removes_them():
 def write_quarantine(stored: StoredTable, batch: int, count: int) -> None:
     columns = {"_rules": [["r"]] * count, "_flow": [stored.table.flow] * count}
     columns |= {"_generation": [1] * count, "_batch": [batch] * count}
-    write_deltalake(settings().table_path(stored.table.quarantine), pyarrow.table(columns), mode="append")
+    write_deltalake(str(settings().table_path(stored.table.quarantine)), pyarrow.table(columns), mode="append")
 
 
 @pytest.mark.parametrize(("count", "is_right"), [(2, True), (1, False), (3, False)])
@@ -222,7 +222,7 @@ def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
     stored.batch(0, None, delta(4), numbers(27), row_counts(30, 27, quarantined=3))
     write_quarantine(stored, 0, 3)
     path = settings().table_path(stored.table.quarantine)
-    write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 1), mode="overwrite")
+    write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 1), mode="overwrite")
     info = {"operation": "DELETE", "operationMetrics": {"numDeletedRows": str(said)}}
     info |= {"timestamp": 0, "userMetadata": json.dumps({"window": 1, "replay": 1})}
     (path / "_delta_log" / f"{2:020}.json").write_text(json.dumps({"commitInfo": info}))

@@ -62,7 +62,7 @@ def look(engine: Engine):
 
 def append(name: str, times: int = 1) -> None:
     for number in range(times):
-        write_deltalake(settings().table_path(name), pyarrow.table({"number": [number]}), mode="append")
+        write_deltalake(str(settings().table_path(name)), pyarrow.table({"number": [number]}), mode="append")
 
 
 def append_and_compact(name: str) -> None:
@@ -286,7 +286,7 @@ def test_nothing_waits_to_be_merged_where_a_stream_does_it(look):
 def test_a_shape_is_the_newest_version_in_numbers():
     append(SOURCE, times=2)
     path = settings().table_path(SOURCE)
-    write_deltalake(path, pyarrow.table({"number": range(100_000)}), mode="append")
+    write_deltalake(str(path), pyarrow.table({"number": range(100_000)}), mode="append")
     small, large = sorted({file.bytes for file in DeltaLog(path).state.live})
     shape = table_state.shape(DeltaLog(path), good_bytes=large)
     assert (shape.version, shape.files, shape.bytes) == (2, 3, 2 * small + large)

@@ -73,7 +73,7 @@ def test_a_version_that_only_compacts_or_is_empty_leaves_a_reader_up_to_date():
 def test_a_flow_within_its_first_version_lacks_the_rest_of_that_versions_files_by_age_and_name():
     path = settings().table_path(SOURCE)
     for count in (1, 2, 4, 8):
-        write_deltalake(path, pyarrow.table({"number": range(count)}), mode="append")
+        write_deltalake(str(path), pyarrow.table({"number": range(count)}), mode="append")
     assert len({file.stat().st_mtime for file in path.glob("*.parquet")}) == 4, (
         "the order of the files is told by their dates"
     )
@@ -207,8 +207,8 @@ def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, m
 def test_reading_the_log_with_delta_rs_and_by_its_commits_comes_to_the_same():
     path = settings().table_path(SOURCE)
     for count in (3, 5):
-        write_deltalake(path, pyarrow.table({"number": range(count)}), mode="append")
+        write_deltalake(str(path), pyarrow.table({"number": range(count)}), mode="append")
     DeltaTable(path).optimize.compact()
-    write_deltalake(path, pyarrow.table({"number": range(7)}), mode="append")
+    write_deltalake(str(path), pyarrow.table({"number": range(7)}), mode="append")
     checkpoint(READER.flow, delta_offset(1))
     assert (measure_lag(READER).rows, measure_lag(READER).files, measure_lag(READER).versions) == (12, 2, 3)

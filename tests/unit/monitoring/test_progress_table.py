@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,11 +40,9 @@ STATE = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
+def home(tmp_path: Path, own_settings) -> Path:
+    own_settings(SLUICE_HOME=tmp_path)
+    return tmp_path
 
 
 def report(batch: int, start: datetime = NOW, **fields: object) -> dict:

@@ -80,7 +80,7 @@ def write_refresh(
     metadata |= {"empty_sources": list(empty)} if empty else {}
     metadata |= {"method": method} if method else {}
     path = settings().table_path(view.name)
-    version = len(list((path / "_delta_log").glob("*.json")))
+    version = lake.next_version(path)
     removals = [
         {"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at_seconds * 1000), "dataChange": True}}
     ]
@@ -92,7 +92,7 @@ def write_refresh(
 def write_restore(table: Table, to: int) -> None:
     path = settings().table_path(table.name)
     info = commit_info(NOW, operation="RESTORE", operationParameters={"version": str(to)})
-    commit(path, len(list((path / "_delta_log").glob("*.json"))), info)
+    commit(path, lake.next_version(path), info)
 
 
 @pytest.fixture

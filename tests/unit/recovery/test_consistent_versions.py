@@ -52,7 +52,7 @@ class Lakehouse:
 
     def restore(self, key: str, to: int, **metadata: object) -> int:
         path = settings().table_path(self.tables[key].name)
-        version = len(list((path / "_delta_log").glob("*.json")))
+        version = lake.next_version(path)
         info = commit_info(self.tick(), operation="RESTORE", operationParameters={"version": str(to)})
         if metadata:
             info["commitInfo"]["userMetadata"] = '{"rewind": {"number": 1, "key": "k"}}'

@@ -44,8 +44,9 @@ def silver() -> Table:
         write_batch(table.name, table, batch, batch + 0.3)
     lake.checkpoint(table.flow, *map(delta_offset, range(1, 5)))
     for table_name in (table.name, table.quarantine, table.source.table):
-        for file in lake.settings().table_path(table_name).glob("_delta_log/*.json"):
-            (file.parent.parent / f"{int(file.stem)}-0").touch()
+        path = lake.settings().table_path(table_name)
+        for version in range(lake.next_version(path)):
+            (path / f"{version}-0").write_text("")
     return table
 
 
