@@ -149,7 +149,6 @@ def start(
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table))
     flow = Flow(spark, table, order, claim.generation, once)
-    schemas = flow_schemas.of(table, claim)
     topics = kafka_broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -178,21 +177,25 @@ def start(
 
     # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    rows = _rows(spark, context, schemas)
+    rows, schemas = _rows(spark, context)
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claim.path))
     flow.query = pacer.start(writer, table, once)
     return flow
 
 
-def _rows(spark: SparkSession, context: FlowContext, schemas: FlowSchemas | None) -> DataFrame:
-    """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch."""
+def _rows(spark: SparkSession, context: FlowContext) -> tuple[DataFrame, FlowSchemas | None]:
+    """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch. Also returns
+    the schemas of a registry that these columns read; without them, each batch asks for those of its own rows.
+    """
     context.fast_path = path.of(spark, context.table)
     rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
-    can_prepare = context.fast_path and (schemas or not flow_schemas.uses_registry(context.table))
-    prepared_rows = prepare.prepared(rows, schemas.table if schemas else context.table) if can_prepare else None
+    schemas = flow_schemas.of(context.table, context.checkpoint) if context.fast_path else None
+    if not context.fast_path or (schemas is None and flow_schemas.uses_registry(context.table)):
+        return rows, None
+    prepared_rows = prepare.prepared(rows, schemas.table if schemas else context.table)
     context.is_prepared = prepared_rows is not None
-    return rows if prepared_rows is None else prepared_rows
+    return (rows, None) if prepared_rows is None else (prepared_rows, schemas)
 
 
 def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
