@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from include.errors import FlowBroken, Unreachable
-from include.readers.kafka.cluster import Cluster
+from include.readers.kafka.cluster import AccessRefused, Cluster
 from include.readers.kafka.connection_errors import ConnectionErrors
 from include.spec import Kafka
 
@@ -26,6 +26,7 @@ TIMEOUT_SECONDS = 10
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 # The broker's answer where no record is as late as the timestamp.
 NO_RECORD_SO_LATE = -1
+NOT_PERMITTED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -157,6 +158,11 @@ class Topics:
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise NoSuchTopic(
                     f"topic '{topic}' does not exist on {self.cluster}: create it, or correct the table that reads it"
+                ) from exception
+            if error.code() in NOT_PERMITTED:
+                raise AccessRefused(
+                    f"{self.cluster.setting}, whose user has no right to '{topic}' ({error.str()}): grant Describe, "
+                    f"Read and DescribeConfigs"
                 ) from exception
             # Errors of the client, such as a timeout, have negative codes.
             if error.code() < 0:

@@ -24,6 +24,7 @@ from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
 from include.monitoring.prometheus import registry
 from include.monitoring.status import statuses
+from include.readers import topics
 from include.readers.delta_log import Commit, DeltaLog
 from include.readers.kafka import java_properties
 from include.readers.kafka.cluster import AccessRefused, Cluster
@@ -211,6 +212,13 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
         futures = {reason: pool.submit(refusal, number, name, changes) for number, ((name, reason), changes) in cases}
     for reason, future in futures.items():
         assert reason in future.result()
+
+
+def test_a_topic_that_the_user_may_not_read_is_named(secure_broker, properties_of, declare_cluster):
+    topic = Topic(secure_broker.address).create()
+    declare_cluster("eu", properties_of["MUTUAL"])
+    with pytest.raises(AccessRefused, match=f"whose user has no right to '{topic.name}' .*: grant Describe"):
+        topics.source_identity(Kafka(topic.name, cluster="eu"))
 
 
 def test_no_secret_is_left_anywhere(secure_broker, properties_of, declare_cluster, tmp_path, monkeypatch, name, capsys):

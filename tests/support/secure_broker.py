@@ -169,7 +169,9 @@ class SecureBroker(Broker):
             )
             for kind, pattern, operation in RIGHTS
         ]
-        for future in AdminClient({"bootstrap.servers": self.address, "log_level": 0}).create_acls(acls).values():
+        # Held until the answers are there: a client that is garbage-collected cancels its requests.
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        for future in admin.create_acls(acls).values():
             future.result(30)
 
     def properties(self, mechanism: str, **changes: str | None) -> str:
