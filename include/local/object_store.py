@@ -3,6 +3,7 @@
 Of several conditional PUTs of one object (`If-None-Match: *`), exactly one succeeds.
 """
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -36,6 +37,16 @@ def fetch() -> Path:
     """Build the program from its Go module, unless that was done: 80 seconds, 61 MB. Raises SetupError."""
     if program().exists():
         return program()
+    install.cache().mkdir(parents=True, exist_ok=True)
+    # Two builds must not share a directory.
+    with (install.cache() / "go.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program().exists():
+            _build(install.cache() / "go")
+    return program()
+
+
+def _build(work: Path) -> None:
     go = shutil.which("go")
     if not go:
         raise SetupError(
@@ -44,7 +55,6 @@ def fetch() -> Path:
         )
     install.require_disk(install.cache(), BUILD_BYTES)
     print(f"building the local S3 store {MODULE}@{VERSION}: a minute or two", flush=True)
-    work = install.cache() / "go"
     variables = {
         **os.environ,
         "GOBIN": str(work / "bin"),
@@ -64,7 +74,6 @@ def fetch() -> Path:
     program().with_suffix(".new").rename(program())
     # Modules and intermediate files are 760 MB that nothing needs again.
     shutil.rmtree(work, ignore_errors=True)
-    return program()
 
 
 @dataclass(frozen=True)
@@ -154,5 +163,9 @@ class ObjectStore:
         return False
 
 
+def main() -> None:
+    fetch()
+
+
 if __name__ == "__main__":
-    report(fetch)
+    report(main)

@@ -31,12 +31,12 @@ def running(directory: Path, port: int) -> Iterator[ObjectStore]:
 
 
 class Bucket:
-    """A bucket of the store. client: boto3's client of S3."""
+    """A bucket of the store. client: boto3's client of S3. options: `storage_options` of delta-rs."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
         store.create_bucket(name)
-        self.name = name
-        variables = store.client_variables()
+        self.store, self.name = store, name
+        self.options = variables = store.client_variables()
         self.client = boto3.client(
             "s3",
             endpoint_url=store.endpoint,

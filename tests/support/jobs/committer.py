@@ -31,8 +31,8 @@ class Committer:
         self.name = name
         self.spark = open_session(name, Catalog({}))
         self.java = internals(self.spark.sparkContext)
-        # A waiting writer asks for its turn all the time, so that the race is a race.
-        lease_renewer.GATE_SECONDS = 0.01
+        # A waiting writer enters as soon as the other one leaves, so that they take turns at every version.
+        lease_renewer.GATE_SECONDS = 0.05
         engine = database.connect(settings().control_url)
         self.leases = LeaseRenewer(engine, Holder.here(name, jvm_pid()), 60, lambda reason: os.abort())
         self.leases.take([name])
