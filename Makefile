@@ -15,7 +15,7 @@ LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --genera
 dev test test-platforms test-tables lint: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults clean
+.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,14 +39,14 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
-test: setup s3 class-data ## the tests, in two processes side by side
+test: setup s3 store class-data ## the tests, in two processes side by side
 	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
-test-platforms: setup s3 ## of these, unit tests, and those that start platforms and drivers of their own
+test-platforms: setup s3 store ## of these, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest $(PLATFORMS)
 
-test-tables: setup s3 ## of these, all others, most of which share one Spark session
+test-tables: setup s3 store ## of these, all others, most of which share one Spark session
 	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types
@@ -63,6 +63,9 @@ dev: venv ## what tests and style checks need, too, in the virtual environment
 
 s3: venv ## the JVM artifacts for files that land on S3, 13 MB
 	@$(IN_VENV) -m include.local.artifacts s3
+
+store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
+	@$(IN_VENV) -m include.local.object_store
 
 class-data: setup ## the archive of classes that makes drivers start sooner, 200 MB; `make up` makes it by itself
 	@$(IN_VENV) -m include.local.class_data

@@ -16,7 +16,7 @@ def needs_exclusive_write(flow: Table) -> bool:
     """Returns whether a batch of the flow excludes every other writer of its table.
 
     A table with one append flow has no other writer but jobs, and these take the table alone. Of several flows, one
-    commits at a time: on a local disk, two processes that commit at once can overwrite each other.
+    commits at a time: on a local disk and on S3, two processes that commit at once can overwrite each other.
     """
     return flow.branch is not None or not isinstance(flow.write, Append)
 
@@ -32,4 +32,4 @@ def place_of_compaction(table: Table) -> tuple[CompactionPlace, str]:
         return CompactionPlace.INLINE, f"a stream upserts it all the time, so that stream compacts it {interval}"
     if table.has_quarantine:
         return CompactionPlace.WINDOW, "a batch that is tried again rewrites its quarantine, which goes with it"
-    return CompactionPlace.WINDOW, "on file: two processes that commit at once can overwrite each other"
+    return CompactionPlace.WINDOW, "two processes that commit at once can overwrite each other, on disk as on S3"

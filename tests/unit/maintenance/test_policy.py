@@ -36,7 +36,7 @@ def test_a_table_with_a_quarantine_is_compacted_in_windows():
 def test_a_table_that_is_only_appended_to_is_compacted_in_windows():
     place, why = policy.place_of_compaction(table())
     assert place is CompactionPlace.WINDOW
-    assert why == "on file: two processes that commit at once can overwrite each other"
+    assert why == "two processes that commit at once can overwrite each other, on disk as on S3"
 
 
 def test_a_place_reads_as_it_is_spoken():
