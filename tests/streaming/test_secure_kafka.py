@@ -24,7 +24,7 @@ from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
 from include.monitoring.prometheus import registry
 from include.monitoring.status import statuses
-from include.readers import topics
+from include.readers import kafka_broker, topics
 from include.readers.delta_log import Commit, DeltaLog
 from include.readers.kafka import java_properties
 from include.readers.kafka.cluster import AccessRefused, Cluster
@@ -74,8 +74,11 @@ def declare_cluster(tmp_path: Path, monkeypatch) -> Iterator[Callable[[str, str]
     settings.cache_clear()
 
 
+LOGIN = "org.apache.kafka.common.security"
+
+
 def login(password: str) -> str:
-    return f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password="{password}";'
+    return f'{LOGIN}.plain.PlainLoginModule required username="{USER}" password="{password}";'
 
 
 def refuse(*_: object) -> None:
@@ -212,6 +215,42 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
         futures = {reason: pool.submit(refusal, number, name, changes) for number, ((name, reason), changes) in cases}
     for reason, future in futures.items():
         assert reason in future.result()
+
+
+def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused(
+    secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
+):
+    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 5)
+    topic = secure_broker.topic().send(0)
+    declare_cluster("eu", properties_of["SCRAM"])
+    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
+    run_once(bronze)
+    new_password = secrets.token_hex(8)
+    secure_broker.add_scram_user(new_password)
+    try:
+        topic.send(1)
+        error = refusal_of(run_once, bronze)
+        assert (error.error, "due to invalid credentials" in str(error)) == ("KAFKA_ACCESS", True)
+        jaas = f'{LOGIN}.scram.ScramLoginModule required username="{USER}" password="{new_password}";'
+        declare_cluster("eu", secure_broker.properties("SCRAM", sasl_jaas_config=jaas))
+        run_once(bronze)
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicReader, "read", refuse)
+            topic.send(2)
+            run_once(bronze)
+    finally:
+        secure_broker.add_scram_user()
+    assert sorted(row["value"] for row in rows_of(bronze.name)) == [b"0", b"1", b"2"]
+
+
+def test_properties_that_only_java_refuses_are_the_same_error(secure_broker, declare_cluster, name, run_once):
+    pem = {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(secure_broker.authority.issue("client-java"))}
+    declare_cluster("eu", secure_broker.properties("MUTUAL", **pem, ssl_keystore_password="of no use"))
+    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(secure_broker.topic().name, cluster="eu"))
+    error = refusal_of(run_once, bronze)
+    assert error.error == "KAFKA_ACCESS"
+    assert "SSL key store password cannot be specified with PEM format" in str(error)
+    assert str(error).endswith("correct the properties file of its Kafka cluster")
 
 
 def test_a_topic_that_the_user_may_not_read_is_named(secure_broker, properties_of, declare_cluster):

@@ -112,7 +112,7 @@ def named(name: str | None) -> Cluster:
 
 def connection_file(name: str) -> Path:
     """The properties file that the supervisor writes from the Airflow connection `kafka_<name>`."""
-    return settings().home / "kafka" / f"{name}.properties"
+    return settings().home / "kafka-clusters" / f"{name}.properties"
 
 
 def _read(name: str | None, file: Path) -> dict[str, str]:
