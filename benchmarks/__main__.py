@@ -28,6 +28,7 @@ NAMES = (
     "in_driver",
     "dimensions",
     "joins",
+    "s3.requests",
 )
 
 failed = []

@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +131,20 @@ class ObjectStore:
                     f"the S3 store does not answer at {self.endpoint} after {timeout_seconds:.0f} s: read its log"
                 )
             time.sleep(0.05)
+
+    @contextmanager
+    def running(self) -> Iterator["ObjectStore"]:
+        """Run the store during the block, and end it at once after it. Raises SetupError."""
+        fetch()
+        self.prepare()
+        with (self.directory / "store.log").open("ab") as log:
+            process = subprocess.Popen(self.command(), env=self.environment(), stdout=log, stderr=subprocess.STDOUT)
+        try:
+            self.wait(30)
+            yield self
+        finally:
+            process.kill()
+            process.wait()
 
     def create_bucket(self, name: str) -> None:
         """Create the bucket if it does not exist. Raises SetupError."""

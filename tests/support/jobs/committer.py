@@ -1,4 +1,4 @@
-"""A process with a Spark session that commits to Delta tables as it is told: python -m tests.support.jobs.committer NAME
+"""A process that commits to Delta tables as it is told: python -m tests.support.jobs.committer NAME
 
 It prints `ready`. Each line of its input is a race, `URL COMMITS locked|free`: it commits so many made-up files to the
 table, `locked` under the table's lock, `free` without it. For each commit it prints the file and the version that

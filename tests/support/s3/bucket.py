@@ -1,33 +1,12 @@
-"""The local S3 store for tests, and what lies in it."""
+"""What lies in the local S3 store of a test."""
 
 import json
 import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import boto3
 
-from include.local import object_store
 from include.local.object_store import ObjectStore
-
-
-@contextmanager
-def running(directory: Path, port: int) -> Iterator[ObjectStore]:
-    """A new store during the block."""
-    object_store.fetch()
-    store = ObjectStore(directory, port)
-    store.prepare()
-    with (directory / "store.log").open("ab") as log:
-        process = subprocess.Popen(store.command(), env=store.environment(), stdout=log, stderr=subprocess.STDOUT)
-    try:
-        store.wait(30)
-        yield store
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Bucket:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from include.local.object_store import ObjectStore
 from tests.conftest import free_port
-from tests.support import object_store
 from tests.support.flows import FULL, only_in_full_runs
-from tests.support.object_store import Bucket
-from tests.support.store_proxy import Request, StoreProxy
+from tests.support.s3.bucket import Bucket, process_environment
+from tests.support.s3.proxy import Request, StoreProxy
 from tests.support.waiting import wait_until
 
 VERSIONS = 3_000 if FULL else 40
@@ -66,7 +66,7 @@ class Committer:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
-    with tempfile.TemporaryDirectory() as directory, object_store.running(Path(directory), free_port()) as store:
+    with tempfile.TemporaryDirectory() as directory, ObjectStore(Path(directory), free_port()).running() as store:
         yield Bucket(store, "race")
 
 
@@ -79,7 +79,7 @@ def proxy(bucket: Bucket) -> Iterator[StoreProxy]:
 @pytest.fixture(scope="module")
 def committers(bucket: Bucket, proxy: StoreProxy) -> Iterator[tuple[Committer, Committer]]:
     """Two processes. The first one reaches the store through the proxy."""
-    variables = object_store.process_environment(bucket.store)
+    variables = process_environment(bucket.store)
     first = Committer("first", {**variables, "AWS_ENDPOINT_URL": proxy.endpoint})
     second = Committer("second", variables)
     for committer in (first, second):
