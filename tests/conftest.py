@@ -69,7 +69,7 @@ os.environ.update(
 )
 os.environ.pop("SLUICE_CONTROL_URL", None)
 
-from tests.support import object_lake  # noqa: E402
+from tests.support.s3 import object_lake  # noqa: E402
 
 if object_lake.IS_USED:
     object_lake.start(S3_PORT)

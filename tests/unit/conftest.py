@@ -13,8 +13,8 @@ from include.control.store import database, schema
 from include.control.store.job_schema import metadata
 from include.settings import settings
 from tests.conftest import free_port
-from tests.support import object_lake
 from tests.support.postgresql import Server
+from tests.support.s3 import object_lake
 
 
 @pytest.fixture(scope="session")

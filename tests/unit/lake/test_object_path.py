@@ -15,7 +15,7 @@ from include.readers import checkpoint, stored_table
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.conftest import ROOT, S3_PORT
-from tests.support import object_lake
+from tests.support.s3 import object_lake
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from include.errors import UsageError
 from include.readers import schema_registry
 from include.readers.schema_registry import RegistryUnreachable
 from include.settings import from_environment, settings
-from tests.support.registry import SchemaRegistry
+from tests.support.kafka.registry import SchemaRegistry
 
 SECRET = "hunter2"
 TEXT = '{"type": "record", "name": "V", "fields": []}'

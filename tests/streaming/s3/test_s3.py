@@ -14,9 +14,9 @@ from include.engine import session
 from include.errors import Unreachable, UsageError
 from include.monitoring import status
 from tests.conftest import S3_PORT
-from tests.support import object_lake
 from tests.support.flows import only_in_full_runs
 from tests.support.landing import Landing
+from tests.support.s3 import object_lake
 
 BUCKET = "landing-of-tests"
 

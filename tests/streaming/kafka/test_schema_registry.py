@@ -27,10 +27,10 @@ from include.readers import schema_registry
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Kafka, Registry, Table
-from tests.support.apicurio import Apicurio
 from tests.support.commits import switch_fast_path
 from tests.support.flows import Driver, only_in_full_runs, rows_of, wait_for_rows
-from tests.support.registry import SchemaRegistry
+from tests.support.kafka.apicurio import Apicurio
+from tests.support.kafka.registry import SchemaRegistry
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 

@@ -36,8 +36,8 @@ from tests.conftest import free_port
 from tests.support.flows import rows_of, wait_for_rows
 from tests.support.jobs.process import Job
 from tests.support.jobs.watched_driver import tables_of
+from tests.support.kafka.secure_broker import MECHANISMS, RANDOM_CHARACTERS, USER, Authority, SecureBroker
 from tests.support.secrets_search import files_with, holds, processes_with, ui_pages
-from tests.support.secure_broker import MECHANISMS, RANDOM_CHARACTERS, USER, Authority, SecureBroker
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 

@@ -25,10 +25,10 @@ from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance
 from tests.conftest import S3_PORT
-from tests.support import object_lake
 from tests.support.commits import kill_next_batch, switch_fast_path
 from tests.support.flows import Chain
 from tests.support.rewinds import Rewinds, moment_of
+from tests.support.s3 import object_lake
 from tests.support.topic import Topic
 
 
