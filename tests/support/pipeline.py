@@ -30,8 +30,9 @@ from include.local import environment, java
 from include.local.broker import create_topic
 from include.settings import from_environment
 from tests.conftest import ROOT, free_port
-from tests.support import expected, object_lake
+from tests.support import expected
 from tests.support.jobs.process import SHORT_LIVED
+from tests.support.s3 import object_lake
 from tests.support.waiting import wait_until
 
 TOPIC = "tracker-events"
