@@ -41,6 +41,7 @@ class Settings:
     examples: whether the tables of `include/examples` belong to the platform.
     fast_path: whether `include.engine.fast_path` commits small batches without a Spark query.
     sql_port: port of the JDBC server on 127.0.0.1; None: there is none. connect_port: that of Spark Connect.
+    s3_port: port of the S3 store on 127.0.0.1 that `make up` starts; None: it starts none.
     schema_registry: URL of a schema registry with Confluent's API; empty if there is none.
     schema_registry_credentials: file with `USER:PASSWORD`, or with `Bearer TOKEN`, for the registry; None: no login.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
@@ -60,6 +61,7 @@ class Settings:
     fast_path: bool = True
     sql_port: int | None = None
     connect_port: int | None = None
+    s3_port: int | None = None
     schema_registry: str = ""
     schema_registry_credentials: Path | None = None
     kafka_files: Mapping[str, Path] = field(default_factory=dict)
@@ -145,6 +147,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
         sql_port=_optional_port(environment, "SLUICE_SQL_PORT"),
         connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),
+        s3_port=_optional_port(environment, "SLUICE_S3_PORT"),
         schema_registry=_registry(environment),
         schema_registry_credentials=_file(environment, "SLUICE_SCHEMA_REGISTRY_CREDENTIALS"),
         kafka_files=kafka_files,

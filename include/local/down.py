@@ -5,22 +5,22 @@ import sys
 from include.control.store import database
 from include.control.supervision import shutdown
 from include.errors import SluiceError, report
-from include.local import airflow
+from include.local import airflow, object_store
 from include.local.processes import Platform
 from include.local.up import BROKER
 from include.settings import settings
 
 GRACE_SECONDS = 10
 # After a clean stop, the broker need not recover its log at the next start.
-BROKER_GRACE_SECONDS = 30
+SERVICE_GRACE_SECONDS = 30
 
 
 def main() -> None:
     platform = Platform(settings().home)
     _record_shutdown(platform)
-    # The broker stops last, because producers and drivers end faster while it answers.
-    stopped = platform.stop(GRACE_SECONDS, spare=BROKER, first=airflow.SCHEDULER)
-    stopped += platform.stop(BROKER_GRACE_SECONDS)
+    # Broker and store stop last, because producers and drivers end faster while these answer.
+    stopped = platform.stop(GRACE_SECONDS, spare=(BROKER, object_store.NAME), first=airflow.SCHEDULER)
+    stopped += platform.stop(SERVICE_GRACE_SECONDS)
     platform.forget()
     print(f"stopped {stopped} processes of {platform.home}" if stopped else f"nothing of {platform.home} was running")
 

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 from include.control.store import private_files
-from include.local import class_path, install, java
+from include.local import class_path, install, java, object_store
 from include.settings import LAKE, ROOT, Settings, kafka_variables
 
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
@@ -114,6 +114,7 @@ def _path_directories(java_home: Path) -> list[Path]:
 
 
 def _variables(config: Settings, java_home: Path) -> dict[str, str]:
+    store = object_store.declared(config)
     return {
         "SLUICE_HOME": str(config.home),
         "SLUICE_JARS": str(config.jars),
@@ -134,6 +135,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "TMPDIR": str(config.home / "tmp"),
         # Another home has its own, unless it was set.
         **({} if config.lake == config.home / LAKE else {"SLUICE_LAKE": str(config.lake)}),
+        **(store.client_variables() if store else {}),
     }
 
 

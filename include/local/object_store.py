@@ -19,8 +19,12 @@ from pyarrow.fs import S3FileSystem
 
 from include.control.store import private_files
 from include.errors import SetupError, report
+from include.lake.object_path import ObjectPath
 from include.local import install
+from include.local.processes import Platform
+from include.settings import Settings
 
+NAME = "object-store"
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
@@ -168,6 +172,7 @@ class ObjectStore:
         return self.directory / "credentials"
 
     def _key_and_secret(self) -> tuple[str, str]:
+        self.prepare()
         key, secret = self._credentials.read_text().split()
         return key, secret
 
@@ -175,6 +180,26 @@ class ObjectStore:
         with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             return True
         return False
+
+
+def declared(config: Settings) -> ObjectStore | None:
+    """The store of `SLUICE_S3_PORT`; None if it is not set."""
+    return ObjectStore(config.home / "store", config.s3_port) if config.s3_port else None
+
+
+def start(store: ObjectStore, config: Settings, platform: Platform, timeout_seconds: float) -> None:
+    """Start the store, unless it runs, and create the bucket of the lake.
+
+    This process reaches it, and so do those that it starts. Raises SetupError.
+    """
+    fetch()
+    store.prepare()
+    os.environ.update(store.client_variables())
+    if not platform.find(NAME):
+        platform.start(NAME, store.command(), store.environment())
+    store.wait(timeout_seconds, lambda: platform.require([NAME]))
+    if isinstance(config.lake, ObjectPath):
+        store.create_bucket(config.lake.bucket)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,18 +86,18 @@ class Platform:
                 continue
         return processes
 
-    def stop(self, grace_seconds: float, spare: str | None = None, first: str | None = None) -> int:
+    def stop(self, grace_seconds: float, spare: Collection[str] = (), first: str | None = None) -> int:
         """Send SIGTERM to all processes, and SIGKILL to those that remain after `grace_seconds`.
 
-        spare: name of a process that keeps running. first: name of the process that gets its signal before the others,
+        spare: names of processes that keep running. first: name of the process that gets its signal before the others,
         so that it does not replace them. Returns the number of stopped processes. Raises SetupError if a process
         survives SIGKILL.
         """
-        spared = self.find(spare) if spare else None
+        spared = {process.pid for name in spare if (process := self.find(name))}
         leader = self.find(first) if first else None
         stopped: set[psutil.Process] = set()
         for _ in range(STOP_ROUNDS):
-            remaining = [process for process in self.processes() if not spared or process.pid != spared.pid]
+            remaining = [process for process in self.processes() if process.pid not in spared]
             if not remaining:
                 return len(stopped)
             remaining.sort(key=lambda process: not leader or process.pid != leader.pid)

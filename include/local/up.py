@@ -20,7 +20,19 @@ from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
-from include.local import airflow, artifacts, class_path, environment, install, java, kafka, sql_server, streams
+from include.lake.object_path import ObjectPath
+from include.local import (
+    airflow,
+    artifacts,
+    class_path,
+    environment,
+    install,
+    java,
+    kafka,
+    object_store,
+    sql_server,
+    streams,
+)
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker
 from include.local.processes import Platform
@@ -47,6 +59,8 @@ def main() -> None:
         java_home = java.home()
         broker = kafka.own_broker(config, java_home)
         _require_ports(config, platform, broker)
+        if store := object_store.declared(config):
+            object_store.start(store, config, platform, ANSWER_SECONDS)
         variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
         _start(config, platform, services, java_home, broker)
@@ -69,9 +83,10 @@ def main() -> None:
 def _start(config: Settings, platform: Platform, services: Airflow, java_home: Path, broker: Broker | None) -> None:
     """Start all processes except the streams. The start of Airflow takes longest, so the others run in parallel."""
     migration = services.begin_migration()
-    if artifacts.missing(config.jars):
+    class_paths = (*artifacts.CLASS_PATHS, *(["s3"] if isinstance(config.lake, ObjectPath) else []))
+    if artifacts.missing(config.jars, class_paths):
         _print_progress("fetching the JVM artifacts")
-        artifacts.fetch(config.jars, java_home, install.cache() / "ivy")
+        artifacts.fetch(config.jars, java_home, install.cache() / "ivy", class_paths)
     if broker and not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), services.variables)
@@ -158,6 +173,8 @@ def _feed_modules() -> dict[str, str]:
 def _require_ports(config: Settings, platform: Platform, broker: Broker | None) -> None:
     ports = [(airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT")]
     ports += [(sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()]
+    if config.s3_port:
+        ports.append((object_store.NAME, config.s3_port, "SLUICE_S3_PORT"))
     if broker:
         remedy = f"SLUICE_KAFKA={HOST}:PORT"
         ports.append((BROKER, broker.port, remedy))
