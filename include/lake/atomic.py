@@ -12,9 +12,9 @@ UNFINISHED = ".new"
 def write_text(file: LakePath, text: str) -> None:
     """Writes the file, or replaces it."""
     if isinstance(file, Path):
-        beside = file.with_name(f"{file.name}{UNFINISHED}")
-        beside.write_text(text)
-        beside.rename(file)
+        temporary = file.with_name(f"{file.name}{UNFINISHED}")
+        temporary.write_text(text)
+        temporary.rename(file)
     else:
         file.write_text(text)
 
@@ -26,11 +26,11 @@ def new_directory(directory: LakePath) -> Iterator[LakePath]:
     A disk renames it. A store cannot, so an object `<directory>.new` beside it says that it is unfinished.
     """
     if isinstance(directory, Path):
-        beside = directory.with_name(f"{directory.name}{UNFINISHED}")
-        remove_tree(beside)
-        beside.mkdir(parents=True)
-        yield beside
-        beside.rename(directory)
+        temporary = directory.with_name(f"{directory.name}{UNFINISHED}")
+        remove_tree(temporary)
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.rename(directory)
     else:
         mark = directory.parent / f"{directory.name}{UNFINISHED}"
         mark.write_text("")
@@ -42,9 +42,9 @@ def new_directory(directory: LakePath) -> Iterator[LakePath]:
 def withdraw(directory: LakePath) -> None:
     """Makes a directory unfinished."""
     if isinstance(directory, Path):
-        beside = directory.with_name(f"{directory.name}{UNFINISHED}")
-        remove_tree(beside)
-        directory.rename(beside)
+        temporary = directory.with_name(f"{directory.name}{UNFINISHED}")
+        remove_tree(temporary)
+        directory.rename(temporary)
     else:
         (directory.parent / f"{directory.name}{UNFINISHED}").write_text("")
 
