@@ -8,8 +8,9 @@ import pytest
 from include.catalog import Catalog
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
-from include.monitoring import rejected_rows, source_snapshot
+from include.monitoring import rejected_rows
 from include.orchestration import source_health
+from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Append
 from tests.support.waiting import wait_until
@@ -49,7 +50,7 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
     topic.create().send(1, 2)
     run_once(chain.bronze, chain.silver)
     unreachable_broker = replace(settings(), kafka="127.0.0.1:1")
-    monkeypatch.setattr(source_snapshot, "settings", lambda: unreachable_broker)
+    monkeypatch.setattr(cluster, "settings", lambda: unreachable_broker)
     health_by_flow = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert "127.0.0.1:1, where no Kafka broker answers" in health_by_flow[chain.bronze.name].waits_for
     assert health_by_flow[chain.silver.name] == SourceHealth()
