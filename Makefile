@@ -40,14 +40,15 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
-test: setup s3 store class-data ## the tests, in two processes side by side
+test: setup s3 class-data ## the tests, in two processes side by side
+	-@$(MAKE) --no-print-directory store
 	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
-test-platforms: setup s3 store ## of these, unit tests, and those that start platforms and drivers of their own
+test-platforms: setup s3 ## of these, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest $(PLATFORMS)
 
-test-tables: setup s3 store ## of these, all others, most of which share one Spark session
+test-tables: setup s3 ## of these, all others, most of which share one Spark session
 	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types

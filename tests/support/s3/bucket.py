@@ -5,8 +5,12 @@ import os
 from typing import Any
 
 import boto3
+import pytest
 
+from include.local import object_store
 from include.local.object_store import ObjectStore
+
+needs_store = pytest.mark.skipif(not object_store.program().exists(), reason="not built: make store says why")
 
 
 class Bucket:
