@@ -14,14 +14,12 @@ from deltalake import write_deltalake
 from include.local.object_store import ObjectStore
 from tests.conftest import free_port
 from tests.support.flows import FULL, only_in_full_runs
-from tests.support.s3.bucket import Bucket, needs_store, process_environment
+from tests.support.s3.bucket import Bucket, process_environment, skip_without_store
 from tests.support.s3.proxy import Request, StoreProxy
 from tests.support.waiting import wait_until
 
 VERSIONS = 3_000 if FULL else 40
 FIRST_COMMIT = f"_delta_log/{1:020}.json"
-
-pytestmark = needs_store
 
 
 class Committer:
@@ -68,6 +66,7 @@ class Committer:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
+    skip_without_store()
     with tempfile.TemporaryDirectory() as directory, ObjectStore(Path(directory), free_port()).running() as store:
         yield Bucket(store, "race")
 

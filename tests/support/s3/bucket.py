@@ -10,7 +10,10 @@ import pytest
 from include.local import object_store
 from include.local.object_store import ObjectStore
 
-needs_store = pytest.mark.skipif(not object_store.program().exists(), reason="not built: make store says why")
+
+def skip_without_store() -> None:
+    if not object_store.program().exists():
+        pytest.skip("the local S3 store is not built: make store says why")
 
 
 class Bucket:
