@@ -7,7 +7,7 @@ export SLUICE_HOME SLUICE_VENV
 
 IN_VENV := $(SLUICE_VENV)/bin/python
 PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py \
-	tests/streaming/test_sql_server.py tests/streaming/kafka tests/streaming/s3 \
+	tests/streaming/test_sql_server.py tests/streaming/s3 \
 	tests/faults/platforms tests/faults/changes tests/faults/test_rewinds.py tests/faults/test_aimed_kills.py)
 
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"

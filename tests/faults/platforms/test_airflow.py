@@ -65,6 +65,7 @@ def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(liv
         )
 
 
+@only_in_full_runs
 def test_parts_of_airflow_that_die_take_no_stream_along_and_start_none_twice(live: Live):
     components = random.Random(SEED).sample(sorted(airflow.COMMANDS), len(airflow.COMMANDS))
     driver = live.wait_for_driver()

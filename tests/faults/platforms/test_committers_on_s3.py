@@ -146,6 +146,7 @@ def test_without_the_lock_a_late_commit_overwrites_the_version_of_another_proces
     assert not any(request.if_none_match for request in proxy.requests)
 
 
+@only_in_full_runs
 def test_a_late_commit_of_delta_rs_fails_by_itself_and_is_made_again(bucket, proxy, committers, table):
     _, second = committers
     arrived, may_go_on = hold_first_commit(proxy)
@@ -167,6 +168,7 @@ def test_a_late_commit_of_delta_rs_fails_by_itself_and_is_made_again(bucket, pro
     assert any("add" in action for action in actions)
 
 
+@only_in_full_runs
 def test_a_commit_whose_answer_is_lost_is_made_once(bucket, proxy, committers, table):
     first, _ = committers
     lost: list[Request] = []

@@ -33,7 +33,7 @@ from include.readers.offset_log import owner
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import free_port
-from tests.support.flows import rows_of, wait_for_rows
+from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.jobs.process import Job
 from tests.support.jobs.watched_driver import tables_of
 from tests.support.kafka.secure_broker import MECHANISMS, RANDOM_CHARACTERS, USER, Authority, SecureBroker
@@ -94,7 +94,9 @@ def properties_of(secure_broker: SecureBroker) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("access", [*MECHANISMS, "PEM"])
+@pytest.mark.parametrize(
+    "access", [*(pytest.param(name, marks=only_in_full_runs) for name in MECHANISMS if name != "SCRAM"), "SCRAM", "PEM"]
+)
 def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
     access, secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
 ):
@@ -217,6 +219,7 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
         assert reason in future.result()
 
 
+@only_in_full_runs
 def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused(
     secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
 ):
@@ -243,6 +246,7 @@ def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused
     assert sorted(row["value"] for row in rows_of(bronze.name)) == [b"0", b"1", b"2"]
 
 
+@only_in_full_runs
 def test_properties_that_only_java_refuses_are_the_same_error(secure_broker, declare_cluster, name, run_once):
     pem = {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(secure_broker.authority.issue("client-java"))}
     declare_cluster("eu", secure_broker.properties("MUTUAL", **pem, ssl_keystore_password="of no use"))
