@@ -36,7 +36,7 @@ class Lake:
     """Tables of a home of their own, written without Spark."""
 
     def __init__(self, home: Path) -> None:
-        self._settings = replace(settings(), home=home)
+        self._settings = replace(settings(), home=home, lake=home / "lake")
 
     def append(self, table: str, **columns: list) -> None:
         path = self._settings.table_path(table)
