@@ -13,6 +13,7 @@ from include.control.jobs import backfills
 from include.orchestration import backfill
 from include.settings import from_environment
 from include.validation import slices
+from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import random_events
 
 SILVER, BRONZE, WITHOUT_RANGES = "silver.tracker_readings", "bronze.tracker_events", "gold.daily_balance"
@@ -59,6 +60,7 @@ def test_a_backfill_is_created_day_by_day_and_nothing_runs_by_itself(dags):
     ]
 
 
+@only_in_full_runs
 def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_job(pipeline, dags, at_home, capfd):
     pipeline.submit()
     pipeline.produce(random_events(1, count=500))
