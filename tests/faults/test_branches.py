@@ -107,6 +107,7 @@ def _has_read(running_driver, flow: Table, versions: int) -> bool:
     return bool(progress) and progress.batchId >= versions - 1 and progress.numInputRows == 0
 
 
+@only_in_full_runs
 def test_what_one_flow_has_quarantined_outlives_the_replay_of_the_other(fill, run_once, name, monkeypatch):
     fill(eu=[-1, 1], us=[-2, 2])
     table = union_table(name, expect=(Expect("positive", "id > 0"),))

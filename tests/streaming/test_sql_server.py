@@ -87,10 +87,18 @@ def server(lake: Lake, tmp_path: Path) -> Iterator[Server]:
     server.process.wait()
 
 
-def test_other_programs_query_every_table_by_name_while_it_is_written_and_cannot_write_it(lake: Lake, server: Server):
+@pytest.fixture
+def session(server: Server) -> Iterator[SparkSession]:
+    """A session of Spark Connect. It ends before its server does: at its exit, Python would wait for the server."""
     wait_until(server.is_up, 120)
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{server.connect_port}").create()
+    yield session
+    session.stop()
 
+
+def test_other_programs_query_every_table_by_name_while_it_is_written_and_cannot_write_it(
+    lake: Lake, server: Server, session: SparkSession
+):
     def count(table: str) -> int:
         return session.table(table).count()
 
@@ -116,4 +124,3 @@ def test_other_programs_query_every_table_by_name_while_it_is_written_and_cannot
     # This takes the name only, and the server gives it again.
     session.sql(f"DROP TABLE {BRONZE}")
     wait_until(lambda: is_named(BRONZE), 60)
-    session.stop()
