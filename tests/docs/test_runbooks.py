@@ -19,6 +19,7 @@ from include.control.decide import SICK
 from include.local.broker import create_topic
 from tests.conftest import ROOT
 from tests.support.pipeline import TOPIC
+from tests.support.waiting import wait_until
 
 RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
 PAGES = [
@@ -138,5 +139,10 @@ def test_the_command_that_makes_kafka_keep_records_longer_does_that(broker):
     assert result.returncode == 0, result.stderr
     topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
     admin = AdminClient({"bootstrap.servers": broker})
-    [future] = admin.describe_configs([topic]).values()
-    assert future.result(30)["retention.ms"].value == "864000000"
+
+    def retention() -> str:
+        [future] = admin.describe_configs([topic]).values()
+        return future.result(30)["retention.ms"].value
+
+    # The broker answers before its own view of the topic is new.
+    wait_until(lambda: retention() == "864000000", 30, retention)
