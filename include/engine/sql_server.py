@@ -10,12 +10,13 @@ from include import catalog
 from include.catalog import Catalog
 from include.engine.session import jvm_of, open_session
 from include.engine.tables import table_properties
+from include.lake.object_path import names
 from include.monitoring.progress_rows import TABLE as QUERY_PROGRESS
 from include.settings import Settings, settings
 
 HOST = "127.0.0.1"
 # A table that is stored for the first time gets its name after this time. Rows and columns are always current.
-REFRESH_SECONDS = 5
+REFRESH_SECONDS = 10
 
 
 def serve() -> None:
@@ -41,7 +42,11 @@ def publish(spark: SparkSession, published: Mapping[str, str]) -> dict[str, str]
     """
     if catalog.file_versions() != catalog.load().files:
         catalog.reload()
-    stored = {name: comment for name, comment in _tables(catalog.load()).items() if settings().is_stored(name)}
+    declared = _tables(catalog.load())
+    # One listing for each layer: in an object store each costs a request.
+    layers = {name.split(".")[0] for name in declared}
+    found = {f"{layer}.{name}" for layer in layers for name in names(settings().lake / layer)}
+    stored = {name: comment for name, comment in declared.items() if name in found}
     for name in published.keys() - stored.keys():
         spark.sql(f"DROP VIEW IF EXISTS {name}")
     # A client may drop a view, but no table.

@@ -7,11 +7,9 @@ import fcntl
 import os
 import secrets
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from include.control.store import private_files
 from include.errors import SetupError, report
 from include.lake.object_path import ObjectPath
 from include.local import install
-from include.local.processes import Platform
+from include.local.processes import Platform, wait_for_port
 from include.settings import Settings
 
 NAME = "object-store"
@@ -127,14 +125,8 @@ class ObjectStore:
 
     def wait(self, timeout_seconds: float, check: Callable[[], None] = lambda: None) -> None:
         """Wait until the store accepts connections. Calls `check`, which may raise. Raises SetupError on timeout."""
-        deadline = time.monotonic() + timeout_seconds
-        while not self._answers():
-            check()
-            if time.monotonic() > deadline:
-                raise SetupError(
-                    f"the S3 store does not answer at {self.endpoint} after {timeout_seconds:.0f} s: read its log"
-                )
-            time.sleep(0.05)
+        failure = f"the S3 store does not answer at {self.endpoint} after {timeout_seconds:.0f} s: read its log"
+        wait_for_port(self.port, timeout_seconds, check, failure)
 
     @contextmanager
     def running(self) -> Iterator["ObjectStore"]:
@@ -175,11 +167,6 @@ class ObjectStore:
         self.prepare()
         key, secret = self._credentials.read_text().split()
         return key, secret
-
-    def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
-            return True
-        return False
 
 
 def declared(config: Settings) -> ObjectStore | None:

@@ -6,9 +6,10 @@ platform, even after their parent was killed.
 
 import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,25 @@ class Platform:
 
     def _record_path(self, name: str) -> Path:
         return self.home / "run" / f"{name}.json"
+
+
+def wait_for_port(port: int, timeout_seconds: float, check: Callable[[], None], failure: str) -> None:
+    """Wait until a process accepts connections on 127.0.0.1. Calls `check`, which may raise.
+
+    Raises SetupError with the sentence `failure` on timeout.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not _accepts(port):
+        check()
+        if time.monotonic() > deadline:
+            raise SetupError(failure)
+        time.sleep(0.1)
+
+
+def _accepts(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def _terminate(processes: list[psutil.Process], grace_seconds: float) -> None:

@@ -1,13 +1,8 @@
 """The server through which other programs query the tables by name: `jobs/sql_server.py`, started by `make up`."""
 
-import socket
-import time
-from contextlib import suppress
-
-from include.errors import SetupError
 from include.local import install
 from include.local.broker import HOST
-from include.local.processes import Platform
+from include.local.processes import Platform, wait_for_port
 from include.settings import ROOT, Settings
 
 NAME = "sql-server"
@@ -34,19 +29,9 @@ def start(platform: Platform, variables: dict[str, str]) -> None:
 
 def wait(config: Settings, platform: Platform, timeout_seconds: float) -> None:
     """Wait until it answers at each of its ports. Raises SetupError if it died, and on timeout."""
-    deadline = time.monotonic() + timeout_seconds
     for setting, port in ports(config).items():
-        while not _answers(port):
-            platform.require([NAME])
-            if time.monotonic() > deadline:
-                raise SetupError(
-                    f"{NAME} does not answer at port {port} ({setting}) after {timeout_seconds:.0f} s: "
-                    f"read {platform.log(NAME)}"
-                )
-            time.sleep(0.2)
-
-
-def _answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-        return True
-    return False
+        failure = (
+            f"{NAME} does not answer at port {port} ({setting}) after {timeout_seconds:.0f} s: "
+            f"read {platform.log(NAME)}"
+        )
+        wait_for_port(port, timeout_seconds, lambda: platform.require([NAME]), failure)

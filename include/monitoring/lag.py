@@ -66,8 +66,8 @@ class Lag:
         if not self.has_begun:
             return "nothing read yet"
         # Without unread versions, the unread files belong to the version that the flow began with.
-        cluster = f" of {self.cluster}" if self.cluster else ""
-        return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}{cluster}"
+        of_cluster = f" of {self.cluster}" if self.cluster else ""
+        return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}{of_cluster}"
 
 
 def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
