@@ -78,11 +78,13 @@ def _tables(tables: Catalog) -> dict[str, str]:
 
 
 def _conf(config: Settings) -> dict[str, str]:
-    conf = {
-        "spark.hadoop.hive.server2.thrift.port": str(config.sql_port),
-        "spark.hadoop.hive.server2.thrift.bind.host": HOST,
-        "spark.hadoop.hive.server2.logging.operation.enabled": "false",
-    }
+    conf = {}
+    if config.sql_port:
+        conf |= {
+            "spark.hadoop.hive.server2.thrift.port": str(config.sql_port),
+            "spark.hadoop.hive.server2.thrift.bind.host": HOST,
+            "spark.hadoop.hive.server2.logging.operation.enabled": "false",
+        }
     if config.connect_port:
         conf |= {
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
