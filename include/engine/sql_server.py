@@ -78,7 +78,7 @@ def _tables(tables: Catalog) -> dict[str, str]:
 
 
 def _conf(config: Settings) -> dict[str, str]:
-    conf = {}
+    conf: dict[str, str] = {}
     if config.sql_port:
         conf |= {
             "spark.hadoop.hive.server2.thrift.port": str(config.sql_port),
