@@ -144,13 +144,8 @@ MOMENTS = {
 }
 
 
-DEFAULT_MOMENT = "it-begins-to-replace"
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [DEFAULT_MOMENT, *(pytest.param(name, marks=only_in_full_runs) for name in MOMENTS if name != DEFAULT_MOMENT)],
-)
+@only_in_full_runs
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_doubled(
     chain, driver, engine, tmp_path, moment
 ):

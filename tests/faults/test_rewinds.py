@@ -42,13 +42,8 @@ MOMENTS = {
 }
 
 
-DEFAULT_MOMENT = "the-first-is-put-back"
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [DEFAULT_MOMENT, *(pytest.param(name, marks=only_in_full_runs) for name in MOMENTS if name != DEFAULT_MOMENT)],
-)
+@only_in_full_runs
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_each_row_is_there_once(
     chain, driver, engine, ask, tmp_path, moment
 ):

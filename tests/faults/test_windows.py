@@ -358,12 +358,8 @@ PHASES = {
 }
 
 
-DEFAULT_PHASE = "merge-writes"
-
-
-@pytest.mark.parametrize(
-    "phase", [DEFAULT_PHASE, *(pytest.param(name, marks=only_in_full_runs) for name in PHASES if name != DEFAULT_PHASE)]
-)
+@only_in_full_runs
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_job_that_is_killed_leaves_the_table_whole_and_the_next_one_ends_the_work(chain, driver, engine, job, phase):
     index, moment, target = PHASES[phase]
     tables = chain.in_windows

@@ -32,7 +32,7 @@ from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.backfills import Backfills
 from tests.support.commits import kill_next_batch
-from tests.support.flows import rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.postgresql import Server
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -190,6 +190,7 @@ def test_purchases_are_as_the_database_has_them_whatever_becomes_of_the_connecto
     billing.assert_arrived()
 
 
+@only_in_full_runs
 def test_a_change_of_the_schema_of_the_database_loses_nothing(billing: Billing, run_once, spark):
     connection, name = billing.connection, billing.name
     connection.execute(f"INSERT INTO {name} VALUES (1, 'a', 1.50, true, '2026-01-01T00:00:00Z')")

@@ -12,13 +12,13 @@ import psutil
 from include.readers.delta_log import DeltaLog
 from tests.conftest import ROOT
 from tests.support import expected
-from tests.support.flows import FULL
+from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import TOPIC, Pipeline, random_events
 from tests.support.waiting import sleep_through, wait_until
 
 SILVER, QUARANTINE = "silver.tracker_readings", "quarantine.silver_tracker_readings"
 CORRECTED_BPM = 70
-KILLS = 6 if FULL else 1
+KILLS = 6
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 
 
@@ -42,6 +42,7 @@ def readings(rows: list[dict]) -> list[tuple]:
     return sorted((row["device_id"], row["time"], row["heart_bpm"]) for row in rows)
 
 
+@only_in_full_runs
 def test_a_replay_that_is_killed_again_and_again_puts_each_mended_row_back_once(pipeline: Pipeline, spark, capsys):
     rng = random.Random(SEED)
     pipeline.produce(random_events(1))

@@ -26,7 +26,7 @@ from include.settings import settings
 from include.spec import Maintenance
 from tests.conftest import S3_PORT
 from tests.support.commits import kill_next_batch, switch_fast_path
-from tests.support.flows import Chain
+from tests.support.flows import Chain, only_in_full_runs
 from tests.support.rewinds import Rewinds, moment_of
 from tests.support.s3 import object_lake
 from tests.support.topic import Topic
@@ -93,7 +93,11 @@ def test_rows_pass_all_layers_and_every_reader_without_a_jvm_finds_them(chain, r
     chain.assert_holds(chain.topic.messages())
 
 
-@pytest.mark.parametrize("is_fast", [False, True], ids=["by Spark's writers", "by the fast path"])
+@pytest.mark.parametrize(
+    "is_fast",
+    [pytest.param(False, marks=only_in_full_runs), True],
+    ids=["by Spark's writers", "by the fast path"],
+)
 def test_a_batch_that_died_is_written_once_and_a_reset_goes_on_where_the_table_ends(
     chain, run_once, engine, monkeypatch, is_fast
 ):
@@ -119,6 +123,7 @@ def test_a_batch_that_died_is_written_once_and_a_reset_goes_on_where_the_table_e
     verify.verify(silver)
 
 
+@only_in_full_runs
 def test_a_window_compacts_and_one_vacuums_when_no_reader_needs_the_old_files(chain, run_once, engine, spark):
     policy = Maintenance(target_file_mb=0.004, time_travel_hours=0.0001, every_batches=3)
     bronze, silver, gold = (replace(table, maintain=policy) for table in chain.all)
