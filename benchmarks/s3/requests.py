@@ -1,7 +1,7 @@
-"""Requests to S3 of small batches and of idle minutes: python -m benchmarks.s3.requests [--small], with broker and store.
+"""Requests to S3 of small batches and of idle minutes: python -m benchmarks.s3.requests [--small].
 
-A driver carries one record a batch from a topic to bronze, and on to silver. The lake lies in the local store, whose
-access log is counted. The figures do not depend on the load of the machine.
+It has a broker and a store of its own. A driver carries one record a batch from a topic to bronze, and on to silver.
+The lake lies in the store, whose access log is counted. The figures do not depend on the load of the machine.
 """
 
 import argparse

@@ -34,6 +34,7 @@ def configuration(spark, proxy):
     copy.set("fs.s3a.endpoint", proxy.endpoint)
     copy.setBoolean("fs.s3a.impl.disable.cache", True)
     copy.set("fs.s3a.retry.interval", "10ms")
+    copy.setInt("fs.s3a.paging.maximum", 100)
     return copy
 
 
@@ -83,8 +84,10 @@ def test_a_file_whose_answer_was_lost_is_written(create, proxy, path):
     lost = []
 
     def loses(request) -> bool:
-        lost.extend([request] if request.puts("/7") and not lost else [])
-        return lost == [request]
+        if request.puts("/7") and not lost:
+            lost.append(request)
+            return True
+        return False
 
     proxy.loses = loses
     create("batch 7")
@@ -95,7 +98,7 @@ def test_a_file_that_the_store_refuses_is_an_error(spark, configuration):
     path = jvm_of(spark).org.apache.hadoop.fs.Path("s3a://no-such-bucket/offsets/7")
     manager = jvm_of(spark).sluice.S3CheckpointFileManager(path.getParent(), configuration)
     stream = manager.createAtomic(path, False)
-    with pytest.raises(Py4JJavaError, match="no-such-bucket"):
+    with pytest.raises(Py4JJavaError, match="NoSuchBucket"):
         stream.close()
 
 
@@ -109,9 +112,8 @@ def test_a_checkpoint_of_an_older_release_goes_on_and_back(store, spark, name, b
             spark.conf.set(session.FILE_MANAGER, manager)
             chain.topic.send(number)
             run_once(chain.bronze)
-            run_once(chain.silver)
-        chain.assert_silver_holds(chain.topic.messages())
-        verify.verify(chain.silver)
+        chain.assert_bronze_holds(chain.topic.messages())
+        verify.verify(chain.bronze)
     finally:
         spark.conf.set(session.FILE_MANAGER, managers[1])
         monkeypatch.undo()
@@ -122,8 +124,8 @@ def test_a_log_is_listed_from_a_version_on_however_long_it_is(spark, configurati
     jvm, client = jvm_of(spark), boto3.client("s3")
     log = f"{name}/_delta_log"
     kinds = ("crc", "json")
-    keys = [f"{log}/{version:020}.{kind}" for version in range(600) for kind in kinds]
-    for key in (*keys, f"{log}/{500:020}.checkpoint.parquet", f"{log}/_last_checkpoint", f"{log}/_sidecars/x.parquet"):
+    keys = [f"{log}/{version:020}.{kind}" for version in range(60) for kind in kinds]
+    for key in (*keys, f"{log}/{50:020}.checkpoint.parquet", f"{log}/_last_checkpoint", f"{log}/_sidecars/x.parquet"):
         client.put_object(Bucket=object_lake.BUCKET, Key=key, Body=b"")
 
     def names(log_store: str, version: int) -> list[str]:
@@ -136,12 +138,12 @@ def test_a_log_is_listed_from_a_version_on_however_long_it_is(spark, configurati
             entry.getPath().getName() for entry in iter(lambda: entries.next() if entries.hasNext() else None, None)
         ]
 
-    for version in (0, 1, 499, 500, 598, 599, 600):
+    for version in (0, 1, 49, 50, 58, 59, 60):
         expected = names("io.delta.storage.S3SingleDriverLogStore", version)
         proxy.requests.clear()
         assert names("sluice.S3LogStore", version) == expected
-        # A page has a thousand names.
-        assert [request.method for request in proxy.requests] == ["GET"] * (1 if version > 100 else 2)
+        # A page has a hundred names.
+        assert [request.method for request in proxy.requests] == ["GET"] * (1 if version > 20 else 2)
     with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
         log = f"{name}/nowhere/_delta_log"
         names("sluice.S3LogStore", 3)

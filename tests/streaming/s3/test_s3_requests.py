@@ -9,13 +9,13 @@ from include.settings import settings
 from include.spec import Append
 from tests.conftest import S3_PORT
 from tests.support.commits import switch_fast_path
-from tests.support.flows import Chain
+from tests.support.flows import Chain, only_in_full_runs
 from tests.support.s3 import object_lake
 from tests.support.topic import Topic
 
 pytestmark = pytest.mark.skipif(object_lake.IS_USED, reason="the requests of other tests would count, too")
 
-BATCHES = 10
+BATCHES = 5
 # The most requests of a bronze batch with one record and of a silver batch with one row, together.
 TARGET = {"LIST": 4.5, "PUT": 10, "HEAD": 18, "GET": 9, "DELETE": 0}
 # Spark's writers read the log of their table again for each batch.
@@ -38,7 +38,13 @@ def chain(access_log, name, broker, monkeypatch):
     settings.cache_clear()
 
 
-@pytest.mark.parametrize(("is_fast", "target"), [(True, TARGET), (False, TARGET_OF_SPARK)], ids=["fast path", "Spark"])
+@pytest.mark.parametrize(
+    ("is_fast", "target"),
+    [
+        pytest.param(True, TARGET, id="by the fast path"),
+        pytest.param(False, TARGET_OF_SPARK, id="by Spark's writers", marks=only_in_full_runs),
+    ],
+)
 def test_a_small_batch_asks_for_no_more_than_its_target(chain, run_once, access_log, monkeypatch, is_fast, target):
     switch_fast_path(monkeypatch, is_fast)
     bronze = replace(chain.bronze, source=replace(chain.bronze.source, max_offsets=1))

@@ -32,7 +32,7 @@ def variables() -> dict[str, str]:
 def start(port: int, access_log: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start a store at AWS_ENDPOINT_URL, in a process that ends with this one."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with open(access_log or os.devnull, "ab") as log:
+    with (access_log or Path(os.devnull)).open("ab") as log:
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     atexit.register(server.kill)
     wait_until(_has_bucket, 60)
