@@ -10,6 +10,7 @@ KINDS = {
     "ListObjectsV2": "LIST",
     "GetObject": "GET",
     "HeadObject": "HEAD",
+    "HeadBucket": "HEAD",
     "PutObject": "PUT",
     "CopyObject": "COPY",
     "DeleteObject": "DELETE",
@@ -27,4 +28,6 @@ class RequestLog:
         """The requests since the last call, by kind."""
         lines = self._file.read_text().splitlines()
         new_lines, self._lines_read = lines[self._lines_read :], len(lines)
-        return Counter(KINDS[found.group(1)] for line in new_lines if (found := OPERATION.search(line)))
+        return Counter(
+            KINDS.get(found.group(1), found.group(1)) for line in new_lines if (found := OPERATION.search(line))
+        )

@@ -86,7 +86,7 @@ def measure(folder: Path, kafka: str, store: ObjectStore, arguments: argparse.Na
         time.sleep(arguments.seconds)
         yield from rows(what, log.take(), arguments.seconds / 60)
 
-    print("| what |", " | ".join(PRICES), "|\n|---|", "---|" * len(PRICES), sep="", flush=True)
+    print(f"| what | {' | '.join(PRICES)} |\n|---{'|---' * len(PRICES)}|", flush=True)
     with driver(folder / "bronze", kafka, store, ("bronze",)) as engine:
         yield from batches(engine, ("bronze",), "a batch of bronze")
     with driver(folder / "both", kafka, store, BOTH) as engine:
@@ -99,8 +99,8 @@ def measure(folder: Path, kafka: str, store: ObjectStore, arguments: argparse.Na
 
 
 def rows(what: str, counts: Counter[str], units: float) -> Iterator[Row]:
-    print(f"| {what} |", " | ".join(f"{counts[kind] / units:.1f}" for kind in PRICES), "|", flush=True)
-    price = sum(PRICES[kind] * count for kind, count in counts.items()) / units
+    print(f"| {what} | {' | '.join(f'{counts[kind] / units:.1f}' for kind in PRICES)} |", flush=True)
+    price = sum(PRICES.get(kind, 0.0) * count for kind, count in counts.items()) / units
     yield Row(f"{what}: requests", "requests", {OURS: Figure((sum(counts.values()) / units,))})
     yield Row(f"{what}: price of a million", "USD", {OURS: Figure((price,))})
 
