@@ -1,4 +1,4 @@
-"""What Spark asked of the local S3 store, counted from the store's own access log."""
+"""What the processes of a benchmark asked of the local S3 store, counted from the store's own access log."""
 
 import re
 from collections import Counter
@@ -10,14 +10,13 @@ KINDS = {
     "ListObjectsV2": "LIST",
     "GetObject": "GET",
     "HeadObject": "HEAD",
+    "HeadBucket": "HEAD",
     "PutObject": "PUT",
     "CopyObject": "COPY",
     "DeleteObject": "DELETE",
     "DeleteObjects": "DELETE",
 }
 OPERATION = re.compile(r" s3_(\w+) ")
-# The user agent of delta-rs, which feeds the tables.
-FEEDER = "object_store/"
 
 
 class RequestLog:
@@ -26,8 +25,9 @@ class RequestLog:
         self._lines_read = 0
 
     def take(self) -> Counter[str]:
-        """The requests of Spark since the last call, by kind."""
+        """The requests since the last call, by kind."""
         lines = self._file.read_text().splitlines()
         new_lines, self._lines_read = lines[self._lines_read :], len(lines)
-        operations = [OPERATION.search(line) for line in new_lines if FEEDER not in line]
-        return Counter(KINDS.get(found.group(1), found.group(1)) for found in operations if found)
+        return Counter(
+            KINDS.get(found.group(1), found.group(1)) for line in new_lines if (found := OPERATION.search(line))
+        )

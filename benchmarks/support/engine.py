@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -99,13 +99,18 @@ class Engine:
 
     def wait(self, flow: str, end: int, timeout_seconds: float = 300) -> None:
         """Wait until the flow has read its source to `end`: a version of a table, or a number of records of a topic."""
+        self._wait(lambda: self.position(flow), f"{flow} should read to", end, timeout_seconds)
+
+    def wait_for_batches(self, flow: str, count: int, timeout_seconds: float = 300) -> None:
+        """Wait until the flow has committed so many batches."""
+        self._wait(lambda: self.batches(flow), f"the batches of {flow} should be", count, timeout_seconds)
+
+    def _wait(self, current: Callable[[], int], what: str, end: int, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
-        while self.position(flow) < end:
+        while current() < end:
             has_died = any(process.poll() is not None for process in self._processes)
             if has_died or time.monotonic() > deadline:
-                raise SetupError(
-                    f"{self.name}: {flow} should read to {end}, is at {self.position(flow)}:\n{self._last_lines()}"
-                )
+                raise SetupError(f"{self.name}: {what} {end}, is at {current()}:\n{self._last_lines()}")
             time.sleep(POLL_SECONDS)
 
     def position(self, flow: str) -> int:

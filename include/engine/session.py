@@ -24,6 +24,9 @@ AVRO_LIMITS = {
 }
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+# The classes of `include/engine/s3`, which `make s3` compiles. On other file systems they do as Spark does.
+S3_CLASSES = {FILE_MANAGER: "sluice.S3CheckpointFileManager", "spark.delta.logStore.s3a.impl": "sluice.S3LogStore"}
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,9 +36,7 @@ CONF = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # The default file manager forks chmod and readlink for every file, to guard against writers that the lease
     # excludes.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     # The default log store forks twice for each commit to a local disk, and lets two threads write one version.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     # S3A asks twice whether a file exists before it creates one. Delta's log store asks itself, under its own lock.
@@ -107,8 +108,12 @@ def jvm_of(owner: SparkSession | type[SparkContext]) -> Any:
 
 def require_connector(spark: SparkSession, url: str) -> None:
     """Raises UsageError if this driver lacks the S3 connector for the URL."""
-    if url.startswith("s3a://") and not jvm_of(spark).org.apache.spark.util.Utils.classIsLoadable(S3A):
+    if url.startswith("s3a://") and not _has_class(spark, S3A):
         raise UsageError(f"{url} lies on S3, whose connector this driver has not: run `make s3`, and start it again")
+
+
+def _has_class(owner: SparkSession | type[SparkContext], name: str) -> bool:
+    return bool(jvm_of(owner).org.apache.spark.util.Utils.classIsLoadable(name))
 
 
 def _without_sidecars(spark: SparkSession) -> None:
@@ -121,11 +126,14 @@ def _without_sidecars(spark: SparkSession) -> None:
 
 
 def _s3() -> dict[str, str]:
-    """Returns the settings of an S3 store other than Amazon's; Hadoop ignores AWS_ENDPOINT_URL."""
+    """Returns the settings of S3, and of a store other than Amazon's; Hadoop ignores AWS_ENDPOINT_URL."""
+    SparkContext._ensure_initialized()
+    # A driver with older jars writes the same files, in more requests.
+    conf = S3_CLASSES if all(_has_class(SparkContext, name) for name in S3_CLASSES.values()) else {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if not endpoint:
-        return {}
-    return {
+        return conf
+    return conf | {
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION", "us-east-1"),
         "spark.hadoop.fs.s3a.path.style.access": "true",

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.errors import SetupError, report
-from include.local import install, java
+from include.local import install, java, spark_classes
 from include.settings import settings
 
 LIST = Path(__file__).with_name("artifacts.txt")
 CLASS_PATHS = ("broker", "spark")
+# The class path that also holds the classes of this project.
+WITH_OWN_CLASSES = "s3"
 
 # Without POMs, Ivy requests only the jars: 5 seconds for all of them instead of 2 minutes.
 IVY_SETTINGS = """<ivysettings>
@@ -70,6 +72,8 @@ def missing(jars: Path, class_paths: Iterable[str] = CLASS_PATHS) -> list[str]:
     expected = {
         path: {artifact.jar for artifact in listed_artifacts() if artifact.class_path == path} for path in class_paths
     }
+    if WITH_OWN_CLASSES in expected:
+        expected[WITH_OWN_CLASSES].add(spark_classes.jar())
     return [path for path, names in expected.items() if {jar.name for jar in (jars / path).glob("*.jar")} != names]
 
 
@@ -86,6 +90,8 @@ def fetch(jars: Path, java_home: Path, work: Path, class_paths: Iterable[str] = 
                 f"check the network, then try again\n{reason}"
             )
         _verify(path, new_directories[path], remedy=f"delete {work / path} and try again")
+        if path == WITH_OWN_CLASSES:
+            spark_classes.compile_into(new_directories[path], java_home, pyspark_jars(), jars / "spark")
         shutil.rmtree(jars / path, ignore_errors=True)
         new_directories[path].rename(jars / path)
 

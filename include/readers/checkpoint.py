@@ -67,9 +67,11 @@ def end_offset(checkpoint: LakePath, batch: int) -> Any:
     if batch < 0:
         return None
     file = checkpoint / "offsets" / str(batch)
-    if not file.exists():
-        raise damaged(file, "is missing")
-    match file.read_text(errors="replace").splitlines():
+    try:
+        text = file.read_text(errors="replace")
+    except FileNotFoundError as error:
+        raise damaged(file, "is missing") from error
+    match text.splitlines():
         # The format version, the batch's settings, then one line for each source. A flow has one source.
         case ["v1", _, "-"]:
             return None

@@ -9,10 +9,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.engine.stream import pace
 from include.engine.stream.trigger_clock import TriggerClock
+from include.lake.object_path import LakePath
 from include.settings import settings
 from include.spec import Delta, Table
 
-# Pauses of a topic or folder without new records double up to this. Looking for new ones costs Spark 10 ms.
+# Pauses of a topic or folder without new records double up to this, and those of a table in a store that no flow of the
+# driver writes. Looking for new ones costs Spark 10 ms, and for such a table a request.
 IDLE_SECONDS = 4.0
 # An unchanged table is triggered at least this often, so that the query shows progress.
 UNCHANGED_SECONDS = 10.0
@@ -92,8 +94,8 @@ class FlowTrigger:
         if self.has_new_commit:
             # A longer interval of its own applies. A shorter one does not: both pauses would add up.
             return self.began_at + (declared_seconds if declared_seconds > self._source_interval() else 0.0)
-        if self.writers or (isinstance(self.table.source, Delta) and not self.has_begun_batch):
-            # Another driver or job may commit to its source.
+        if self.writers or (isinstance(self._log, Path) and not self.has_begun_batch):
+            # Another driver or job may commit to its source. In a store, each check would cost a request.
             return max(self.checked_at, self.began_at) + declared_seconds
         return self.fired_at + max(self.interval_seconds, 0.0 if self.has_begun_batch else self.idle_seconds)
 
@@ -119,16 +121,21 @@ class FlowTrigger:
     def _source_interval(self) -> float:
         return min((writer.interval_seconds for writer in self.writers), default=0.0)
 
+    @property
+    def _log(self) -> LakePath | None:
+        """The log of its source; None if that is no table."""
+        source = self.table.source
+        return settings().table_path(source.table) / "_delta_log" if isinstance(source, Delta) else None
+
     def _log_mtime_ns(self) -> int | None:
         """Returns when the source's log last changed, in nanoseconds since 1970; None if that is uncertain."""
-        if not isinstance(self.table.source, Delta):
+        if self._log is None:
             return None
-        log = settings().table_path(self.table.source.table) / "_delta_log"
-        if not isinstance(log, Path):
+        if not isinstance(self._log, Path):
             # A store does not know. The flows that write the source tell what they commit, and others are met later.
             return 0 if self.writers else None
         try:
-            mtime_ns = log.stat().st_mtime_ns
+            mtime_ns = self._log.stat().st_mtime_ns
         except OSError:
             return None
         return mtime_ns if time.time() - mtime_ns / 1e9 > FILE_CLOCK_SECONDS else None

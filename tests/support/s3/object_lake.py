@@ -2,11 +2,14 @@
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import boto3
 
@@ -26,23 +29,30 @@ def variables() -> dict[str, str]:
     return {"SLUICE_LAKE": new()} if IS_USED else {}
 
 
-def start(port: int) -> "subprocess.Popen[bytes]":
+def start(port: int, access_log: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start a store at AWS_ENDPOINT_URL, in a process that ends with this one."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (access_log or Path(os.devnull)).open("ab") as log:
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     atexit.register(server.kill)
     wait_until(_has_bucket, 60)
     return server
 
 
 @contextmanager
-def running(port: int) -> Iterator[None]:
+def running(port: int, access_log: Path | None = None) -> Iterator[None]:
     """Run a store, unless the whole test run has one."""
-    server = None if IS_USED else start(port)
+    server = None if IS_USED else start(port, access_log)
     yield
     if server:
         server.kill()
         server.wait()
+
+
+def requests(access_log: Path) -> Counter[str]:
+    """The requests so far, by kind. A copy is a PUT."""
+    found = re.findall(r'"(GET|HEAD|PUT|DELETE|POST) (\S+) HTTP', access_log.read_text())
+    return Counter("LIST" if method == "GET" and "list-type=2" in path else method for method, path in found)
 
 
 def _has_bucket() -> bool:
