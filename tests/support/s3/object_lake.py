@@ -1,15 +1,22 @@
-"""Lakes in an object store. `SLUICE_TEST_LAKE=s3` gives every test that opens a lake one on S3, instead of a disk."""
+"""Lakes in an object store. `SLUICE_TEST_LAKE=s3` gives every test that opens a lake one on S3, instead of a disk.
+
+The store is versitygw if `make store` has built it, else moto.
+"""
 
 import atexit
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import boto3
 
+from include.local import object_store
+from include.local.object_store import ObjectStore
 from tests.support.waiting import wait_until
 
 BUCKET = "lakes-of-tests"
@@ -26,23 +33,43 @@ def variables() -> dict[str, str]:
     return {"SLUICE_LAKE": new()} if IS_USED else {}
 
 
-def start(port: int) -> "subprocess.Popen[bytes]":
-    """Start a store at AWS_ENDPOINT_URL, in a process that ends with this one."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    atexit.register(server.kill)
-    wait_until(_has_bucket, 60)
-    return server
-
-
 @contextmanager
 def running(port: int) -> Iterator[None]:
-    """Run a store, unless the whole test run has one."""
-    server = None if IS_USED else start(port)
-    yield
-    if server:
+    """Run a store at AWS_ENDPOINT_URL during the block, unless the whole test run has one."""
+    if IS_USED:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-store-") as directory:
+        server = _start(Path(directory), port)
+        yield
         server.kill()
         server.wait()
+
+
+def run_for_all_tests(directory: Path, port: int) -> None:
+    """Start a store at AWS_ENDPOINT_URL, with its data in the directory. It ends with this process."""
+    atexit.register(_start(directory, port).kill)
+
+
+def _start(directory: Path, port: int) -> "subprocess.Popen[bytes]":
+    directory.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    variables = dict(os.environ)
+    if object_store.program().exists():
+        store = ObjectStore(directory, port)
+        store.prepare()
+        command = store.command()
+        # The JVM of the shared session keeps the credentials that it was started with.
+        key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        variables |= {"ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret}
+    with (directory / "store.log").open("ab") as log:
+        server = subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_until(_has_bucket, 60, (directory / "store.log").read_text)
+    except BaseException:
+        server.kill()
+        raise
+    return server
 
 
 def _has_bucket() -> bool:
