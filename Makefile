@@ -9,14 +9,18 @@ IN_VENV := $(SLUICE_VENV)/bin/python
 PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py \
 	tests/streaming/test_sql_server.py tests/streaming/s3 \
 	tests/faults/platforms tests/faults/changes tests/faults/test_rewinds.py tests/faults/test_aimed_kills.py)
+# They run with the lake on S3, too. The others damage files by hand, or start platforms with a disk of their own.
+ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_full_refreshes.py test_interleavings.py \
+	test_rewinds.py test_windows.py platforms/test_kills.py) \
+	$(addprefix tests/streaming/jobs/,test_backfill.py test_replay.py test_rewind.py)
 
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # What checks Sluice needs more packages than what runs it.
-dev test test-platforms test-tables lint: DEV := --dev
+dev test test-platforms test-tables faults-on-s3 lint: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults clean
+.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,8 +85,13 @@ screenshot: dev ## take the screenshot of the README from the running platform; 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
-faults: ## make test at full length: what is killed while data flows must lose and double nothing
+faults: ## make test and faults-on-s3 at full length: what is killed while data flows must lose and double nothing
 	@SLUICE_FAULTS=full $(MAKE) test
+	@SLUICE_FAULTS=full $(MAKE) faults-on-s3
+
+faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and replays with the lake on S3
+	-@$(MAKE) --no-print-directory store
+	@SLUICE_TEST_LAKE=s3 $(IN_VENV) -m pytest $(ON_S3)
 
 lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
 	@$(LOCK) requirements-dev.txt -o requirements-dev.lock

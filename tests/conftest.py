@@ -72,7 +72,7 @@ os.environ.pop("SLUICE_CONTROL_URL", None)
 from tests.support.s3 import object_lake  # noqa: E402
 
 if object_lake.IS_USED:
-    object_lake.start(S3_PORT)
+    object_lake.run_for_all_tests(Path(_home.name) / "store", S3_PORT)
     os.environ.update({**object_lake.variables(), "AWS_ALLOW_HTTP": "true"})
 
 from include.local import environment, java  # noqa: E402

@@ -1,6 +1,7 @@
 """Random interleavings of everything that can happen to tables at once, compared with plain Python.
 
-The default is four interleavings. `make faults` runs two hundred. SLUICE_SEED repeats the choices of an earlier run.
+The default is four interleavings. `make faults` runs two hundred, and fifty on S3. SLUICE_SEED repeats the choices of
+an earlier run.
 """
 
 import os
@@ -13,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from deltalake import DeltaTable
 from sqlalchemy import Engine, func, select
 
 from include.catalog import Catalog
@@ -30,14 +30,16 @@ from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
+from include.readers import stored_table
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.expected import Message
 from tests.support.flows import FULL, Chain, Driver, rows_of
+from tests.support.s3 import object_lake
 from tests.support.waiting import sleep_through, wait_until
 
-INTERLEAVINGS = 200 if FULL else 4
+INTERLEAVINGS = (50 if object_lake.IS_USED else 200) if FULL else 4
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 # VACUUM deletes files only after this time.
 RETENTION_SECONDS = 3
@@ -59,7 +61,7 @@ def log(table: str) -> DeltaLog:
 
 
 def rows_at(table: str, version: int) -> Counter:
-    rows = DeltaTable(str(settings().table_path(table)), version=version).to_pyarrow_table().to_pylist()
+    rows = stored_table.dataset(table, stored_table.open_table(table, version)).to_table().to_pylist()
     return Counter(map(repr, rows))
 
 
@@ -322,7 +324,7 @@ class Scenario:
 
     def _stored(self) -> list[int]:
         names = (self.bronze.name, self.silver.name, self.silver.quarantine)
-        counts = [DeltaTable(str(settings().table_path(name))).count() for name in names]
+        counts = [stored_table.open_table(name).count() for name in names]
         return [*counts, sum(row["rows"] for row in rows_of(self.gold.name))]
 
     def compare(self, messages: list[Message]) -> None:
@@ -376,7 +378,7 @@ def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(chain, driver, e
     scenario, begin = Scenario(chain, spark, engine, ask, random.Random(SEED)), time.monotonic()
     chain.topic.create(partitions=2).send("1", "2", "not a number")
     with driver(*scenario.flows) as running_driver:
-        wait_until(lambda: all(is_stored(table.name) for table in scenario.flows), 60)
+        wait_until(lambda: all(settings().is_stored(table.name) for table in scenario.flows), 60)
         scenario.check(running_driver)
         for number in range(1, INTERLEAVINGS + 1):
             with capsys.disabled():
@@ -398,7 +400,3 @@ def assert_exclusive(entry: windows.Window, merges: bool) -> None:
         is_own = commit.metadata.get("window") == entry.number
         is_merge = merges and commit.metadata.get("flow") == entry.table
         assert version > last_version or is_own or is_merge, f"{entry.table}, in window {entry.number}: {commit}"
-
-
-def is_stored(table: str) -> bool:
-    return (settings().table_path(table) / "_delta_log").is_dir()

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -28,8 +27,10 @@ from include.control.store import database
 from include.engine.batch import batch
 from include.engine.stream import preparation
 from include.errors import Unreachable
+from include.lake.object_path import names
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import OPTIMIZE, VACUUM
+from include.readers import stored_table
 from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Table
@@ -144,9 +145,7 @@ def test_a_table_file_that_changes_its_table_waits_for_the_window(chain, engine,
     lease_renewer.leave(window.name)
     lease_renewer.stop()
     run_once(changed_bronze)
-    assert (
-        DeltaTable(str(settings().table_path(changed_bronze.name))).metadata().configuration["sluice.owner"] == "team-x"
-    )
+    assert stored_table.open_table(changed_bronze.name).metadata().configuration["sluice.owner"] == "team-x"
 
 
 @only_in_full_runs
@@ -192,17 +191,17 @@ def test_a_version_that_time_travel_is_promised_for_outlives_the_windows_and_an_
         chain.topic.send(*range(1 + 20 * number))
         run_once(bronze)
     run_once(silver)
-    table_before = DeltaTable(str(settings().table_path(bronze.name)))
-    rows = table_before.to_pyarrow_table().num_rows
+    dataset_before = stored_table.dataset(bronze.name)
+    rows = dataset_before.count_rows()
     for _ in range(2):
         # The flows have read on, so the second window may delete the files that the first window removed.
         maintain(bronze_with_time_travel, silver)
         run_once(silver)
     assert "OPTIMIZE" in [commit.operation for commit in log(bronze).commits()]
-    assert table_before.to_pyarrow_table().num_rows == rows
+    assert dataset_before.to_table().num_rows == rows
     maintain(bronze, silver)
     with pytest.raises(FileNotFoundError):
-        table_before.to_pyarrow_table()
+        dataset_before.to_table()
 
 
 def test_what_was_gathered_for_a_window_is_merged_there_once(chain, run_once, maintain):
@@ -324,16 +323,18 @@ def has_committed(table: Table, operation: str) -> Callable[[], bool]:
     return condition
 
 
+def data_files(table: Table) -> int:
+    return sum(name.endswith(".parquet") for name in names(settings().table_path(table.name)))
+
+
 def has_new_file(table: Table) -> Callable[[], bool]:
-    path = settings().table_path(table.name)
-    count_before = len(list(path.glob("*.parquet")))
-    return lambda: len(list(path.glob("*.parquet"))) > count_before
+    count_before = data_files(table)
+    return lambda: data_files(table) > count_before
 
 
 def has_fewer_files(table: Table) -> Callable[[], bool]:
-    path = settings().table_path(table.name)
-    count_before = len(list(path.glob("*.parquet")))
-    return lambda: len(list(path.glob("*.parquet"))) < count_before
+    count_before = data_files(table)
+    return lambda: data_files(table) < count_before
 
 
 def is_only_vacuum_due(engine, tables: tuple[Table, ...]) -> bool:

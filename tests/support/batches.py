@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import batch
@@ -14,7 +13,7 @@ from include.engine.tables import create_table
 from include.engine.tables.commit import txn_app_id
 from include.monitoring import row_outcomes
 from include.monitoring.row_outcomes import Batch
-from include.settings import settings
+from include.readers import stored_table
 from include.spec import Table
 
 
@@ -46,9 +45,7 @@ class BatchWriter:
         return row_outcomes.batches(table, 1)[0]
 
     def new_context(self, table: Table) -> FlowContext:
-        version = DeltaTable(str(settings().table_path(table.name))).transaction_version(
-            txn_app_id(table.name, self.generation)
-        )
+        version = stored_table.open_table(table.name).transaction_version(txn_app_id(table.name, self.generation))
         initial = -1 if self.generation == 1 else 0
         written = initial if version is None else version
         checkpoint = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})

@@ -26,6 +26,7 @@ from include.control.store import database
 from include.control.store.schema import desired
 from include.examples import views
 from include.examples.events import Event, events
+from include.lake import clients
 from include.local import environment, java
 from include.local.broker import create_topic
 from include.settings import from_environment
@@ -114,19 +115,21 @@ class Pipeline:
         """Send events of the next minute, which no test has sent yet."""
         self.produce(random_events(next(self.part_numbers), event_count))
 
-    def table_path(self, table: str) -> str:
-        return str(from_environment(self.environment).table_path(table))
+    def stored_table(self, table: str) -> DeltaTable:
+        """Raises TableNotFoundError."""
+        uri, options = clients.delta_rs(from_environment(self.environment).table_path(table))
+        return DeltaTable(uri, storage_options=options)
 
     def rows(self, table: str) -> list[dict]:
         """All rows of a table, read without Spark; empty if it does not exist."""
         try:
-            return DeltaTable(self.table_path(table)).to_pyarrow_table().to_pylist()
+            return self.stored_table(table).to_pyarrow_table().to_pylist()
         except TableNotFoundError:
             return []
 
     def count(self, table: str) -> int:
         try:
-            return DeltaTable(self.table_path(table)).count()
+            return self.stored_table(table).count()
         except TableNotFoundError:
             return 0
 
@@ -135,7 +138,7 @@ class Pipeline:
         total = 0
         for table in tables or TABLES:
             with suppress(TableNotFoundError):
-                total += DeltaTable(self.table_path(table)).version()
+                total += self.stored_table(table).version()
         return total
 
     @property

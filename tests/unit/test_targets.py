@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 
 import pytest
 
@@ -62,9 +63,13 @@ def test_a_test_whose_only_parameters_are_long_does_not_run_in_make_test():
     assert [runs_in_make_test(test) for test in (only_long, long, short)] == [False, False, True]
 
 
-def test_make_faults_is_make_test_at_full_length():
-    [recipe] = re.findall(r"^faults: .*\n\t(.*)\n", MAKEFILE, re.MULTILINE)
-    assert recipe == "@SLUICE_FAULTS=full $(MAKE) test"
+def test_make_faults_is_make_test_at_full_length_and_then_a_part_of_it_with_the_lake_on_s3():
+    [recipe] = re.findall(r"^faults: .*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert recipe == "\t@SLUICE_FAULTS=full $(MAKE) test\n\t@SLUICE_FAULTS=full $(MAKE) faults-on-s3\n"
+    on_s3 = subprocess.check_output(["make", "--dry-run", "faults-on-s3"], cwd=ROOT, text=True).splitlines()[-1]
+    command, _, files = on_s3.partition(" -m pytest ")
+    assert command.startswith("SLUICE_TEST_LAKE=s3 ")
+    assert {ROOT / file for file in files.split()} < set(TESTS)
 
 
 def test_the_two_halves_of_make_test_are_all_of_it():

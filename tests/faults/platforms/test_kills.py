@@ -1,6 +1,6 @@
 """A driver is killed several times at random moments while a producer sends events.
 
-The default is one kill. `make faults` runs ninety. test_airflow.py has another ten, under Airflow.
+The default is one kill. `make faults` runs ninety, and twenty on S3. test_airflow.py has another ten, under Airflow.
 """
 
 import os
@@ -14,9 +14,10 @@ from contextlib import contextmanager
 
 from tests.support.flows import FULL
 from tests.support.pipeline import TABLES, Pipeline
+from tests.support.s3 import object_lake
 from tests.support.waiting import sleep_through, wait_until
 
-KILLS = 90 if FULL else 1
+KILLS = (20 if object_lake.IS_USED else 90) if FULL else 1
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 EVENTS_PER_PART = 250
 

@@ -1,6 +1,10 @@
-"""The lake lies on S3: flows, windows and resets work there, and every reader without a JVM."""
+"""The lake lies on S3: flows, windows and recovery work there, and every reader without a JVM.
+
+`make faults-on-s3` runs longer tests there.
+"""
 
 import os
+import signal
 from dataclasses import replace
 
 import duckdb
@@ -26,7 +30,8 @@ from include.settings import settings
 from include.spec import Maintenance
 from tests.conftest import S3_PORT
 from tests.support.commits import kill_next_batch, switch_fast_path
-from tests.support.flows import Chain, only_in_full_runs
+from tests.support.flows import Chain, double_numbers, only_in_full_runs, rows_of
+from tests.support.jobs.process import Job
 from tests.support.rewinds import Rewinds, moment_of
 from tests.support.s3 import object_lake
 from tests.support.topic import Topic
@@ -140,6 +145,36 @@ def test_a_window_compacts_and_one_vacuums_when_no_reader_needs_the_old_files(ch
     assert vacuum_guard.dead_files(DeltaLog(settings().table_path(silver.name))) == []
     chain.assert_holds(chain.topic.messages())
     verify.verify(silver)
+
+
+def test_a_rewind_undoes_wrong_rows_and_the_mended_transform_computes_them_again(chain, run_once, spark):
+    bronze, silver, gold = chain.all
+    chain.topic.send(1, 61, "x")
+    run_once(bronze, silver, gold)
+    moment = moment_of(gold)
+    chain.topic.send(2, 62, "y")
+    run_once(bronze, replace(silver, transform=double_numbers), gold)
+    assert sorted(row["number"] for row in rows_of(silver.name)) == [1, 4, 61, 124]
+    assert Rewinds(spark, bronze, silver, gold).run(silver, moment).phase == "done"
+    run_once(silver, gold)
+    chain.assert_holds(chain.topic.messages())
+    for table in chain.all:
+        verify.verify(table)
+
+
+def test_a_driver_that_is_killed_between_commit_and_checkpoint_loses_and_doubles_nothing(chain, run_once):
+    chain.topic.send(*range(71), "broken")
+    job = Job(settings().home, "tests.support.jobs.aimed_kill", chain.name, chain.topic.name, chain.gold.name, "after")
+    assert job.wait() == -signal.SIGKILL, job.log.read_text()
+    planned, committed = (
+        find(settings().checkpoints(chain.gold.flow) / "1")
+        for find in (checkpoint.last_planned, checkpoint.last_committed)
+    )
+    assert (planned, committed) == (0, None)
+    run_once(*chain.all)
+    chain.assert_holds(chain.topic.messages())
+    for table in chain.all:
+        verify.verify(table)
 
 
 def _operations_of_window(engine, spark, table, tables) -> set[str]:

@@ -23,9 +23,8 @@ TARGET_OF_SPARK = {"LIST": 12, "PUT": 11, "HEAD": 60, "GET": 40, "DELETE": 0}
 
 
 @pytest.fixture(scope="module")
-def access_log(tmp_path_factory):
-    log = tmp_path_factory.mktemp("store") / "access.log"
-    with object_lake.running(S3_PORT, log):
+def access_log():
+    with object_lake.running(S3_PORT) as log:
         yield log
 
 

@@ -81,11 +81,12 @@ def test_a_generation_counts_only_when_it_is_complete(directory):
 
 def test_the_objects_by_which_hadoop_marks_directories_are_no_files_and_go_with_them(lake):
     client = boto3.client("s3")
-    for key in ("1/", "1/offsets/", "1/offsets/0"):
+    for key in ("1/", "1/offsets/", "1/offsets/0", "1/sources/0/", "1/sources/0/0"):
         client.put_object(Bucket=lake.bucket, Key=f"{lake.key}/flow/{key}", Body=b"")
     home = lake / "flow"
-    assert [file.path for file in listing.files(home)] == ["1/offsets/0"]
+    assert [file.path for file in listing.files(home)] == ["1/offsets/0", "1/sources/0/0"]
     remove_tree(home / "1")
+    assert "Contents" not in client.list_objects_v2(Bucket=lake.bucket, Prefix=f"{lake.key}/flow/1/")
     assert checkpoint.newest_generation(home) is None
 
 
