@@ -95,7 +95,7 @@ def _schema_errors(
     if not readable:
         return no_schema, F.lit(None).cast(VIOLATION_TYPE)
     errors = json_schema.errors_by_schema(readable, parse.column)
-    # Spark types the kind of the function as an argument, and warns where it is not left to the annotations.
+    # Spark's own types demand the kind of the function, and Spark warns where it is given beside annotations.
     validate = arrow_udf(errors, VIOLATION_TYPE)  # type: ignore[call-overload]
     return no_schema, validate(schema_registry.schema_id(value), F.when(F.is_valid_utf8(payload), payload))
 

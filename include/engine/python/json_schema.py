@@ -10,7 +10,6 @@ from jsonschema_rs import Draft7Validator, ValidationError, validator_for
 from pyspark.sql.types import DataType
 
 SHOWN_CHARACTERS = 200
-MOST_REFERENCES = 20
 ERROR = pa.struct([("field", pa.string()), ("message", pa.string())])
 # Spark's types of columns, by the JSON type of a value that fits them. A string takes any value.
 NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
@@ -89,20 +88,24 @@ def _types(schema: Any, root: dict[str, Any]) -> set[str]:
     return types - {"null"}
 
 
-def _parts(schema: Any, root: dict[str, Any], combined: tuple[str, ...], depth: int = 0) -> Iterator[dict[str, Any]]:
-    """Yields a schema, what it refers to in its document, and the alternatives that it combines."""
-    if not isinstance(schema, dict) or depth > MOST_REFERENCES:
+def _parts(
+    schema: Any, root: dict[str, Any], combined: tuple[str, ...], seen: set[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yields a schema, what it refers to in its document, and the alternatives that it combines, each once."""
+    seen = set() if seen is None else seen
+    if not isinstance(schema, dict) or id(schema) in seen:
         return
+    seen.add(id(schema))
     yield schema
     inner = [part for keyword in combined for part in schema.get(keyword, ())]
     reference = schema.get("$ref", "")
     if reference.startswith("#/"):
         target: Any = root
         for key in reference[2:].split("/"):
-            target = target.get(key.replace("~1", "/").replace("~0", "~"), {}) if isinstance(target, dict) else {}
+            target = target.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
         inner.append(target)
     for part in inner:
-        yield from _parts(part, root, combined, depth + 1)
+        yield from _parts(part, root, combined, seen)
 
 
 def fits(types: set[str], column_type: DataType) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from include.engine.batch.table_rows import apply_transform
 from include.errors import FlowBroken
 from include.readers import schema_registry
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Expect, Json, Kafka, Registry, Table
 from tests.support.commits import switch_fast_path
@@ -20,16 +21,18 @@ INTO = ("order_id", "amount", "note")
 TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
 
 
-def schema(*required: str, title: str = "Order", **properties: Any) -> str:
-    return json.dumps({"title": title, "type": "object", "properties": properties, "required": list(required)})
+def schema(*required: str, title: str = "Order", definitions: dict | None = None, **properties: Any) -> str:
+    parts = {"type": "object", "properties": properties, "required": list(required), "definitions": definitions or {}}
+    return json.dumps({"title": title, **parts})
 
 
 # As Confluent's serializers write a field that may be null.
 NULLABLE = {"oneOf": [{"type": "null"}, {"$ref": "#/definitions/note"}]}
 V1 = schema("order_id", order_id=TEXT, amount={**INTEGER, "maximum": 100})
-V2 = json.dumps(
-    {**json.loads(schema("order_id", order_id=TEXT, amount=INTEGER, note=NULLABLE)), "definitions": {"note": TEXT}}
-)
+V2 = schema("order_id", definitions={"note": TEXT}, order_id=TEXT, amount=INTEGER, note=NULLABLE)
+# Refers to itself in two ways.
+A, B = {"$ref": "#/definitions/a"}, {"$ref": "#/definitions/b"}
+CIRCLE = {"a": {"type": "string", "anyOf": [A, B]}, "b": {"anyOf": [A, B]}}
 
 
 def value(schema_id: int, document: Any) -> bytes:
@@ -96,6 +99,8 @@ def test_rows_that_break_their_schema_are_quarantined_with_its_id_and_the_field(
         ["value: X'7B226F726465725F6964223A202265227D' has no schema registry header"],
     ]
     assert registry.asked == {1: 1, 2: 1, 9: 2}
+    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(orders.name)).commits()]
+    assert {batch["fast_path"] for batch in metadata if batch.get("flow")} == {is_fast}
 
 
 def typed(spark, table: Table, registry: Registry, values: list[bytes]) -> list[list[str]]:
@@ -115,6 +120,7 @@ def test_a_json_schema_that_may_not_evolve_is_refused(registry, orders, spark):
         '{"type": "record", "name": "Order", "fields": []}',
         schema(order_id=TEXT, amount=INTEGER, note={"$ref": "http://127.0.0.1:1/note.json"}),
         schema(order_id={"type": "string", "pattern": "("}, amount=INTEGER, note=TEXT),
+        schema(definitions=CIRCLE, order_id=TEXT, amount=INTEGER, note=A),
     ]
     values = [value(registry.register(text), {"order_id": "a", "amount": 1, "note": "n"}) for text in texts]
     in_all = [
@@ -126,6 +132,7 @@ def test_a_json_schema_that_may_not_evolve_is_refused(registry, orders, spark):
         ["value: schema id 6 is no JSON Schema that Sluice can read"],
         ["value: schema id 7 is no JSON Schema that Sluice can read"],
         ["value: schema id 8 is no JSON Schema that Sluice can read"],
+        [],
     ]
     assert typed(spark, orders, Registry(evolution="refuse"), values) == in_all
     followed = [[], [], [], [], *in_all[4:]]
