@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from include.addresses import require_no_login
 from include.errors import UsageError
 from include.lake import location
 from include.lake.object_path import LakePath, ObjectPath
@@ -52,7 +53,8 @@ class Settings:
     jars: Path
     landing: str
     kafka: str
-    control_url: str
+    # Not part of `repr`, because it may contain a password.
+    control_url: str = field(repr=False)
     airflow_port: int
     lease_seconds: float
     lineage_url: str
@@ -125,6 +127,7 @@ class Settings:
 
 def from_environment(environment: dict[str, str]) -> Settings:
     """Settings from the `SLUICE_*` variables. Raises UsageError for an invalid value."""
+    require_no_login(environment)
     home = Path(environment.get("SLUICE_HOME") or ROOT / "var").resolve()
     kafka_files = {
         (match[1] or "").lower(): Path(value).absolute()
@@ -178,12 +181,6 @@ def _registry(environment: dict[str, str]) -> str:
     if not url:
         return ""
     parts = urlsplit(url)
-    if "@" in parts.netloc:
-        # The value, which every process and log would show, has a password.
-        raise UsageError(
-            "SLUICE_SCHEMA_REGISTRY has a user or a password: take it out, and set SLUICE_SCHEMA_REGISTRY_CREDENTIALS "
-            "to a file with USER:PASSWORD"
-        )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
             f"SLUICE_SCHEMA_REGISTRY is {url!r}, which is no URL: set it to https://HOST:PORT, or unset it"

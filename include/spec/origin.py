@@ -133,6 +133,21 @@ class Files:
 
 
 @dataclass(frozen=True)
+class Registry:
+    """The schema registry that `SLUICE_SCHEMA_REGISTRY` names. It knows the schema of each id, whatever its subject.
+
+    record: the full name of the Avro record, for example "com.example.PageView", or the title of the JSON Schema. A
+        value of another one is an error. None: any.
+    evolution: what a schema may do that has other fields than `into`, or types that do not fit the columns.
+        `follow`: it is read. Missing fields are NULL, and a value that does not fit its column is an error. `refuse`:
+        each of its values is an error. `fail`: it ends the flow.
+    """
+
+    record: str | None = None
+    evolution: str = "follow"
+
+
+@dataclass(frozen=True)
 class Json:
     """Typed columns from a JSON object in `column`, in addition to the columns of the source.
 
@@ -140,12 +155,22 @@ class Json:
         cast becomes NULL, plus an entry in `_errors ARRAY<STRUCT<field, message>>`; so does a value that is no object.
     header: skip the header of a schema registry, if the value has one.
     fails: end the flow on such an error, with a message that names the row and the field.
+    registry: every value has that header, and is validated by the JSON Schema of its id. A value that breaks it is an
+        error, and so is an id that the registry lacks.
+    registered: the schemas by id that the registry gave; set by the flow.
     """
 
     column: str
     into: tuple[str, ...]
     header: bool = False
     fails: bool = False
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    registry: Registry | None = field(default=None, repr=False)
+    registered: Mapping[int, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def schemas(self) -> Mapping[int, str]:
+        return self.registered
 
 
 @dataclass(frozen=True)
@@ -159,21 +184,6 @@ class Cast:
 
     into: tuple[str, ...]
     fails: bool = False
-
-
-@dataclass(frozen=True)
-class Registry:
-    """The schema registry that `SLUICE_SCHEMA_REGISTRY` names. It knows the schema of each id, whatever its subject.
-
-    record: the full name of the Avro record, for example "com.example.PageView". A value of another record is an error.
-        None: any record.
-    evolution: what a schema may do that has other fields than `into`, or types that do not fit the columns.
-        `follow`: it is read. Missing fields are NULL, and a value that does not fit its column is an error. `refuse`:
-        each of its values is an error. `fail`: it ends the flow.
-    """
-
-    record: str | None = None
-    evolution: str = "follow"
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,18 @@
-"""Checks the Avro schemas of a table file, as far as that is possible without an Avro library."""
+"""Checks the registry and the Avro schemas of a table file, as far as that is possible without an Avro library."""
 
 import json
 
-from include.spec import EVOLUTIONS, Avro, Registry, Table
+from include.spec import EVOLUTIONS, Avro, Json, Registry, Table
 from include.validation.declaration import declaration_error, suggest
 
 
 def check(table: Table) -> None:
-    """Raises DeclarationError for a wrong Avro schema. The table has passed all earlier checks."""
+    """Raises DeclarationError for a wrong Avro schema or registry. The table has passed all earlier checks."""
+    if isinstance(table.parse, Avro | Json) and table.parse.registry:
+        _check_registry(table, table.parse, table.parse.registry)
     if not isinstance(table.parse, Avro):
         return
-    if table.parse.registry:
-        _check_registry(table, table.parse, table.parse.registry)
-    elif bool(table.parse.schemas) == (table.parse.schema is not None):
+    if not table.parse.registry and bool(table.parse.schemas) == (table.parse.schema is not None):
         mistaken = "both schemas and a schema" if table.parse.schemas else "neither schemas nor a schema"
         raise declaration_error(
             table,
@@ -35,8 +35,8 @@ def check(table: Table) -> None:
             )
 
 
-def _check_registry(table: Table, parse: Avro, registry: Registry) -> None:
-    if parse.schema is not None:
+def _check_registry(table: Table, parse: Avro | Json, registry: Registry) -> None:
+    if isinstance(parse, Avro) and parse.schema is not None:
         raise declaration_error(
             table, "Avro has a registry, and a schema for values without a header: take one of them out"
         )
@@ -47,8 +47,8 @@ def _check_registry(table: Table, parse: Avro, registry: Registry) -> None:
     if table.is_recomputed or table.temporary:
         raise declaration_error(
             table,
-            "Avro with a registry in an aggregate or a temporary step: type the rows in a table that appends them or "
-            "merges changes, and read that",
+            f"{type(parse).__name__} with a registry in an aggregate or a temporary step: type the rows in a table "
+            f"that appends them or merges changes, and read that",
         )
 
 

@@ -10,6 +10,7 @@ from include.spec import Delta, References, Table
 from include.validation import (
     avro_schema,
     changes,
+    credentials,
     declaration,
     delta_sources,
     expectations,
@@ -34,6 +35,7 @@ GraphCheck = Callable[[Table, dict[str, Table]], None]
 
 # Checks of a single table, in groups. Later groups rely on earlier ones, and run only if these find no mistake.
 TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
+    (credentials.check,),
     (field_types.check,),
     (schemas.check,),
     (

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from include import rules, spec
+from include.validation import credentials
 from include.validation.declaration import suggest
 from include.validation.field_types import SET_BY_CATALOG
 
-UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
+UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '([^']+)'")
 MISSING = re.compile(r"(\w+)(?:\.__init__)?\(\) missing \d+ required .*arguments?: (.+)")
 POSITIONAL = re.compile(r"(\w+)(?:\.__init__)?\(\) takes .*positional arguments? but .* given")
 NO_SUCH_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
@@ -85,6 +86,8 @@ def _explain_call_error(error: BaseException) -> str | None:
         return None
     if match := UNEXPECTED.search(str(error)):
         call, keyword = match.groups()
+        if explanation := credentials.explain_keyword(call, keyword):
+            return explanation
         options = _parameter_names(call)
         return f"{call} has no '{keyword}': {suggest(keyword, options)}" if options else None
     if (match := MISSING.search(str(error))) and _parameter_names(match.group(1)):

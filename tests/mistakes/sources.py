@@ -2,8 +2,15 @@
 
 from dataclasses import replace
 
-from include.spec import Delta, Kafka
-from tests.mistakes.case import EVENTS, READINGS, case
+from include.spec import Avro, Delta, Files, Kafka, Registry
+from tests.mistakes.case import BILLS, EVENTS, READINGS, case
+
+NO_PLACE = "and a table file is no place for credentials: put them into"
+OF_KAFKA = (
+    f"bronze/events.py: Kafka has a password or key, {NO_PLACE} the properties file or the Airflow connection of a "
+    f"cluster, and write cluster='...'"
+)
+OF_FILES = f"bronze/bills.py: Files has a password or key, {NO_PLACE} the AWS_* variables of the environment"
 
 CASES = (
     case(
@@ -53,6 +60,26 @@ CASES = (
         replace(EVENTS, source={"eu": Kafka("events"), "us": Kafka(pattern="e.*", cluster="us")}),
         "bronze/events.py: topic 'events' and topics like 'e.*' of cluster 'us' may share a topic name, and a row does "
         "not name its cluster: give each cluster a table of its own, and let a silver table read both",
+    ),
+    case("login_of_a_broker", replace(EVENTS, source=Kafka("events", cluster="ada:hush@kafka:9093")), OF_KAFKA),
+    case(
+        "password_of_a_broker",
+        replace(EVENTS, source={"eu": Kafka("events", cluster={"sasl.jaas.config": 'required password="hush";'})}),
+        OF_KAFKA,
+    ),
+    case("keys_of_a_bucket", replace(BILLS, source=Files("s3a://AKIA:hu/sh@bucket/bills", format="csv")), OF_FILES),
+    case("token_of_a_bucket", replace(BILLS, source=Files("s3a://b/c?X-Amz-Security-Token=h", format="csv")), OF_FILES),
+    case(
+        "login_of_a_registry",
+        replace(READINGS, parse=Avro("key", into=("a",), registry=Registry(record="http://ada:hush@registry"))),
+        f"silver/readings.py: Registry has a password or key, {NO_PLACE} the file that "
+        f"SLUICE_SCHEMA_REGISTRY_CREDENTIALS names",
+    ),
+    case(
+        "keys_among_properties",
+        replace(READINGS, properties={"fs.s3a.secret.key": "hush"}),
+        "silver/readings.py: properties has 'fs.s3a.secret.key', and a table file is no place for credentials: put "
+        "them where docs/operations.md says",
     ),
     case(
         "gold_reads_kafka",

@@ -86,6 +86,11 @@ class Live(Pipeline):
     def down(self) -> None:
         self._run_local("down")
 
+    def status(self) -> str:
+        """What `make status` prints."""
+        result = self._run_local("status")
+        return result.stdout + result.stderr
+
     def _run_local(self, command: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", f"include.local.{command}"],

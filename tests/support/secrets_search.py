@@ -6,7 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import boto3
 import pyarrow.parquet
+from sqlalchemy import Engine, MetaData, select
+
+from include.lake.object_path import ObjectPath
 
 PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL", "StreamingQuery")
 
@@ -14,6 +18,26 @@ PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL", "Stream
 def files_with(secrets: Iterable[str], directory: Path) -> set[Path]:
     """The files below the directory whose name or content has one of the secrets. Parquet is read, as it is packed."""
     return {file for file in directory.rglob("*") if file.is_file() and holds(_content(file), secrets)}
+
+
+def rows_with(secrets: Iterable[str], engine: Engine) -> set[str]:
+    """The tables of the database with a row that has one of the secrets."""
+    metadata = MetaData()
+    metadata.reflect(engine)
+    with engine.connect() as connection:
+        texts = {table.name: repr(connection.execute(select(table)).all()) for table in metadata.sorted_tables}
+    return {table for table, text in texts.items() if holds(text.encode(), secrets)}
+
+
+def download(lake: ObjectPath, directory: Path) -> None:
+    """Copies all objects below the lake into the directory."""
+    client = boto3.client("s3")
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=lake.bucket, Prefix=f"{lake.key}/"):
+        for item in page["Contents"]:
+            file = directory / item["Key"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not item["Key"].endswith("/"):
+                client.download_file(lake.bucket, item["Key"], str(file))
 
 
 def processes_with(secrets: Iterable[str]) -> list[str]:

@@ -55,6 +55,44 @@ def test_a_lake_that_is_no_place_is_refused(value: str):
         from_environment({"SLUICE_LAKE": value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("SLUICE_LAKE", "s3a://AKIA:hush@bucket/lake", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("SLUICE_LANDING", "s3a://AKIA:hu/sh@bucket/files", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("AWS_ENDPOINT_URL", "http://ada:hush@store:9000", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("SLUICE_KAFKA", "ada:hush@kafka:9093,kafka:9094", "set SLUICE_KAFKA_CONFIG to a properties file"),
+        (
+            "SLUICE_SCHEMA_REGISTRY",
+            "https://ada:hush@registry",
+            "set SLUICE_SCHEMA_REGISTRY_CREDENTIALS to a file with USER:PASSWORD",
+        ),
+        ("OPENLINEAGE_URL", "https://hush@lineage:5000/api", "set OPENLINEAGE_API_KEY"),
+    ],
+)
+def test_an_address_with_a_password_is_refused_without_showing_it(name: str, value: str, place: str):
+    with pytest.raises(UsageError) as refusal:
+        from_environment({name: value})
+    assert str(refusal.value) == f"{name} has a user or a password: take it out, and {place}"
+
+
+def test_addresses_and_paths_that_only_look_like_a_login_are_taken(tmp_path: Path):
+    from_environment(
+        {
+            "SLUICE_LAKE": "s3a://bucket/team@eu",
+            "SLUICE_LANDING": f"{tmp_path}/a:b@c",
+            "AWS_ENDPOINT_URL": "http://store:9000/@s3",
+            "SLUICE_KAFKA": "kafka-1:9093,kafka-2:9093",
+        }
+    )
+
+
+def test_a_printed_setting_does_not_show_the_password_of_the_control_database():
+    url = "postgresql+psycopg://ada:hush@db/control"
+    config = from_environment({"SLUICE_CONTROL_URL": url})
+    assert config.control_url == url and "hush" not in repr(config)
+
+
 def test_a_relative_home_does_not_move_with_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert from_environment({"SLUICE_HOME": "here"}).home == (tmp_path / "here").resolve()

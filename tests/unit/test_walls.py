@@ -17,6 +17,7 @@ LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 260, 40
 DECLARATIONS = (
     "include.spec",
     "include.validation",
+    "include.addresses",
     "include.catalog",
     "include.settings",
     "include.errors",
@@ -36,7 +37,7 @@ MAINTENANCE = (*READERS, "include.maintenance")
 RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery")
 # One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
-ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta")
+ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 ORCHESTRATION = (*MONITORING, "include.orchestration", "airflow")
 CLI = (*MONITORING, "include.cli")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.orchestration")

@@ -40,7 +40,8 @@ def connect(url: str) -> Engine:
         _prepare_sqlite(engine)
     else:
         prepare_postgresql(engine)
-    printable_url = parsed_url.render_as_string(hide_password=True)
+    # Its options may contain a password, too.
+    printable_url = parsed_url.set(query={}).render_as_string(hide_password=True)
     try:
         with _raises_unreachable(f"SLUICE_CONTROL_URL is {printable_url}, which", "start that database, or correct it"):
             # A reader must not wait for SQLite's write lock here.
@@ -60,9 +61,10 @@ def connect(url: str) -> Engine:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         parsed = None
-    if parsed is None or parsed.drivername not in URLS:
+    # The rest of a password behind an unescaped @ is read as a part of the host.
+    if parsed is None or parsed.drivername not in URLS or "@" in (parsed.host or ""):
         # The message omits the value, which may contain a password.
         raise UsageError(
             "SLUICE_CONTROL_URL is neither sqlite:///FILE nor postgresql+psycopg://USER:PASSWORD@HOST/DATABASE: "

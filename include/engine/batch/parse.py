@@ -5,10 +5,12 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from include.engine.batch import schema_registry
-from include.spec import Cast, Json
+from include.engine.batch import schema_registry, writer_schemas
+from include.engine.python import json_schema
+from include.spec import Cast, Json, Table
 from include.spec.origin import ORIGIN
 
 SHOWN_CHARACTERS = 80
@@ -20,12 +22,16 @@ SHAPES = {
     # Spark expands 1e-999999999 before it finds that the number does not fit.
     "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
 }
-ERROR_TYPE = "ARRAY<STRUCT<field: STRING, message: STRING>>"
+VIOLATION_TYPE = "STRUCT<field: STRING, message: STRING>"
+ERROR_TYPE = f"ARRAY<{VIOLATION_TYPE}>"
 
 
-def typed(rows: DataFrame, parse: Json | Cast, schema: StructType) -> DataFrame:
-    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`."""
-    return _from_json(rows, parse, schema) if isinstance(parse, Json) else _from_text(rows, parse, schema)
+def typed(rows: DataFrame, table: Table, parse: Json | Cast, schema: StructType) -> DataFrame:
+    """Returns `rows` plus a typed column for each name in `parse.into`, plus `_errors`.
+
+    schema: of the table. With a registry, it raises as `parse_avro.typed` does.
+    """
+    return _from_json(rows, table, parse, schema) if isinstance(parse, Json) else _from_text(rows, parse, schema)
 
 
 def strict(rows: DataFrame) -> DataFrame:
@@ -46,15 +52,14 @@ def _from_text(rows: DataFrame, parse: Cast, schema: StructType) -> DataFrame:
     return rows.withColumns({**columns, "_errors": error_list(errors)})
 
 
-def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
+def _from_json(rows: DataFrame, table: Table, parse: Json, schema: StructType) -> DataFrame:
     """Reads every field as text in one `from_json`; the casts follow, so that errors can name the refused text."""
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
     text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
-    payload = F.col(parse.column)
-    if parse.header:
-        payload = F.when(schema_registry.schema_id(payload).isNull(), payload).otherwise(
-            schema_registry.payload(payload)
-        )
+    value = F.col(parse.column)
+    payload = value
+    if parse.header or parse.registry:
+        payload = F.when(schema_registry.schema_id(value).isNull(), value).otherwise(schema_registry.payload(value))
     payload = payload.cast("string")
     # Wrapped in an array, because Spark stops after one document and ignores what follows.
     documents = F.from_json(
@@ -62,13 +67,37 @@ def _from_json(rows: DataFrame, parse: Json, schema: StructType) -> DataFrame:
     )
     # Spark replaces invalid UTF-8, which could make two identities equal.
     documents = F.when(F.is_valid_utf8(payload), documents)
+    value_error = _payload_error(payload, parse.column)
+    if parse.registry:
+        no_schema, violation = _schema_errors(rows, table, parse, schema, payload)
+        documents = F.when(no_schema.isNull(), documents)
+        value_error = F.coalesce(no_schema, value_error, violation)
     rows = rows.withColumn("_json", documents).withColumn("_json", F.when(F.size("_json") == 1, F.col("_json")[0]))
-    errors = [_payload_error(payload, parse.column)]
+    errors = [value_error]
     for name, type_name in types.items():
         raw = F.col(f"_json.`{name}`")
         rows = rows.withColumn(name, cast(raw, type_name))
         errors.append(cast_error(name, raw, F.col(name), type_name))
     return rows.withColumn("_errors", error_list(errors)).drop("_json")
+
+
+def _schema_errors(
+    rows: DataFrame, table: Table, parse: Json, schema: StructType, payload: Column
+) -> tuple[Column, Column]:
+    """Returns why no schema reads a value, and how it breaks its schema: both NULL for a valid one."""
+    if not rows.isStreaming:
+        parse = writer_schemas.with_schemas_of(rows, parse)
+    divided = writer_schemas.divide(rows, table, parse, schema)
+    value = F.col(parse.column)
+    message = schema_registry.problem(value, parse.schemas, divided.refused, "in the schema registry")
+    no_schema = F.when(message.isNotNull(), error(parse.column, message))
+    readable = {schema_id: text for schema_id, text in divided.readable if schema_id is not None}
+    if not readable:
+        return no_schema, F.lit(None).cast(VIOLATION_TYPE)
+    errors = json_schema.errors_by_schema(readable, parse.column)
+    # Spark's own types demand the kind of the function, and Spark warns where it is given beside annotations.
+    validate = arrow_udf(errors, VIOLATION_TYPE)  # type: ignore[call-overload]
+    return no_schema, validate(schema_registry.schema_id(value), F.when(F.is_valid_utf8(payload), payload))
 
 
 def cast_error(name: str, raw: Column, value: Column, type_name: str) -> Column:

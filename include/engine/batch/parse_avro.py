@@ -17,7 +17,6 @@ from include.validation.avro_schema import fields
 END = bytes.fromhex("53 4c 55 49 43 45 a7 1e 0f d2 8b 36 c9 74 e5 90")
 RESCUED = "_rescued_data"
 OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-SHOWN_BYTES = 20
 
 
 def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> DataFrame:
@@ -27,8 +26,8 @@ def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Dat
     schema: of the table. Rows of a stream are read with the schemas of `parse`, other rows also with those that the
     registry knows. Raises RegistryUnreachable, and FlowBroken for a schema that may not evolve.
     """
-    if parse.registry and not rows.isStreaming:
-        parse = writer_schemas.with_schemas(parse, writer_schemas.ids_of(rows, parse))
+    if not rows.isStreaming:
+        parse = writer_schemas.with_schemas_of(rows, parse)
     value, has_header = F.col(parse.column), parse.schema is None
     schema_id = schema_registry.schema_id(value) if has_header else F.lit(None).cast("int")
     marked_value = F.concat(schema_registry.payload(value) if has_header else value, F.lit(END))
@@ -88,19 +87,14 @@ def _with_end_mark(text: str) -> str:
 
 
 def _value_error(value: Column, parse: Avro, schema_id: Column, refused: dict[int, str], is_read: Column) -> Column:
-    sample = F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
-    message = F.when(value.isNull(), "no value: a tombstone").when(F.octet_length(value) == 0, "empty")
+    sample, message = schema_registry.sample(value), F.when(value.isNull(), "no value: a tombstone")
+    message = message.when(F.octet_length(value) == 0, "empty")
+    unreadable = F.concat(sample, F.lit(" is no Avro of its schema"))
     if parse.schema is None:
-        message = message.when(schema_id.isNull(), F.concat(sample, F.lit(" has no schema registry header")))
-        where = "is not in the schema registry" if parse.registry else "is not declared"
-        unknown = F.concat(F.lit("schema id "), schema_id.cast("string"), F.lit(f" {where}"))
-        message = message.when(~schema_id.isin(list(parse.schemas)), unknown)
-        for refused_id, problem in refused.items():
-            message = message.when(schema_id == refused_id, f"schema id {refused_id} {problem}")
+        where = "in the schema registry" if parse.registry else "declared"
+        message = F.coalesce(message, schema_registry.problem(value, parse.schemas, refused, where))
         unreadable = F.concat(sample, F.lit(" is no Avro of schema id "), schema_id.cast("string"))
-    else:
-        unreadable = F.concat(sample, F.lit(" is no Avro of its schema"))
-    message = message.when(is_read.isNull(), unreadable)
+    message = F.coalesce(message, F.when(is_read.isNull(), unreadable))
     return F.when(message.isNotNull(), error(parse.column, message))
 
 

@@ -64,7 +64,7 @@ def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -
             is_partial = isinstance(table.write, Upsert) and table.write.partial
             return parse_debezium.typed(rows, declared, schema, is_partial)
         case _:
-            return parse.typed(rows, declared, schema)
+            return parse.typed(rows, table, declared, schema)
 
 
 def names_of_rows(table: Table) -> list[str]:

@@ -1,21 +1,26 @@
-"""The schemas with which producers wrote Avro values: those that a schema registry knows, and what it may not do."""
+"""The schemas with which producers wrote values: those that a schema registry knows, and what it may not do."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from include.engine.batch import schema_registry
 from include.engine.files.schema_evolution import fits
+from include.engine.python import json_schema
 from include.errors import FlowBroken
 from include.readers import schema_registry as registry_client
-from include.spec import Avro, Registry, Table
+from include.spec import Avro, Json, Registry, Table
 from include.validation.avro_schema import fields, record_name, schemas_by_id
+
+Registered = TypeVar("Registered", bound=Avro | Json)
 
 
 @dataclass(frozen=True)
@@ -26,24 +31,43 @@ class WriterSchemas:
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def with_schemas(parse: Avro, ids: Iterable[int]) -> Avro:
+@dataclass(frozen=True)
+class _Record:
+    """name: of the Avro record, or the title. types: of each field, in words and whether a column has its values."""
+
+    name: str | None
+    types: Mapping[str, tuple[str, Callable[[DataType], bool]]]
+
+
+def with_schemas(parse: Registered, ids: Iterable[int]) -> Registered:
     """Returns `parse` with the schemas of these ids, as far as the registry knows them. Raises RegistryUnreachable."""
     unknown_ids = set(ids) - set(parse.schemas)
-    return replace(parse, schemas={**registry_client.schemas(unknown_ids), **parse.schemas}) if unknown_ids else parse
+    if not unknown_ids:
+        return parse
+    name = "schemas" if isinstance(parse, Avro) else "registered"
+    changed: dict[str, Any] = {name: {**registry_client.schemas(unknown_ids), **parse.schemas}}
+    return replace(parse, **changed)
 
 
-def ids_of(rows: DataFrame, parse: Avro) -> set[int]:
-    """Returns the schema ids of rows that are no stream, in a Spark job."""
+def with_schemas_of(rows: DataFrame, parse: Registered) -> Registered:
+    """Returns `parse` with the schemas of rows that are no stream, whose ids a Spark job finds; unchanged without a
+    registry.
+    """
+    return with_schemas(parse, _ids_of(rows, parse)) if parse.registry else parse
+
+
+def _ids_of(rows: DataFrame, parse: Avro | Json) -> set[int]:
     ids = rows.select(schema_registry.schema_id(F.col(parse.column)).alias("id")).distinct().collect()
     return {row["id"] for row in ids if row["id"] is not None}
 
 
-def divide(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> WriterSchemas:
+def divide(rows: DataFrame, table: Table, parse: Avro | Json, schema: StructType) -> WriterSchemas:
     """Divides the schemas of `parse` into those to read and those to refuse. schema: of the table.
 
     Raises FlowBroken if one has evolved and the table file says that this ends the flow.
     """
     if not parse.registry:
+        assert isinstance(parse, Avro), "JSON without a registry has no schemas"
         return WriterSchemas(schemas_by_id(parse))
     schemas = WriterSchemas([])
     for schema_id, text in parse.schemas.items():
@@ -56,18 +80,15 @@ def divide(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Wr
 
 
 def _problem(
-    rows: DataFrame, table: Table, parse: Avro, registry: Registry, schema_id: int, schema: StructType
+    rows: DataFrame, table: Table, parse: Avro | Json, registry: Registry, schema_id: int, schema: StructType
 ) -> str | None:
     text = parse.schemas[schema_id]
     try:
-        # The analysis finds what Avro or Spark cannot read, such as a type that refers to itself.
-        record = rows.select(from_avro(F.lit(None).cast("binary"), text).alias("record")).schema["record"].dataType
-        fields(text)
+        record = _avro_record(rows, text) if isinstance(parse, Avro) else _json_record(text)
     except (ValueError, TypeError, KeyError, PySparkException, Py4JJavaError):
-        return "is no Avro record that Spark can read"
-    if registry.record not in (None, record_name(text)):
-        return f"is the record {record_name(text)}, not {registry.record}"
-    assert isinstance(record, StructType), "a record"
+        return f"is no {'Avro record that Spark' if isinstance(parse, Avro) else 'JSON Schema that Sluice'} can read"
+    if registry.record not in (None, record.name):
+        return f"is the record {record.name}, not {registry.record}"
     problem = None if registry.evolution == "follow" else _evolution(record, parse.into, schema)
     if problem and registry.evolution == "fail":
         raise FlowBroken(
@@ -78,18 +99,32 @@ def _problem(
     return problem
 
 
-def _evolution(record: StructType, into: tuple[str, ...], schema: StructType) -> str | None:
+def _avro_record(rows: DataFrame, text: str) -> _Record:
+    # The analysis finds what Avro or Spark cannot read, such as a type that refers to itself.
+    record = rows.select(from_avro(F.lit(None).cast("binary"), text).alias("record")).schema["record"].dataType
+    fields(text)
+    assert isinstance(record, StructType), "a record"
+    types = {field.name: (field.dataType.simpleString().upper(), partial(fits, field.dataType)) for field in record}
+    return _Record(record_name(text), types)
+
+
+def _json_record(text: str) -> _Record:
+    json_schema.validator(text)
+    types = {
+        name: (" or ".join(sorted(types)), partial(json_schema.fits, types))
+        for name, types in json_schema.types_by_field(text).items()
+    }
+    return _Record(json_schema.title(text), types)
+
+
+def _evolution(record: _Record, into: tuple[str, ...], schema: StructType) -> str | None:
     """Returns how a schema differs from the declared columns; None if it fits."""
-    names = record.fieldNames()
-    if new := next((name for name in names if name not in into), None):
+    if new := next((name for name in record.types if name not in into), None):
         return f"has the field '{new}', which into does not name"
-    if lost := next((name for name in into if name not in names), None):
+    if lost := next((name for name in into if name not in record.types), None):
         return f"lacks the field '{lost}'"
     for name in into:
-        written, declared = record[name].dataType, schema[name].dataType
-        if not fits(written, declared):
-            return (
-                f"has '{name}' as {written.simpleString().upper()}, which does not fit "
-                f"{declared.simpleString().upper()}"
-            )
+        written, fits_into = record.types[name]
+        if not fits_into(schema[name].dataType):
+            return f"has '{name}' as {written}, which does not fit {schema[name].dataType.simpleString().upper()}"
     return None

@@ -11,7 +11,7 @@ from include import catalog
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
 from include.readers import offset_log
-from include.spec import Avro, Parse, Table, Transform, ddl
+from include.spec import Avro, Json, Parse, Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster")
@@ -81,7 +81,7 @@ def _values(declared: Any) -> dict[str, Any]:
 
 
 def _registry(parse: Parse | None) -> list[dict[str, Any]]:
-    return [_values(parse.registry)] if isinstance(parse, Avro) and parse.registry else []
+    return [_values(parse.registry)] if isinstance(parse, Avro | Json) and parse.registry else []
 
 
 def _code(transform: Transform | Mapping[str, Transform] | None) -> str:

@@ -15,7 +15,7 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.source import Source
 from include.errors import FlowBroken
 from include.readers import checkpoint, stored_table
-from include.spec import Avro, Delta, Kafka, Table
+from include.spec import Avro, Delta, Json, Kafka, Table
 
 # The column of `KAFKA_SCHEMA_WITH_IDS`.
 ID_COLUMN = "schema_id"
@@ -29,7 +29,7 @@ class FlowSchemas:
     table: the table whose `parse` has the schemas of all ids that the flow has read in this process.
     """
 
-    def __init__(self, table: Table, parse: Avro, source: Delta, flow_checkpoint: Checkpoint) -> None:
+    def __init__(self, table: Table, parse: Avro | Json, source: Delta, flow_checkpoint: Checkpoint) -> None:
         self._declared = table
         self._parse = parse
         self._source_table = source.table
@@ -94,12 +94,12 @@ def of(table: Table, flow_checkpoint: Checkpoint) -> FlowSchemas | None:
     """Returns the schemas of a flow; None if its table has no registry, or if its batches are not whole files."""
     if not uses_registry(table) or table.steps or not isinstance(table.source, Delta) or table.source.changes:
         return None
-    assert isinstance(table.parse, Avro)
+    assert isinstance(table.parse, Avro | Json)
     return FlowSchemas(table, table.parse, table.source, flow_checkpoint)
 
 
 def uses_registry(table: Table) -> bool:
-    return isinstance(table.parse, Avro) and table.parse.registry is not None
+    return isinstance(table.parse, Avro | Json) and table.parse.registry is not None
 
 
 def _has_ids(source: Delta) -> bool:

@@ -26,7 +26,7 @@ from include.ledger import verify
 from include.readers import schema_registry
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
-from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Kafka, Registry, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Json, Kafka, Registry, Table
 from tests.support.commits import switch_fast_path
 from tests.support.flows import Driver, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.kafka.apicurio import Apicurio
@@ -253,9 +253,10 @@ def test_a_schema_that_may_not_evolve_is_refused(orders, spark: SparkSession):
         typed(spark, orders.silver, Registry(evolution="fail"), [values[fitting - 1], values[grown - 1]])
 
 
-def test_a_registry_and_its_evolution_are_part_of_the_definition(name):
+@pytest.mark.parametrize("kind", [Avro, Json])
+def test_a_registry_and_its_evolution_are_part_of_the_definition(name, kind):
     def fingerprints(registry: Registry | None) -> tuple[str, str]:
-        parse = Avro("value", into=("order_id",), schemas={1: V1}, registry=registry)
+        parse = kind("value", into=("order_id",), registry=registry)
         table = Table(
             name=f"silver.{name}", comment="", source=Delta("bronze.x"), schema="order_id STRING", parse=parse
         )

@@ -32,12 +32,14 @@ from include.readers.kafka_broker import Topics
 from include.readers.offset_log import owner
 from include.settings import settings
 from include.spec import Kafka, Table
-from tests.conftest import free_port
+from tests.conftest import S3_PORT, free_port
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.jobs.process import Job
 from tests.support.jobs.watched_driver import tables_of
 from tests.support.kafka.secure_broker import MECHANISMS, RANDOM_CHARACTERS, USER, Authority, SecureBroker
-from tests.support.secrets_search import files_with, holds, processes_with, ui_pages
+from tests.support.postgresql import Server
+from tests.support.s3 import object_lake
+from tests.support.secrets_search import download, files_with, holds, processes_with, rows_with, ui_pages
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
@@ -264,17 +266,36 @@ def test_a_topic_that_the_user_may_not_read_is_named(secure_broker, properties_o
         topics.source_identity(Kafka(topic.name, cluster="eu"))
 
 
-def test_no_secret_is_left_anywhere(secure_broker, properties_of, declare_cluster, tmp_path, monkeypatch, name, capsys):
+@pytest.fixture
+def store_and_database(monkeypatch) -> Iterator[tuple[Server, list[str]]]:
+    """The settings of a lake on S3 and a control database on PostgreSQL. Yields its server and their secrets."""
+    key, token, password = (secrets.token_hex(RANDOM_CHARACTERS // 2) for _ in range(3))
+    server = Server(free_port())
+    server.start()
+    url = server.add_user("guarded", password).replace("guarded@", f"guarded:{password}@")
+    with object_lake.running(S3_PORT):
+        variables = {"AWS_SECRET_ACCESS_KEY": key, "AWS_SESSION_TOKEN": token, "AWS_ALLOW_HTTP": "true"}
+        for variable, value in {**variables, "SLUICE_LAKE": object_lake.new(), "SLUICE_CONTROL_URL": url}.items():
+            monkeypatch.setenv(variable, value)
+        yield server, [key, token, password]
+    database.connect(url).dispose()
+    server.remove()
+
+
+def test_no_secret_is_left_anywhere(
+    secure_broker, properties_of, declare_cluster, store_and_database, tmp_path, monkeypatch, name, capsys
+):
     topic = secure_broker.topic().send(*range(20))
     home, ui_port = tmp_path / "home", free_port()
     home.mkdir()
     monkeypatch.setenv("SLUICE_HOME", str(home))
-    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{home / 'control.db'}")
+    server, other_secrets = store_and_database
     wrong = secrets.token_hex(RANDOM_CHARACTERS // 2)
     for access in MECHANISMS:
         declare_cluster(access.lower(), properties_of[access])
     declare_cluster("wrong", secure_broker.properties("PLAIN", sasl_jaas_config=login(wrong)))
-    planted = [password[-RANDOM_CHARACTERS:] for password in (*secure_broker.passwords.values(), wrong)]
+    passwords = (*secure_broker.passwords.values(), wrong, *other_secrets)
+    planted = [password[-RANDOM_CHARACTERS:] for password in passwords]
     clusters = [*map(str.lower, MECHANISMS), "wrong"]
     tables = tables_of(name, topic.name, clusters)
     *good_tables, wrong_table = tables.values()
@@ -285,14 +306,20 @@ def test_no_secret_is_left_anywhere(secure_broker, properties_of, declare_cluste
         wait_until(failures, 100)
         pages, command_lines = dict(ui_pages(ui_port)), processes_with(planted)
         assert processes_with([topic.name]), "the search finds what is on a command line"
+        with server.down():
+            assert job.wait() == 6, job.log.read_text()
     finally:
         job.end()
+    download(settings().lake, tmp_path / "objects")
     print(status.text(statuses(Catalog(tables))), generate_latest(registry(Catalog(tables))))
     print(consumer_groups.mirror(Catalog(tables)), lineage_loader.emit_events(Catalog(tables)))
     assert not holds(capsys.readouterr().out.encode(), planted)
     assert command_lines == []
     assert [address for address, page in pages.items() if holds(page, planted)] == []
     assert any(holds(page, [topic.name]) for page in pages.values()), "the search finds what is on a page"
+    assert rows_with(planted, database.connect(settings().control_url)) == set()
+    assert rows_with([name], database.connect(settings().control_url)), "the search finds what is in a table"
+    assert files_with([topic.name], tmp_path / "objects"), "the search finds what is in the store"
     # The search finds the files that were to hold the secrets, and no other one.
     assert files_with(planted, tmp_path) == {tmp_path / f"{cluster}.properties" for cluster in clusters}
     assert failures() == {

@@ -1,5 +1,6 @@
 """Schemas come from the registry once, and an outage of the registry is told apart from an id that it lacks."""
 
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,6 +55,21 @@ def test_an_id_that_the_registry_lacks_is_remembered_and_asked_for_again_later(r
     assert schema_registry.schemas([7]) == {}
     registry.start()
     assert schema_registry.schemas([7]) == {7: TEXT}
+
+
+def test_thousands_of_random_ids_cost_a_few_questions_and_no_schema_is_missed(registry, monkeypatch):
+    for schema_id in (3, 70):
+        registry.register(TEXT, schema_id)
+    ids = {3, 70, *random.Random(1).sample(range(1_000, 2**31), 5_000)}
+    assert schema_registry.schemas(ids) == {3: TEXT, 70: TEXT}
+    assert registry.asked.total() == 2 + 2 * schema_registry.MOST_LACKING
+    assert schema_registry.schemas(ids) == {3: TEXT, 70: TEXT}
+    monkeypatch.setattr(schema_registry, "MISSING_SECONDS", 0)
+    registry.stop()
+    # A replay gives the same rows.
+    assert schema_registry.schemas(ids) == {3: TEXT, 70: TEXT}
+    registry.start()
+    assert registry.asked.total() == 2 + 2 * schema_registry.MOST_LACKING
 
 
 def test_a_schema_that_reaches_a_replica_late_is_waited_for(registry, monkeypatch):

@@ -66,6 +66,10 @@ SENTENCES = {
     "no_comment": ("silver/readings.py:5: Table lacks 'comment': add it",),
     "no_table": ("silver/readings.py: has no `TABLE = Table(...)`: add it, or move the file out of the tables",),
     "no_utf8": ("silver/readings.py:5: is not UTF-8 (byte 0xe9): save the file as UTF-8",),
+    "password_of_a_broker_as_an_option": (
+        "bronze/events.py:8: Kafka has no 'options', and a table file is no place for credentials: put them into the "
+        "properties file or the Airflow connection of a cluster, and write cluster='...'",
+    ),
     "rule_over_nothing": (
         "silver/readings.py:11: cannot be imported (ValueError: a rule over nothing: name a column, or a value): "
         "mend that line",

@@ -291,8 +291,17 @@ def test_the_clock_runs_on_inside_a_transaction(engine: Engine):
         wait_until(lambda: database.now(connection) > begin, 1)
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "postgresql+psycopg2://u:secret@h/d", "no url"])
-def test_a_database_of_another_kind_is_refused_without_showing_its_password(url: str):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:secret@h/d",
+        "postgresql+psycopg2://u:secret@h/d",
+        "postgresql+psycopg://u:p@secret@h/d",
+        "postgresql+psycopg://u:p@sec:ret@h/d",
+        "no url",
+    ],
+)
+def test_a_database_of_another_kind_or_with_an_unescaped_password_is_refused_without_showing_its_password(url: str):
     with pytest.raises(UsageError) as refusal:
         database.connect(url)
     assert str(refusal.value) == (
@@ -314,6 +323,9 @@ def test_the_password_comes_from_a_file_and_is_not_in_the_message_that_refuses_i
         database.connect(url.replace("guarded@", "guarded:Wrong-3@"))
     assert "guarded:***@127.0.0.1" in str(refusal.value)
     assert "Wrong-3" not in str(refusal.value)
+    with pytest.raises(Unreachable, match="^SLUICE_CONTROL_URL is postgresql") as refusal:
+        database.connect(f"{url}?password=Wrong-4")
+    assert "Wrong-4" not in str(refusal.value)
     file.write_text(f"127.0.0.1:{postgresql.port}:postgres:guarded:Hush-1\n")
     engine = database.connect(url)
     with database.reading(engine) as connection:
