@@ -24,6 +24,17 @@ AVRO_LIMITS = {
 }
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+# A store that is away for half a minute costs time only. After that the flow fails, says so, and starts again by itself.
+# By default one request takes two and a half minutes to fail, three hours if the store hangs, and a day at status 503.
+S3A_PATIENCE = {
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "20s",
+    # Tries of the SDK, with short delays.
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    # Each of them again by S3A, whose delays double.
+    "spark.hadoop.fs.s3a.retry.limit": "5",
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "8",
+}
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -71,7 +82,7 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         builder = builder.master("local[*]")
-    for key, value in {**CONF, **conf}.items():
+    for key, value in {**CONF, **S3A_PATIENCE, **conf}.items():
         builder = builder.config(key, value)
     cores = os.cpu_count() or 1
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))

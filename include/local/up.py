@@ -20,6 +20,7 @@ from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
+from include.lake import outages
 from include.lake.object_path import ObjectPath
 from include.local import (
     airflow,
@@ -61,6 +62,8 @@ def main() -> None:
         _require_ports(config, platform, broker)
         if store := object_store.declared(config):
             object_store.start(store, config, platform, ANSWER_SECONDS)
+        if outage := outages.of_lake():
+            raise outage
         variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
         _start(config, platform, services, java_home, broker)
