@@ -77,6 +77,12 @@ def of_exception(flow: str, error: Exception) -> SluiceError:
     return error if isinstance(error, SluiceError) else _flow_error(flow, list(_causes(_java_exception(error))), error)
 
 
+def raise_outage(error: Exception) -> None:
+    """Raises Unreachable if the error is one of an S3 store."""
+    if outage := store_failure.of(list(_causes(_java_exception(error)))):
+        raise outage from error
+
+
 def python_error(error: Exception) -> str | None:
     """Returns the exception of a Python function that ended a Spark job, in one line; None for other errors."""
     return _python_error(list(_causes(_java_exception(error))))

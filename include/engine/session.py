@@ -24,14 +24,16 @@ AVRO_LIMITS = {
 }
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-# A store that is away for half a minute costs time only. After that the flow fails, says so, and starts again by itself.
-# By default one request takes two and a half minutes to fail, three hours if the store hangs, and a day at status 503.
+# Seconds of an outage cost time only. After half a minute the flow fails, says so, and starts again by itself. With the
+# defaults, a HEAD takes two and a half minutes to fail at status 500, and far longer if the store is silent.
 S3A_PATIENCE = {
     "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
-    "spark.hadoop.fs.s3a.connection.timeout": "20s",
-    # Tries of the SDK, with short delays.
-    "spark.hadoop.fs.s3a.attempts.maximum": "3",
-    # Each of them again by S3A, whose delays double.
+    "spark.hadoop.fs.s3a.connection.timeout": "15s",
+    # Of a call of the SDK with its retries. Uploads have a longer one.
+    "spark.hadoop.fs.s3a.connection.request.timeout": "30s",
+    # Retries of the SDK, with short delays.
+    "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    # S3A calls the SDK so many times again, and doubles its delays.
     "spark.hadoop.fs.s3a.retry.limit": "5",
     "spark.hadoop.fs.s3a.retry.throttle.limit": "8",
 }

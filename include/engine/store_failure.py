@@ -11,6 +11,8 @@ from include.settings import settings
 
 SDK = "software.amazon.awssdk."
 S3A = "org.apache.hadoop.fs.s3a."
+# Exceptions of the connection, where S3A leaves out those of the SDK. Nothing else in this JVM has this HTTP client.
+SILENCE = ("org.apache.http.", f"{S3A}HttpChannelEOFException", f"{S3A}AWSApiCallTimeoutException")
 # Exceptions of S3A that need no answer of the store.
 NO_CREDENTIALS = (f"{S3A}auth.NoAuthWithAWSException", f"{S3A}auth.NoAwsCredentialsException")
 # S3A says `OPERATION on PATH: ...`. A path without a bucket is one that it writes, which only the lake has.
@@ -28,6 +30,8 @@ def of(chain: list[Any]) -> Unreachable | None:
         name = cause.getClass().getName()
         if name in NO_CREDENTIALS:
             return outages.error_of(path, "none were found", is_refused=True)
+        if name.startswith(SILENCE):
+            return _of_silence(chain, path)
         if name.startswith(SDK):
             return _of_answer(cause, path) if _call(cause, "statusCode") else _of_silence(chain, path)
     return None

@@ -66,7 +66,7 @@ def delete_directory(path: ObjectPath) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise outages.of_text(path, str(error)) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 def probe(path: ObjectPath) -> None:
@@ -95,7 +95,7 @@ def _named(path: ObjectPath) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path} does not exist") from error
     except (BaseError, OSError) as error:
-        raise outages.of_text(path, str(error)) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 @contextmanager

@@ -16,7 +16,13 @@ AWAY, REFUSED = "UNREACHABLE", "ACCESS"
 REFUSAL_CODES = frozenset(
     {
         *("AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken"),
-        *("InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"),
+        *(
+            "InvalidAccessKeyId",
+            "InvalidToken",
+            "RequestTimeTooSkewed",
+            "SignatureDoesNotMatch",
+            "TokenRefreshRequired",
+        ),
     }
 )
 # Without a body, as in the answer to HEAD, 400 means a token that is expired or for another region.
@@ -59,17 +65,17 @@ def error_of(path: str, reason: str, is_refused: bool) -> Unreachable:
     )
 
 
-def of_text(path: ObjectPath, text: str) -> Unreachable:
-    """Returns the error for a message of delta-rs, obstore or Arrow."""
+def of_text(path: str, text: str) -> Unreachable:
+    """Returns the error for a message of delta-rs, obstore or Arrow. path: as for `error_of`."""
     plain = " ".join(COLOUR.sub("", text).replace("↳", "").split())
     if METADATA_SERVICE in plain:
-        return error_of(str(path), "none were found", is_refused=True)
+        return error_of(path, "none were found", is_refused=True)
     code, status, cause = CODE.search(plain) or ARROW_CODE.search(plain), STATUS.search(plain), CAUSE.search(plain)
     named = code[1].title().replace("_", "") if code and code.re is ARROW_CODE else code[1] if code else ""
     if named == "Unknown":
         named = ""
     reason = named or (f"HTTP status {status[1]}" if status else cause[0] if cause else plain)
-    return error_of(str(path), reason[:REASON_CHARACTERS], is_refusal(int(status[1]) if status else 0, named))
+    return error_of(path, reason[:REASON_CHARACTERS], is_refusal(int(status[1]) if status else 0, named))
 
 
 def is_refusal(status: int, code: str) -> bool:

@@ -25,7 +25,7 @@ def open_table(name: str, version: int | None = None) -> DeltaTable:
     except OSError as error:
         if isinstance(path, Path) or isinstance(error, FileNotFoundError):
             raise
-        raise outages.of_text(path, str(error)) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 def find_table(name: str) -> DeltaTable | None:

@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """path: with the query. if_none_match: that header, None without it."""
+    """path: with the query. if_none_match: that header, None without it. client: the name and version of the client."""
 
     method: str
     path: str
     if_none_match: str | None
+    client: str = ""
 
     def puts(self, name: str) -> bool:
         """Whether it writes the object whose key ends with `name`."""
@@ -99,7 +100,9 @@ class StoreProxy:
                 return is_valid
 
             def _forward(self) -> None:
-                request = Request(self.command, self.path, self.headers.get("If-None-Match"))
+                request = Request(
+                    self.command, self.path, self.headers.get("If-None-Match"), self.headers.get("User-Agent", "")
+                )
                 proxy.requests.append(request)
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.before(request)

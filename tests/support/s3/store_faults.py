@@ -3,7 +3,7 @@
 import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ def key_of(request: Request) -> str:
 
 
 @contextmanager
-def _refusing(proxy: StoreProxy, refuses) -> Iterator[None]:
+def refusing(proxy: StoreProxy, refuses: Callable[[Request], Refusal | None]) -> Iterator[None]:
     forwards, proxy.refuses = proxy.refuses, refuses
     try:
         yield
@@ -42,7 +42,7 @@ def slow(proxy: StoreProxy, seconds: float) -> Iterator[None]:
 def overloaded(proxy: StoreProxy) -> Iterator[None]:
     """Every tenth request is answered with status 503."""
     numbers = itertools.count(1)
-    with _refusing(proxy, lambda request: SLOW_DOWN if next(numbers) % 10 == 0 else None):
+    with refusing(proxy, lambda request: SLOW_DOWN if next(numbers) % 10 == 0 else None):
         yield
 
 
@@ -56,7 +56,7 @@ def credentials_expired(proxy: StoreProxy, first: re.Pattern[str]) -> Iterator[N
             has_expired.append(request)
         return EXPIRED_TOKEN if has_expired else None
 
-    with _refusing(proxy, refuse):
+    with refusing(proxy, refuse):
         yield
     assert has_expired
 
