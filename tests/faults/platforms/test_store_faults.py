@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyarrow.fs import S3FileSystem
 from sqlalchemy import select
 
 from include import catalog
@@ -25,6 +24,7 @@ from include.control.store import database
 from include.control.store.schema import runs
 from include.control.supervision import supervision
 from include.errors import Unreachable
+from include.lake.object_path import ObjectPath
 from include.ledger import verify
 from include.local.object_store import ObjectStore
 from include.monitoring.status import rows, statuses
@@ -266,7 +266,7 @@ def test_while_the_store_is_away_every_command_says_so_in_one_sentence(
 def test_a_folder_outside_the_lake_is_named_by_its_own_path_and_its_files_stay_unread(chain, proxy, run_once):
     folder = f"{OTHER_BUCKET}/landing/{chain.name}"
     table = Table(name=f"bronze.{chain.name}", comment="as it came", source=Files(f"s3a://{folder}", format="csv"))
-    S3FileSystem().open_output_stream(f"{folder}/good.csv").write(b"number\n1\n")
+    ObjectPath(OTHER_BUCKET, f"landing/{chain.name}/good.csv").write_text("number\n1\n")
 
     def refuse(request: Request) -> Refusal | None:
         is_read_by_spark = request.method == "GET" and "Hadoop" in request.client
