@@ -99,6 +99,12 @@ def of_lake() -> Unreachable | None:
     return None
 
 
+def require_lake() -> None:
+    """Raises Unreachable if the lake's store does not answer."""
+    if outage := of_lake():
+        raise outage
+
+
 def raise_known(path: ObjectPath) -> None:
     """Raises the error that `of_lake` has found a moment ago."""
     if _known and time.monotonic() < _known[1] and str(path).startswith(f"{settings().lake}/"):

@@ -20,7 +20,6 @@ from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
-from include.lake import outages
 from include.lake.object_path import ObjectPath
 from include.local import (
     airflow,
@@ -60,10 +59,7 @@ def main() -> None:
         java_home = java.home()
         broker = kafka.own_broker(config, java_home)
         _require_ports(config, platform, broker)
-        if store := object_store.declared(config):
-            object_store.start(store, config, platform, ANSWER_SECONDS)
-        if outage := outages.of_lake():
-            raise outage
+        object_store.start(config, platform, ANSWER_SECONDS)
         variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
         _start(config, platform, services, java_home, broker)

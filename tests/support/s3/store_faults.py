@@ -2,12 +2,12 @@
 
 import itertools
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from tests.support.s3.proxy import EXPIRED_TOKEN, SLOW_DOWN, Refusal, Request, StoreProxy
+from tests.support.waiting import sleep_through
 
 COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
 DATA_FILE = re.compile(r"/[^/]+\.parquet$")
@@ -31,7 +31,7 @@ def refusing(proxy: StoreProxy, refuses: Callable[[Request], Refusal | None]) ->
 @contextmanager
 def slow(proxy: StoreProxy, seconds: float) -> Iterator[None]:
     """Each request takes so much longer."""
-    before, proxy.before = proxy.before, lambda request: time.sleep(seconds)
+    before, proxy.before = proxy.before, lambda request: sleep_through(seconds)
     try:
         yield
     finally:
