@@ -38,9 +38,16 @@ class DeclarationError(SluiceError):
 
 
 class Unreachable(SluiceError):
-    """A part outside this process (broker, control database, source table) does not answer. A retry may help."""
+    """A part outside this process (broker, store, control database, source table) does not answer. A retry may help.
+
+    error: its class, if a runbook describes it, such as LAKE_UNREACHABLE.
+    """
 
     exit_code = 4
+
+    def __init__(self, sentence: str, error: str = "") -> None:
+        super().__init__(sentence)
+        self.error = error or type(self).__name__
 
 
 class LeaseHeld(SluiceError):

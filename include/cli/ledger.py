@@ -26,6 +26,9 @@ import argparse
 import sys
 from importlib import import_module
 
+from include.errors import SluiceError
+from include.lake import outages
+
 # The module of each command. Only the module of the requested command is imported: all of them take a second.
 COMMANDS = {
     "status": "status",
@@ -59,4 +62,12 @@ def main() -> None:
     for module in dict.fromkeys(requested or COMMANDS.values()):
         import_module(f"include.cli.{module}").add(commands)
     arguments = parser.parse_args()
-    arguments.run(arguments)
+    try:
+        arguments.run(arguments)
+    except SluiceError:
+        raise
+    except Exception as error:
+        # Each library has its own words for a store that is away.
+        if outage := outages.of_lake():
+            raise outage from error
+        raise

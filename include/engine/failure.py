@@ -8,6 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from include.engine import store_failure
 from include.errors import FlowBroken, FlowFailed, SluiceError
 
 # SQLSTATE classes (ISO 9075-2, and Spark's README of error conditions) of errors that a retry repeats: not supported,
@@ -76,12 +77,20 @@ def of_exception(flow: str, error: Exception) -> SluiceError:
     return error if isinstance(error, SluiceError) else _flow_error(flow, list(_causes(_java_exception(error))), error)
 
 
+def raise_outage(error: Exception) -> None:
+    """Raises Unreachable if the error is one of an S3 store."""
+    if outage := store_failure.of(list(_causes(_java_exception(error)))):
+        raise outage from error
+
+
 def python_error(error: Exception) -> str | None:
     """Returns the exception of a Python function that ended a Spark job, in one line; None for other errors."""
     return _python_error(list(_causes(_java_exception(error))))
 
 
 def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
+    if outage := store_failure.of(chain):
+        return outage
     classes = [(_call_if_present(cause, "getCondition"), _call_if_present(cause, "getSqlState")) for cause in chain]
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
     cause = _python_error(chain) or _kafka_error(chain) or _innermost_cause(error)

@@ -27,6 +27,19 @@ S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 # The classes of `include/engine/s3`, which `make s3` compiles. On other file systems they do as Spark does.
 S3_CLASSES = {FILE_MANAGER: "sluice.S3CheckpointFileManager", "spark.delta.logStore.s3a.impl": "sluice.S3LogStore"}
+# Seconds of an outage cost time only. After half a minute the flow fails, says so, and starts again by itself. With the
+# defaults, a HEAD takes two and a half minutes to fail at status 500, and far longer if the store is silent.
+S3A_PATIENCE = {
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "15s",
+    # Of a call of the SDK with its retries. Uploads have a longer one.
+    "spark.hadoop.fs.s3a.connection.request.timeout": "30s",
+    # Retries of the SDK, with short delays.
+    "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    # S3A calls the SDK so many times again, and doubles its delays.
+    "spark.hadoop.fs.s3a.retry.limit": "5",
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "8",
+}
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -72,7 +85,7 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         builder = builder.master("local[*]")
-    for key, value in {**CONF, **conf}.items():
+    for key, value in {**CONF, **S3A_PATIENCE, **conf}.items():
         builder = builder.config(key, value)
     cores = os.cpu_count() or 1
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))

@@ -1,6 +1,5 @@
 """Hands paths of the lake to the libraries that read it beside Spark: delta-rs and Arrow."""
 
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from include.errors import Unreachable
-from include.lake.object_path import LakePath, ObjectPath
+from include.lake.object_path import LakePath
 
-# A reader waits this long for a store that is away. Its caller tries again, or a person does.
-CONNECT_SECONDS, RETRY_SECONDS, MOST_RETRIES = 2, 10, 4
-# The errors of a store are a page long.
-ERROR_CHARACTERS = 200
+# A reader waits up to this long for a store that is away. Its caller tries again, or a person does. The delays between
+# the retries double, beginning with 0.1 s.
+CONNECT_SECONDS, RETRY_SECONDS, MOST_RETRIES = 2, 10, 8
 # Credentials, region and address are in the `AWS_*` variables, which all these libraries read.
 STORAGE_OPTIONS = {
     "allow_http": "true",
@@ -52,13 +49,3 @@ def readable(path: LakePath) -> Any:
 def seekable(path: LakePath) -> Any:
     """Returns what pyarrow reads as a Parquet file of any size, part by part."""
     return path if isinstance(path, Path) else file_system(path.parent).open_input_file(path.name)
-
-
-def unreachable(path: ObjectPath, what: str, error: Exception) -> Unreachable:
-    """Returns the error of a store that does not answer, or not as it should. what: `read`, for example."""
-    where = os.environ.get("AWS_ENDPOINT_URL") or "Amazon S3"
-    reason = " ".join(str(error).split())[:ERROR_CHARACTERS]
-    return Unreachable(
-        f"{path} cannot be {what} at {where} ({reason}): start the store, or correct AWS_ENDPOINT_URL, AWS_REGION and "
-        f"the credentials"
-    )

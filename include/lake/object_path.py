@@ -85,6 +85,10 @@ class ObjectPath:
         """Yields objects and directories; nothing if there is no such directory."""
         return (self / name for name in self.entries())
 
+    def probe(self) -> None:
+        """Lists this directory with little patience. Raises Unreachable if the store does not answer in seconds."""
+        _store().probe(self)
+
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
         """Does nothing."""
 

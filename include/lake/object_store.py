@@ -14,42 +14,44 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from include.errors import Unreachable
-from include.lake import clients
+from include.lake import clients, outages
 from include.lake.clients import CONNECT_SECONDS, MOST_RETRIES, RETRY_SECONDS
 from include.lake.object_path import ObjectPath, ObjectStat
 
 PROCESS = os.getpid()
+# For a question whose answer may be that the store is away. One request of many may fail by chance.
+PROBE_SECONDS, PROBE_RETRIES = 3, 2
+OPTIONS: Any = {"allow_http": True, "connect_timeout": timedelta(seconds=CONNECT_SECONDS)}
 
 
 def get(path: ObjectPath) -> bytes:
-    with _named(path, "read"):
+    with _named(path):
         return bytes(obstore.get(_bucket(path.bucket), path.key).bytes())
 
 
 def put(path: ObjectPath, content: bytes | IO[bytes]) -> None:
-    with _named(path, "written"):
+    with _named(path):
         obstore.put(_bucket(path.bucket), path.key, content)
 
 
 def head(path: ObjectPath) -> ObjectStat:
-    with _named(path, "read"):
+    with _named(path):
         return _status(obstore.head(_bucket(path.bucket), path.key))
 
 
 def delete(path: ObjectPath) -> None:
-    with _named(path, "deleted"):
+    with _named(path):
         obstore.delete(_bucket(path.bucket), path.key)
 
 
 def holds_any(path: ObjectPath) -> bool:
-    with _named(path, "listed"), _in_bucket(path):
+    with _named(path), _in_bucket(path):
         return any(obstore.list(_bucket(path.bucket), path.key, chunk_size=1))
 
 
 def list_directory(path: ObjectPath) -> dict[str, ObjectStat | None]:
     """Returns the objects and, without a status, the subdirectories of a directory, by name."""
-    with _named(path, "listed"), _in_bucket(path):
+    with _named(path), _in_bucket(path):
         found = obstore.list_with_delimiter(_bucket(path.bucket), path.key)
     directories = {_name(prefix): None for prefix in found["common_prefixes"]}
     # Hadoop marks a directory by an empty object, which the client names as the directory.
@@ -60,7 +62,7 @@ def list_directory(path: ObjectPath) -> dict[str, ObjectStat | None]:
 def delete_directory(path: ObjectPath) -> None:
     """Deletes all objects of a directory, with those by which Hadoop marks directories; the client cannot name them."""
     system, directory = clients.bucket_file_system(path.bucket), f"{path.bucket}/{path.key}"
-    with _named(path, "deleted"), suppress(FileNotFoundError):
+    with _named(path), suppress(FileNotFoundError):
         try:
             system.delete_dir(directory)
         except FileNotFoundError:
@@ -71,25 +73,33 @@ def delete_directory(path: ObjectPath) -> None:
             system.delete_dir(directory)
 
 
+def probe(path: ObjectPath) -> None:
+    store = S3Store(
+        path.bucket,
+        client_options={**OPTIONS, "timeout": timedelta(seconds=PROBE_SECONDS)},
+        retry_config={"max_retries": PROBE_RETRIES, "retry_timeout": timedelta(seconds=PROBE_SECONDS)},
+    )
+    with _named(path), _in_bucket(path):
+        obstore.list_with_delimiter(store, path.key)
+
+
 @lru_cache
 def _bucket(name: str) -> S3Store:
-    return S3Store(
-        name,
-        client_options={"allow_http": True, "connect_timeout": timedelta(seconds=CONNECT_SECONDS)},
-        retry_config={"max_retries": MOST_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-    )
+    retries = {"max_retries": MOST_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    return S3Store(name, client_options=OPTIONS, retry_config=retries)
 
 
 @contextmanager
-def _named(path: ObjectPath, what: str) -> Iterator[None]:
+def _named(path: ObjectPath) -> Iterator[None]:
     if os.getpid() != PROCESS:
         raise RuntimeError(f"{path}: a forked process would wait forever for the client's threads: start a new one")
+    outages.raise_known(path)
     try:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path} does not exist") from error
     except (BaseError, OSError) as error:
-        raise clients.unreachable(path, what, error) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 @contextmanager
@@ -98,7 +108,7 @@ def _in_bucket(path: ObjectPath) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Unreachable(f"{path} cannot be listed: there is no bucket {path.bucket}, create it") from error
+        raise outages.error_of(str(path), outages.NO_BUCKET, is_refused=False) from error
 
 
 def _status(entry: Any) -> ObjectStat:

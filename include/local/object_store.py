@@ -17,6 +17,7 @@ from pyarrow.fs import S3FileSystem
 
 from include.control.store import private_files
 from include.errors import SetupError, report
+from include.lake import outages
 from include.lake.object_path import ObjectPath
 from include.local import install
 from include.local.processes import Platform, wait_for_port
@@ -174,11 +175,18 @@ def declared(config: Settings) -> ObjectStore | None:
     return ObjectStore(config.home / "store", config.s3_port) if config.s3_port else None
 
 
-def start(store: ObjectStore, config: Settings, platform: Platform, timeout_seconds: float) -> None:
-    """Start the store, unless it runs, and create the bucket of the lake.
+def start(config: Settings, platform: Platform, timeout_seconds: float) -> None:
+    """Start the declared store, unless it runs, and create the bucket of the lake.
 
-    This process reaches it, and so do those that it starts. Raises SetupError.
+    This process reaches it, and so do those that it starts. Raises SetupError, and Unreachable if the lake's store does
+    not answer, whichever it is.
     """
+    if store := declared(config):
+        _start(store, config, platform, timeout_seconds)
+    outages.require_lake()
+
+
+def _start(store: ObjectStore, config: Settings, platform: Platform, timeout_seconds: float) -> None:
     fetch()
     store.prepare()
     os.environ.update(store.client_variables())

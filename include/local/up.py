@@ -59,8 +59,7 @@ def main() -> None:
         java_home = java.home()
         broker = kafka.own_broker(config, java_home)
         _require_ports(config, platform, broker)
-        if store := object_store.declared(config):
-            object_store.start(store, config, platform, ANSWER_SECONDS)
+        object_store.start(config, platform, ANSWER_SECONDS)
         variables = environment.process_environment(environment.write(config, java_home), java_home)
         services = Airflow(config, platform, variables)
         _start(config, platform, services, java_home, broker)

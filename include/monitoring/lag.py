@@ -28,7 +28,8 @@ class Lag:
     is_more: files, bytes and rows cover the first commits only.
     has_begun: whether the flow has committed a batch.
     cluster: the name of the Kafka cluster; None for the default one.
-    unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer.
+    unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer. is_lake_away: because
+        the store of the lake does not answer, or refuses the credentials.
     """
 
     flow: str
@@ -45,6 +46,7 @@ class Lag:
     has_begun: bool = True
     unknown: str | None = None
     is_away: bool = False
+    is_lake_away: bool = False
     cluster: str | None = None
 
     @property
@@ -62,7 +64,8 @@ class Lag:
     def words(self) -> str:
         """The lag in the measure of its source."""
         if self.unknown:
-            return "unknown: no broker" if self.is_away and self.unit == "records" else self.unknown
+            is_broker_away = self.is_away and not self.is_lake_away and self.unit == "records"
+            return "unknown: no broker" if is_broker_away else self.unknown
         if not self.has_begun:
             return "nothing read yet"
         # Without unread versions, the unread files belong to the version that the flow began with.
@@ -89,6 +92,8 @@ def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
     """Returns the lag of one of the flows that `sources` was made for."""
     unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
     lag = Lag(flow.flow, unit, cluster=flow.source.cluster if isinstance(flow.source, Kafka) else None)
+    if sources.lake_outage:
+        return replace(lag, unknown=str(sources.lake_outage), is_away=True, is_lake_away=True)
     try:
         if flow.is_view:
             assert isinstance(flow.source, Delta)

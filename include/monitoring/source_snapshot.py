@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from include.control.supervision.lag_history import TREND_SECONDS
+from include.lake import outages
 from include.readers import kafka_broker
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog
@@ -34,9 +35,13 @@ class Topic:
 
 
 class SourceSnapshot:
-    """The sources of some flows. now, since: this moment and the earlier one to compare with, seconds since 1970."""
+    """The sources of some flows. now, since: this moment and the earlier one to compare with, seconds since 1970.
+
+    lake_outage: why the lake cannot be read, if it cannot.
+    """
 
     def __init__(self, flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.lake_outage = outages.of_lake()
         self.now_seconds = time.time()
         self.since = self.now_seconds - TREND_SECONDS
         self._logs: dict[str, DeltaLog] = {}

@@ -143,7 +143,7 @@ def rows_or_none(table: str) -> int | None:
     """Returns `rows`, or None where the log cannot be read."""
     try:
         return rows(table)
-    except (DeltaError, OSError):
+    except (SluiceError, DeltaError, OSError):
         return None
 
 

@@ -71,8 +71,10 @@ def _rejects(flow: Table, now_seconds: float, is_rejecting: bool) -> str | None:
 
 
 def _waits(flow_lag: Lag | None) -> str | None:
-    """The missing part of the source. A source table that is not stored yet is not reported."""
-    return flow_lag.unknown if flow_lag and flow_lag.is_away and flow_lag.unit != "versions" else None
+    """The missing part of the source, or the lake. A source table that is not stored yet is not reported."""
+    if flow_lag is None or not (flow_lag.is_lake_away or (flow_lag.is_away and flow_lag.unit != "versions")):
+        return None
+    return flow_lag.unknown
 
 
 def _grows(growth: tuple[int, int] | None) -> str | None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from include.errors import FlowBroken, Unreachable
+from include.lake import outages
 from include.lake.object_path import LakePath, names
 from include.settings import settings
 from include.spec import Files
@@ -48,6 +49,10 @@ class PlannedFile:
         """The path in the file system."""
         parts = urlsplit(self.uri)
         return unquote(parts.netloc + parts.path)
+
+
+def is_in_store(folder: str) -> bool:
+    return folder.startswith(("s3a://", "s3://"))
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
@@ -125,6 +130,8 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
         system, path = file_system(folder)
         return path, system.get_file_info(fs.FileSelector(path, recursive=recursive))
     except OSError as error:
+        if is_in_store(folder) and not isinstance(error, FileNotFoundError):
+            raise outages.of_text(folder, str(error)) from error
         raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
 
 

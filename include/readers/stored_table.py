@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
-from include.lake import clients
+from include.lake import clients, outages
 from include.settings import settings
 
 
@@ -17,13 +17,15 @@ def open_table(name: str, version: int | None = None) -> DeltaTable:
     Raises Unreachable where the store of the lake does not answer.
     """
     path = settings().table_path(name)
+    if not isinstance(path, Path):
+        outages.raise_known(path)
     uri, options = clients.delta_rs(path)
     try:
         return DeltaTable(uri, version=version, storage_options=options)
     except OSError as error:
         if isinstance(path, Path) or isinstance(error, FileNotFoundError):
             raise
-        raise clients.unreachable(path, "read", error) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 def find_table(name: str) -> DeltaTable | None:

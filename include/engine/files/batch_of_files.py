@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from include.engine import failure
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath
@@ -189,10 +190,11 @@ def unreadable_files(
 
 
 def _error_of(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> Exception | None:
-    """Returns the error of reading these files together, if any."""
+    """Returns the error of reading these files together, if any. Raises Unreachable if it is one of their store."""
     try:
         read(spark, table, heads, resolve).write.format("noop").mode("overwrite").save()
     except (PySparkException, Py4JJavaError) as error:
+        failure.raise_outage(error)
         return error
     return None
 

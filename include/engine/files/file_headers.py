@@ -12,6 +12,7 @@ from pyarrow import fs, orc, parquet
 
 from include.engine.files import avro_header, csv_header
 from include.errors import Unreachable
+from include.lake import outages
 from include.readers import stored_table
 from include.readers.landing_folder import file_system
 from include.settings import settings
@@ -103,6 +104,8 @@ def require_bytes(system: fs.FileSystem, path: str) -> None:
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         return
     except OSError as error:
+        if isinstance(system, fs.S3FileSystem):
+            raise outages.of_text(f"s3a://{path}", str(error)) from error
         if not system.get_file_info(path).is_file:
             return
         raise Unreachable(f"{path} cannot be read now ({error}): it is tried again") from error

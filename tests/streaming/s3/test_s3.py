@@ -103,7 +103,7 @@ def test_a_store_that_does_not_answer_is_no_empty_folder(landing, store, run_onc
     table = landing.table()
     store.stop()
     try:
-        with pytest.raises(Unreachable, match=f"s3a://{BUCKET}/{landing.name} cannot be listed"):
+        with pytest.raises(Unreachable, match=f"^s3a://{BUCKET}/{landing.name} cannot be used, because the store"):
             run_once(table)
     finally:
         store.start()

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 store, which a test makes to delay requests or to lose answers."""
+"""An HTTP proxy in front of an S3 store, which a test makes to delay or refuse requests, or to lose answers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,45 +11,79 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """path: with the query. if_none_match: that header, None without it."""
+    """path: with the query. if_none_match: that header, None without it. client: the name and version of the client."""
 
     method: str
     path: str
     if_none_match: str | None
+    client: str = ""
 
     def puts(self, name: str) -> bool:
         """Whether it writes the object whose key ends with `name`."""
         return self.method == "PUT" and urlsplit(self.path).path.endswith(name)
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """An error of S3: its HTTP status and its code."""
+
+    status: int
+    code: str
+
+
+SLOW_DOWN = Refusal(503, "SlowDown")
+EXPIRED_TOKEN = Refusal(400, "ExpiredToken")
+
+
 class StoreProxy:
     """Forwards requests unchanged, so that their signatures stay valid.
 
-    requests: all that arrived. before: called with each request before it is forwarded; it may wait. loses: whether
-    the store gets the request, but the client no answer to it.
+    requests: all that arrived. before: called with each request before it is forwarded; it may wait. refuses: the error
+    that the client gets instead of the store's answer, if any. loses: whether the store gets the request, but the
+    client no answer to it.
     """
 
     def __init__(self, store_port: int) -> None:
         self.requests: list[Request] = []
         self.before: Callable[[Request], None] = lambda request: None
+        self.refuses: Callable[[Request], Refusal | None] = lambda request: None
         self.loses: Callable[[Request], bool] = lambda request: False
         self._store_port = store_port
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._port = self._server.server_port
+        self._is_away = False
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self._port}"
 
     @contextmanager
     def running(self) -> Iterator["StoreProxy"]:
         """Forward requests during the block."""
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
+        self._serve()
         try:
             yield self
         finally:
-            self._server.shutdown()
-            self._server.server_close()
+            self._close()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Refuse connections during the block, and end those that are open."""
+        self._is_away = True
+        self._close()
+        try:
+            yield
+        finally:
+            self._is_away = False
+            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler())
+            self._serve()
+
+    def _serve(self) -> None:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def _close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
@@ -66,10 +100,18 @@ class StoreProxy:
                 return is_valid
 
             def _forward(self) -> None:
-                request = Request(self.command, self.path, self.headers.get("If-None-Match"))
+                request = Request(
+                    self.command, self.path, self.headers.get("If-None-Match"), self.headers.get("User-Agent", "")
+                )
                 proxy.requests.append(request)
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.before(request)
+                if refusal := proxy.refuses(request):
+                    self._refuse(refusal)
+                    return
+                if proxy._is_away:
+                    self.close_connection = True
+                    return
                 response, content = self._ask_store(body)
                 if proxy.loses(request):
                     self.close_connection = True
@@ -82,6 +124,15 @@ class StoreProxy:
                 self.send_header("Content-Length", length or "0")
                 self.end_headers()
                 self.wfile.write(content)
+
+            def _refuse(self, refusal: Refusal) -> None:
+                body = f"<Error><Code>{refusal.code}</Code><Message>{refusal.code}</Message></Error>".encode()
+                self.send_response_only(refusal.status)
+                self.send_header("Content-Type", "application/xml")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def _ask_store(self, body: bytes) -> tuple[HTTPResponse, bytes]:
                 connection = HTTPConnection("127.0.0.1", proxy._store_port)
