@@ -7,6 +7,7 @@ from py4j.protocol import Py4JError
 
 from include.errors import Unreachable
 from include.lake import outages
+from include.lake.object_path import ObjectPath
 from include.settings import settings
 
 SDK = "software.amazon.awssdk."
@@ -59,7 +60,8 @@ def _of_silence(chain: list[Any], path: str) -> Unreachable:
 def _path(chain: list[Any]) -> str:
     messages = [str(cause.getMessage()) for cause in chain]
     paths = [match[1] for message in messages for match in PATH.finditer(message) if match[1]]
-    return paths[0] if paths else str(settings().lake)
+    lake = settings().lake
+    return paths[0] if paths else str(lake) if isinstance(lake, ObjectPath) else "a folder on S3"
 
 
 def _call(error: Any, method: str) -> Any:

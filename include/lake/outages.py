@@ -13,17 +13,9 @@ from include.settings import settings
 
 AWAY, REFUSED = "UNREACHABLE", "ACCESS"
 # Error codes of S3 that only other credentials cure. Their HTTP status is 400 or 403.
-REFUSAL_CODES = frozenset(
-    {
-        *("AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken"),
-        *(
-            "InvalidAccessKeyId",
-            "InvalidToken",
-            "RequestTimeTooSkewed",
-            "SignatureDoesNotMatch",
-            "TokenRefreshRequired",
-        ),
-    }
+REFUSAL_CODES = (
+    *("AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken"),
+    *("InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"),
 )
 # Without a body, as in the answer to HEAD, 400 means a token that is expired or for another region.
 REFUSAL_STATUS = (400, 401, 403)
@@ -33,7 +25,7 @@ NO_BUCKET = "NoSuchBucket"
 CODE, STATUS = re.compile(r"<Code>(\w+)</Code>"), re.compile(r"(?:status code:?|HTTP status) (\d{3})\b")
 # Arrow spells `AccessDenied` as ACCESS_DENIED.
 ARROW_CODE = re.compile(r"AWS Error (\w+)")
-CAUSE = re.compile(r"Connection refused|timed out|dns error|certificate")
+CAUSE = re.compile(r"Connection refused|timed out|TimedOut|dns error|certificate")
 # delta-rs colours its messages.
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 REASON_CHARACTERS = 120

@@ -13,7 +13,7 @@ from include.control import orders, vacuum_holds
 from include.control.jobs import backfills
 from include.control.jobs.windows import TableSize
 from include.control.store import database
-from include.errors import FlowBroken, Unreachable
+from include.errors import FlowBroken
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
@@ -22,6 +22,7 @@ from include.maintenance.vacuum_guard import Consumer
 from include.readers import checkpoint, version_as_of
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import DeltaLog, Tombstone
+from include.readers.version_as_of import VersionToCome
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -142,8 +143,7 @@ def _pinned_by_views(tables: Catalog, log: DeltaLog, table: str) -> Iterator[Con
                 continue
             try:
                 version = version_as_of.version_of(view.name, source, log)
-            except Unreachable:
-                # It is still to come.
+            except VersionToCome:
                 version = log.newest
             except FlowBroken:
                 # It is gone, and the next refresh says so.

@@ -11,11 +11,15 @@ from include.spec import Delta
 from include.validation.delta_sources import parse_time
 
 
+class VersionToCome(Unreachable):
+    """The table has not reached the declared version or moment yet."""
+
+
 def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
     """Returns the version that a pinned source declares: of a moment, the newest one that was committed by then.
 
-    log: of the table. Raises Unreachable for a version that is still to come, and FlowBroken for one that the log does
-    not reach any more.
+    log: of the table. Raises VersionToCome, FlowBroken for a version that the log does not reach any more, and
+    Unreachable.
     """
     log = log or DeltaLog(settings().table_path(source.table))
     reads, oldest = f"{view} reads {source.table}", log.versions[0]
@@ -23,7 +27,7 @@ def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
         version = source.version_as_of
         assert version is not None, "the source is pinned"
         if version > log.newest:
-            raise Unreachable(
+            raise VersionToCome(
                 f"{reads} at version {version}, and its newest version is {log.newest}: lower version_as_of"
             )
         is_gone = version < oldest
@@ -31,7 +35,7 @@ def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
         moment = parse_time(source.timestamp_as_of)
         assert moment, "the catalog has checked it"
         if moment.timestamp() > log.commit(log.newest).timestamp:
-            raise Unreachable(
+            raise VersionToCome(
                 f"{reads} as of {source.timestamp_as_of}, and its newest version, {log.newest}, is of "
                 f"{_time_of(log, log.newest)}: name that moment or an earlier one, or read it without timestamp_as_of"
             )

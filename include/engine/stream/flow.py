@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,10 +215,12 @@ def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
 
 def _check_topics(context: FlowContext, batch_id: int, topics: kafka_broker.Topics) -> None:
     """Raises FlowBroken if a topic was recreated since the last batch; records new topics in the checkpoint."""
-    # The reads of the batch fail by themselves where the broker does not let them in.
-    with suppress(Unreachable, AccessRefused):
-        end_offset = checkpoint.end_offset(context.checkpoint.path, batch_id) or {}
+    end_offset = checkpoint.end_offset(context.checkpoint.path, batch_id) or {}
+    try:
         ids = {"topics": topics.ids(end_offset)}
-        require_unreplaced(context.table, context.checkpoint.source, ids)
-        if new_topics := added(context.checkpoint.source, ids):
-            context.checkpoint = add_topics(context.checkpoint, context.table, new_topics)
+    except (Unreachable, AccessRefused):
+        # The reads of the batch fail by themselves where the broker does not let them in.
+        return
+    require_unreplaced(context.table, context.checkpoint.source, ids)
+    if new_topics := added(context.checkpoint.source, ids):
+        context.checkpoint = add_topics(context.checkpoint, context.table, new_topics)

@@ -104,8 +104,9 @@ class Platform:
     def wait_for_failure(self, error: str) -> None:
         """Wait until a flow fails. Every failure must be `error`, name the lake, and be tried again."""
         wait_until(self.failures, TIMEOUT)
+        failures = self.failures()
         observed = supervision.preview(self.driver.engine, self.driver.name, list(self.driver.tables))
-        for flow, (failed_with, sentence) in self.failures().items():
+        for flow, (failed_with, sentence) in failures.items():
             assert failed_with == error, sentence
             assert sentence.startswith(f"the lake {settings().lake} cannot be used, because the store at http://")
             assert (observed[flow][1].state, sentence in observed[flow][1].reason) == (State.BACKING_OFF, True)
@@ -269,7 +270,7 @@ def test_a_folder_outside_the_lake_is_named_by_its_own_path_and_its_files_stay_u
     ObjectPath(OTHER_BUCKET, f"landing/{chain.name}/good.csv").write_text("number\n1\n")
 
     def refuse(request: Request) -> Refusal | None:
-        is_read_by_spark = request.method == "GET" and "Hadoop" in request.client
+        is_read_by_spark = request.method == "GET" and "java" in request.client
         return Refusal(403, "AccessDenied") if is_read_by_spark and folder in request.path else None
 
     with store_faults.refusing(proxy, refuse), pytest.raises(Unreachable) as refusal:

@@ -22,7 +22,7 @@ NO_ANSWER, REFUSES = "does not answer", "refuses the credentials"
             "HTTP status 500",
         ),
         ("tcp connect error: Connection refused (os error 111)", False, "Connection refused"),
-        ("error sending request: operation timed out", False, "timed out"),
+        ("HTTP error: error sending request Debug source: HttpError { kind: Timeout, TimedOut }", False, "TimedOut"),
         ("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7", False, "NetworkConnection"),
         ("status code: 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code>", True, "InvalidAccessKeyId"),
         ("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", True, "ExpiredToken"),
