@@ -26,6 +26,8 @@ TOPIC = "readings"
 # USD for a million requests: Amazon's list price of S3 Standard in us-east-1.
 PRICES = {"LIST": 5.0, "PUT": 5.0, "COPY": 5.0, "GET": 0.4, "HEAD": 0.4, "DELETE": 0.0}
 WARM_BATCHES = 3
+# With the start of a driver, on a busy machine.
+SECONDS_MOST = 900
 # A driver's start, its look after the last batch, and pauses that become longer.
 SETTLE_SECONDS = 30
 BOTH = ("bronze", "silver")
@@ -56,7 +58,7 @@ class Topic:
             before = engine.batches(flow)
             readings.send(self._kafka, TOPIC, self._sent, 1)
             self._sent += 1
-            engine.wait_for_batches(flow, before + 1)
+            engine.wait_for_batches(flow, before + 1, SECONDS_MOST)
 
 
 @contextmanager
