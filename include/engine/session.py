@@ -30,7 +30,7 @@ S3_CLASSES = {FILE_MANAGER: "sluice.S3CheckpointFileManager", "spark.delta.logSt
 # Seconds of an outage cost time only. After half a minute the flow fails, says so, and starts again by itself. With the
 # defaults, a HEAD takes two and a half minutes to fail at status 500, and far longer if the store is silent.
 S3A_PATIENCE = {
-    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
     "spark.hadoop.fs.s3a.connection.timeout": "15s",
     # Of a call of the SDK with its retries. Uploads have a longer one.
     "spark.hadoop.fs.s3a.connection.request.timeout": "30s",

@@ -16,8 +16,8 @@ S3A = "org.apache.hadoop.fs.s3a."
 SILENCE = ("org.apache.http.", f"{S3A}HttpChannelEOFException", f"{S3A}AWSApiCallTimeoutException")
 # Exceptions of S3A that need no answer of the store.
 NO_CREDENTIALS = (f"{S3A}auth.NoAuthWithAWSException", f"{S3A}auth.NoAwsCredentialsException")
-# S3A says `OPERATION on PATH: ...`. A path without a bucket is one that it writes, which only the lake has.
-PATH = re.compile(r" on (?:(s3a://\S+?)|\S+?)(?::? |:?$)")
+# S3A names what it reads; of what it writes, often the key only. Its input stream spells the scheme `s3`.
+PATH = re.compile(r"\bs3a?://([^\s:]+)")
 # What a store answers while it is overloaded or broken. Other answers are about one request.
 BUSY = (429, 500, 502, 503, 504)
 NOT_FOUND = 404
@@ -58,10 +58,12 @@ def _of_silence(chain: list[Any], path: str) -> Unreachable:
 
 
 def _path(chain: list[Any]) -> str:
-    messages = [str(cause.getMessage()) for cause in chain]
-    paths = [match[1] for message in messages for match in PATH.finditer(message) if match[1]]
+    """Returns the path that the innermost message names. A message without one is of a write, thus of the lake."""
+    found = (PATH.search(str(cause.getMessage())) for cause in reversed(chain))
+    if match := next(filter(None, found), None):
+        return f"s3a://{match[1].rstrip('.')}"
     lake = settings().lake
-    return paths[0] if paths else str(lake) if isinstance(lake, ObjectPath) else "a folder on S3"
+    return str(lake) if isinstance(lake, ObjectPath) else "a folder on S3"
 
 
 def _call(error: Any, method: str) -> Any:

@@ -270,7 +270,7 @@ def test_a_folder_outside_the_lake_is_named_by_its_own_path_and_its_files_stay_u
     ObjectPath(OTHER_BUCKET, f"landing/{chain.name}/good.csv").write_text("number\n1\n")
 
     def refuse(request: Request) -> Refusal | None:
-        is_read_by_spark = request.method == "GET" and "java" in request.client
+        is_read_by_spark = request.method == "GET" and "Hadoop" in request.client
         return Refusal(403, "AccessDenied") if is_read_by_spark and folder in request.path else None
 
     with store_faults.refusing(proxy, refuse), pytest.raises(Unreachable) as refusal:
