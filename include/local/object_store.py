@@ -175,6 +175,13 @@ def declared(config: Settings) -> ObjectStore | None:
     return ObjectStore(config.home / "store", config.s3_port) if config.s3_port else None
 
 
+def use_declared(config: Settings) -> None:
+    """Let this process reach the declared store, once `make up` has started it."""
+    store = declared(config)
+    if store and store.directory.exists():
+        os.environ.update(store.client_variables())
+
+
 def start(config: Settings, platform: Platform, timeout_seconds: float) -> None:
     """Start the declared store, unless it runs, and create the bucket of the lake.
 

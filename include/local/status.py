@@ -7,12 +7,14 @@ from include.cli.status import summary
 from include.control.store import database
 from include.control.supervision import supervisor_presence
 from include.errors import report
+from include.local import object_store
 from include.local.processes import Platform
 from include.settings import settings
 
 
 def main() -> None:
     platform = Platform(settings().home)
+    object_store.use_declared(settings())
     print(processes(platform))
     for notice in filter(
         None, (supervisor_presence.absence(settings().control_url), *catalog.load().warnings.values())

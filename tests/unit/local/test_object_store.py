@@ -1,5 +1,6 @@
 """The local S3 store decides who of several writers creates an object."""
 
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from botocore.exceptions import ClientError
 from include.errors import SetupError
 from include.local import install, object_store
 from include.local.object_store import ObjectStore
+from include.settings import settings
 from tests.conftest import free_port
 from tests.support.s3.bucket import Bucket, skip_without_store
 
@@ -45,6 +47,22 @@ def test_a_store_keeps_its_objects_and_its_credentials_through_a_restart(tmp_pat
         assert Bucket(store, "lake").client.get_object(Bucket="lake", Key="a")["Body"].read() == b"1"
         secret = store.client_variables()["AWS_SECRET_ACCESS_KEY"]
         assert not any(secret in argument for argument in store.command())
+
+
+def test_make_status_reaches_the_store_that_make_up_has_prepared(
+    home: Path, own_settings, monkeypatch: pytest.MonkeyPatch
+):
+    own_settings(SLUICE_S3_PORT="9411")
+    config = settings()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the shell")
+    object_store.use_declared(config)
+    assert os.environ["AWS_ACCESS_KEY_ID"] == "of the shell"
+    store = object_store.declared(config)
+    store.prepare()
+    for name in store.client_variables():
+        monkeypatch.setenv(name, "of the shell")
+    object_store.use_declared(config)
+    assert {name: os.environ[name] for name in store.client_variables()} == store.client_variables()
 
 
 def test_a_machine_without_go_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
