@@ -52,7 +52,7 @@ CONF = {
     FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     # The default log store forks twice for each commit to a local disk, and lets two threads write one version.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-    # S3A asks twice whether a file exists before it creates one. Delta's log store asks itself, under its own lock.
+    # S3A asks twice whether a file exists before it creates one. A commit on S3 fails by itself if its version exists.
     "spark.hadoop.fs.s3a.performance.flags": "create",
     # Half the size of snappy for a quarter more CPU time on raw payloads, and for none on typed columns.
     "spark.sql.parquet.compression.codec": "zstd",
@@ -141,7 +141,7 @@ def _without_sidecars(spark: SparkSession) -> None:
 def _s3() -> dict[str, str]:
     """Returns the settings of S3, and of a store other than Amazon's; Hadoop ignores AWS_ENDPOINT_URL."""
     SparkContext._ensure_initialized()
-    # A driver with older jars writes the same files, in more requests.
+    # A driver with older jars writes the same files, in more requests, and relies on the lock for its commits.
     conf = S3_CLASSES if all(_has_class(SparkContext, name) for name in S3_CLASSES.values()) else {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if not endpoint:

@@ -1,12 +1,8 @@
 package sluice;
 
 import java.io.ByteArrayOutputStream;
-import java.io.FileNotFoundException;
 import java.io.IOException;
-import java.util.Arrays;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataInputStream;
-import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
@@ -70,31 +66,7 @@ public class S3CheckpointFileManager extends FileSystemBasedCheckpointFileManage
             }
             isDone = true;
             byte[] content = ((ByteArrayOutputStream) underlyingStream()).toByteArray();
-            try {
-                // With the flag `create`, S3A asks nothing before, and without overwriting it sends `If-None-Match: *`.
-                FSDataOutputStream stream =
-                    (FSDataOutputStream) fileSystem.createFile(path).create().overwrite(mayOverwrite).build();
-                stream.write(content);
-                stream.close();
-            } catch (IOException error) {
-                // A repeated PUT whose first answer was lost fails, too.
-                if (!holds(content)) {
-                    throw error;
-                }
-            }
-        }
-
-        private boolean holds(byte[] content) throws IOException {
-            try {
-                FSDataInputStream stream = fileSystem.open(path);
-                try {
-                    return Arrays.equals(content, stream.readAllBytes());
-                } finally {
-                    stream.close();
-                }
-            } catch (FileNotFoundException error) {
-                return false;
-            }
+            StoreObject.write(fileSystem, path, content, mayOverwrite);
         }
     }
 }

@@ -1,8 +1,11 @@
 package sluice;
 
 import io.delta.storage.S3SingleDriverLogStore;
+import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
 import java.util.Iterator;
 import java.util.TreeMap;
 import org.apache.hadoop.conf.Configuration;
@@ -12,21 +15,48 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.s3a.Constants;
 import org.apache.hadoop.fs.s3a.Listing;
+import org.apache.hadoop.fs.s3a.RemoteFileChangedException;
 import org.apache.hadoop.fs.s3a.S3AFileSystem;
 import org.apache.hadoop.fs.s3a.S3AUtils;
 import org.apache.hadoop.fs.s3a.S3ListRequest;
 import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
 
 /**
- * Delta's log store for S3, which lists a log from a version on instead of as a whole. Commits are its own.
+ * Delta's log store for S3, with commits that fail by themselves if another process has made their version.
  *
- * Delta's option for that, `delta.enableFastS3AListFrom`, calls a method that Hadoop 3.5 has changed.
+ * It lists a log from a version on instead of as a whole. Delta's option for that, `delta.enableFastS3AListFrom`,
+ * calls a method that Hadoop 3.5 has changed. docs/decisions/committers-on-s3.md says why this class exists.
  */
 public class S3LogStore extends S3SingleDriverLogStore {
     private static final int DIGITS = 20;
 
     public S3LogStore(Configuration configuration) {
         super(configuration);
+    }
+
+    /**
+     * Writes a commit. The store decides whether it is the first one of its version.
+     *
+     * Raises FileAlreadyExistsException if it is not. Then Delta checks for conflicts, and tries the next version.
+     */
+    public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
+            throws IOException {
+        FileSystem store = path.getFileSystem(configuration);
+        if (overwrite.booleanValue() || !(store instanceof S3AFileSystem) || !StoreObject.canBeCreated(store)) {
+            super.write(path, actions, overwrite, configuration);
+            return;
+        }
+        ByteArrayOutputStream commit = new ByteArrayOutputStream();
+        while (actions.hasNext()) {
+            commit.write(((String) actions.next()).getBytes(StandardCharsets.UTF_8));
+            commit.write('\n');
+        }
+        try {
+            // Each commit holds the id of its transaction, so equal content is this commit, whose answer was lost.
+            StoreObject.write(store, path, commit.toByteArray(), false);
+        } catch (RemoteFileChangedException error) {
+            throw new FileAlreadyExistsException(path.toString());
+        }
     }
 
     public Iterator<FileStatus> listFrom(Path path, Configuration configuration) throws IOException {

@@ -1,4 +1,4 @@
-"""Two processes commit to one table on S3. Its lock keeps them apart; the store does not."""
+"""Two processes commit to one table on S3. Of two commits of a version, the store refuses the later one."""
 
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from tests.support.s3.proxy import Request, StoreProxy
 from tests.support.waiting import wait_until
 
 VERSIONS = 3_000 if FULL else 40
+LOCKED_VERSIONS = 300
 FIRST_COMMIT = f"_delta_log/{1:020}.json"
 
 
@@ -90,6 +91,12 @@ def committers(bucket: Bucket, proxy: StoreProxy) -> Iterator[tuple[Committer, C
         committer.end()
 
 
+@pytest.fixture(autouse=True)
+def quiet_proxy(proxy: StoreProxy) -> None:
+    proxy.requests.clear()
+    proxy.before, proxy.loses = lambda request: None, lambda request: False
+
+
 @pytest.fixture
 def table(bucket: Bucket, request: pytest.FixtureRequest) -> str:
     """The key of a new table with a version 0, and as few checkpoints as Sluice's tables have."""
@@ -120,18 +127,33 @@ def hold_first_commit(proxy: StoreProxy) -> tuple[threading.Event, threading.Eve
     return arrived, may_go_on
 
 
-def test_two_processes_that_commit_under_the_lock_lose_no_version(bucket, committers, table):
+def assert_holds(bucket: Bucket, table: str, committers: tuple[Committer, ...], versions: int) -> None:
+    """Assert that these commits, each reported once, are the versions 1 to `versions`, and that all are in the log."""
+    assert not lost_commits(bucket, table, *committers)
+    reported = sorted(version for committer in committers for _, version in committer.committed)
+    assert reported == list(range(1, versions + 1))
+    commits = bucket.commits(table)
+    assert len(commits) == versions + 1
+    # A committer that lost an answer recognizes its commit by this id.
+    ids = {action["commitInfo"]["txnId"] for actions in commits[1:] for action in actions if "commitInfo" in action}
+    assert len(ids) == versions
+
+
+def test_two_processes_that_race_for_each_version_lose_none(bucket, proxy, committers, table):
+    first, _ = committers
     for committer in committers:
-        committer.race(bucket.url(table), VERSIONS // 2, "locked")
+        committer.race(bucket.url(table), VERSIONS // 2, "free")
     for committer in committers:
         committer.wait(5 * VERSIONS + 300)
-    assert not lost_commits(bucket, table, *committers)
-    versions = sorted(version for committer in committers for _, version in committer.committed)
-    assert versions == list(range(1, VERSIONS + 1))
-    assert len(bucket.commits(table)) == VERSIONS + 1
+    assert_holds(bucket, table, committers, VERSIONS)
+    tries = [request for request in proxy.requests if "/_delta_log/" in request.path and request.puts(".json")]
+    assert {request.if_none_match for request in tries} == {"*"}
+    refused = len(tries) - len(first.committed)
+    print(f"{VERSIONS:,} versions; of {len(tries):,} commits of the first process, {refused:,} came late")
+    assert refused > 0
 
 
-def test_without_the_lock_a_late_commit_overwrites_the_version_of_another_process(bucket, proxy, committers, table):
+def test_a_late_commit_fails_by_itself_and_is_made_again_as_the_next_version(bucket, proxy, committers, table):
     first, second = committers
     arrived, may_go_on = hold_first_commit(proxy)
     first.race(bucket.url(table), 1, "free")
@@ -140,14 +162,46 @@ def test_without_the_lock_a_late_commit_overwrites_the_version_of_another_proces
     second.wait(60)
     may_go_on.set()
     first.wait(60)
-    assert (first.committed, second.committed) == ([("first-0", 1)], [("second-0", 1)])
-    # Once this list is empty, the store decides, and docs/decisions/committers-on-s3.md must be decided anew.
-    assert lost_commits(bucket, table, *committers) == [("second-0", 1)]
-    assert not any(request.if_none_match for request in proxy.requests)
+    assert (first.committed, second.committed) == ([("first-0", 2)], [("second-0", 1)])
+    assert_holds(bucket, table, committers, 2)
+
+
+def test_a_commit_whose_answer_is_lost_is_made_once(bucket, proxy, committers, table):
+    first, _ = committers
+    lost: list[Request] = []
+
+    def loses(request: Request) -> bool:
+        is_lost = request.puts(FIRST_COMMIT) and len(lost) < 2
+        lost.extend([request] * is_lost)
+        return is_lost
+
+    proxy.loses = loses
+    first.race(bucket.url(table), 2, "free")
+    first.wait(120)
+    assert len(lost) == 2
+    assert first.committed == [("first-0", 1), ("first-1", 2)]
+    assert_holds(bucket, table, (first,), 2)
 
 
 @only_in_full_runs
-def test_a_late_commit_of_delta_rs_fails_by_itself_and_is_made_again(bucket, proxy, committers, table):
+def test_a_late_commit_of_spark_is_made_again_after_one_of_delta_rs(bucket, proxy, committers, table):
+    first, _ = committers
+    arrived, may_go_on = hold_first_commit(proxy)
+    first.race(bucket.url(table), 1, "free")
+    assert arrived.wait(60)
+    write_deltalake(
+        f"s3://{bucket.name}/{table}", pa.table({"number": [2]}), mode="append", storage_options=bucket.options
+    )
+    may_go_on.set()
+    first.wait(60)
+    assert first.committed == [("first-0", 2)]
+    assert not lost_commits(bucket, table, first)
+    [_, actions, _] = bucket.commits(table)
+    assert any("add" in action for action in actions)
+
+
+@only_in_full_runs
+def test_a_late_commit_of_delta_rs_is_made_again_after_one_of_spark(bucket, proxy, committers, table):
     _, second = committers
     arrived, may_go_on = hold_first_commit(proxy)
     options = {**bucket.options, "AWS_ENDPOINT_URL": proxy.endpoint}
@@ -169,28 +223,39 @@ def test_a_late_commit_of_delta_rs_fails_by_itself_and_is_made_again(bucket, pro
 
 
 @only_in_full_runs
-def test_a_commit_whose_answer_is_lost_is_made_once(bucket, proxy, committers, table):
-    first, _ = committers
-    lost: list[Request] = []
-
-    def loses(request: Request) -> bool:
-        is_lost = request.puts(FIRST_COMMIT) and len(lost) < 2
-        lost.extend([request] * is_lost)
-        return is_lost
-
-    proxy.loses = loses
-    first.race(bucket.url(table), 2, "free")
-    first.wait(120)
-    assert len(lost) == 2
-    assert first.committed == [("first-0", 1), ("first-1", 2)]
-    assert not lost_commits(bucket, table, first)
-    assert len(bucket.commits(table)) == 3
+def test_without_the_header_a_late_commit_overwrites_the_version_of_another_process(bucket, proxy, committers, table):
+    _, second = committers
+    setting = "spark.hadoop.fs.s3a.create.conditional.enabled=false"
+    unsafe = Committer(
+        "unsafe",
+        {
+            **process_environment(bucket.store),
+            "AWS_ENDPOINT_URL": proxy.endpoint,
+            "PYSPARK_SUBMIT_ARGS": f"--conf {setting} pyspark-shell",
+        },
+    )
+    try:
+        unsafe.wait(300)
+        arrived, may_go_on = hold_first_commit(proxy)
+        unsafe.race(bucket.url(table), 1, "free")
+        assert arrived.wait(60)
+        second.race(bucket.url(table), 1, "free")
+        second.wait(60)
+        may_go_on.set()
+        unsafe.wait(60)
+    finally:
+        unsafe.end()
+    assert (unsafe.committed, second.committed) == ([("unsafe-0", 1)], [("second-0", 1)])
+    assert lost_commits(bucket, table, unsafe, second) == [("second-0", 1)]
 
 
 @only_in_full_runs
-def test_the_same_race_without_the_lock_loses_versions(bucket, committers, table):
+def test_two_processes_that_take_turns_under_the_lock_never_come_late(bucket, proxy, committers, table):
+    first, _ = committers
     for committer in committers:
-        committer.race(bucket.url(table), VERSIONS // 2, "free")
+        committer.race(bucket.url(table), LOCKED_VERSIONS // 2, "locked")
     for committer in committers:
-        committer.wait(5 * VERSIONS + 300)
-    assert lost_commits(bucket, table, *committers)
+        committer.wait(5 * LOCKED_VERSIONS + 300)
+    assert_holds(bucket, table, committers, LOCKED_VERSIONS)
+    tries = [request for request in proxy.requests if "/_delta_log/" in request.path and request.puts(".json")]
+    assert len(tries) == len(first.committed)
