@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from include.errors import Unreachable
@@ -30,6 +30,15 @@ def get(path: ObjectPath) -> bytes:
 def put(path: ObjectPath, content: bytes | IO[bytes]) -> None:
     with _named(path, "written"):
         obstore.put(_bucket(path.bucket), path.key, content)
+
+
+def put_new(path: ObjectPath, content: bytes) -> bool:
+    with _named(path, "written"):
+        try:
+            obstore.put(_bucket(path.bucket), path.key, content, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
 
 
 def head(path: ObjectPath) -> ObjectStat:
