@@ -1,5 +1,5 @@
 """The lock on a stored table: appends share it, every other writer has it exclusively. It is stored in the holder's
-lease.
+lease. Processes share it only where a late commit fails by itself.
 
 Whoever wants it exclusively announces that first. Nobody new enters then, and it enters once all others have left.
 """
@@ -14,16 +14,24 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 
-SHARED, EXCLUSIVE, WAITING = "shared", "alone", "wants"
+SHARED, CONDITIONAL, EXCLUSIVE, WAITING = "shared", "conditional", "alone", "wants"
 
 
 @dataclass(frozen=True)
 class LockRequest:
-    """The request of the lease `name` to write `table`. alone: exclusively."""
+    """The request of the lease `name` to write `table`. alone: exclusively.
+
+    is_conditional: its late commits fail by themselves. It then shares the lock with others of that kind only.
+    """
 
     name: str
     table: str
     alone: bool
+    is_conditional: bool = False
+
+    @property
+    def mode(self) -> str:
+        return EXCLUSIVE if self.alone else CONDITIONAL if self.is_conditional else SHARED
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ def enter(connection: Connection, request: LockRequest) -> Obstacle | None:
     wanted_at = own_lease.wanted_at if is_waiting else now_seconds
     obstacle = _find_obstacle(connection, request, wanted_at, now_seconds)
     if obstacle is None:
-        values = {"writes": request.table, "mode": EXCLUSIVE if request.alone else SHARED, "wanted_at": wanted_at}
+        values = {"writes": request.table, "mode": request.mode, "wanted_at": wanted_at}
     elif request.alone:
         values = {"writes": request.table, "mode": WAITING, "wanted_at": wanted_at}
     else:
@@ -93,8 +101,8 @@ def _find_obstacle(
 
 
 def _is_in_the_way(connection: Connection, other: Row[Any], request: LockRequest, wanted_at: float) -> bool:
-    if other.mode == SHARED:
-        return request.alone
+    if other.mode in (SHARED, CONDITIONAL):
+        return bool(request.mode != other.mode)
     if other.flow == window_lease(request.table) and other.mode == EXCLUSIVE:
         # The process that holds the window may run the table's flow inside it.
         own_holder = connection.execute(select(leases.c.holder).where(leases.c.flow == request.name)).scalar_one()

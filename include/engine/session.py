@@ -2,7 +2,9 @@
 
 import importlib
 import os
+import uuid
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 from include.catalog import Catalog, table_packages
 from include.control.process import create_temporary_folder
 from include.errors import UsageError
+from include.lake.object_path import ObjectPath
 from include.settings import LAKE, settings
 
 # Avro allocates as much memory as a length field says, before it checks how many bytes follow. Without limits a bad row
@@ -26,7 +29,8 @@ AVRO_LIMITS = {
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 # The classes of `include/engine/s3`, which `make s3` compiles. On other file systems they do as Spark does.
-S3_CLASSES = {FILE_MANAGER: "sluice.S3CheckpointFileManager", "spark.delta.logStore.s3a.impl": "sluice.S3LogStore"}
+LOG_STORE = "spark.delta.logStore.s3a.impl"
+S3_CLASSES = {FILE_MANAGER: "sluice.S3CheckpointFileManager", LOG_STORE: "sluice.S3LogStore"}
 # Seconds of an outage cost time only. After half a minute the flow fails, says so, and starts again by itself. With the
 # defaults, a HEAD takes two and a half minutes to fail at status 500, and far longer if the store is silent.
 S3A_PATIENCE = {
@@ -151,6 +155,28 @@ def _s3() -> dict[str, str]:
         "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION", "us-east-1"),
         "spark.hadoop.fs.s3a.path.style.access": "true",
     }
+
+
+def late_commits_fail(spark: SparkSession) -> bool:
+    """Returns whether a commit of this session fails if another process has made its version.
+
+    That holds on S3, with the classes of `make s3`, if the store obeys `If-None-Match`. Raises Unreachable.
+    """
+    lake = settings().lake
+    if isinstance(lake, Path) or spark.conf.get(LOG_STORE, "") != S3_CLASSES[LOG_STORE]:
+        return False
+    is_on = spark._jsc.hadoopConfiguration().getBoolean("fs.s3a.create.conditional.enabled", True)
+    return bool(is_on) and _refuses_to_replace(lake)
+
+
+@lru_cache
+def _refuses_to_replace(directory: ObjectPath) -> bool:
+    """Asks the store, with three requests, whether it refuses to replace an object."""
+    probe = directory / f"_probe-{uuid.uuid4().hex}"
+    try:
+        return probe.create(b"first") and not probe.create(b"second")
+    finally:
+        probe.unlink()
 
 
 def register(spark: SparkSession, name: str) -> None:

@@ -57,6 +57,10 @@ class ObjectPath:
         """Writes the object as a whole. A large file takes a request for each part."""
         _store().put(self, content)
 
+    def create(self, content: bytes) -> bool:
+        """Writes the object unless it exists. Returns whether it was written. Some stores replace it all the same."""
+        return bool(_store().put_new(self, content))
+
     def write_text(self, text: str) -> None:
         self.write_bytes(text.encode())
 

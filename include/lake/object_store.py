@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from include.lake import clients, outages
@@ -32,6 +32,15 @@ def get(path: ObjectPath) -> bytes:
 def put(path: ObjectPath, content: bytes | IO[bytes]) -> None:
     with _named(path):
         obstore.put(_bucket(path.bucket), path.key, content)
+
+
+def put_new(path: ObjectPath, content: bytes) -> bool:
+    with _named(path):
+        try:
+            obstore.put(_bucket(path.bucket), path.key, content, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
 
 
 def head(path: ObjectPath) -> ObjectStat:

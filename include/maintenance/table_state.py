@@ -14,6 +14,7 @@ from include.control.jobs import backfills
 from include.control.jobs.windows import TableSize
 from include.control.store import database
 from include.errors import FlowBroken
+from include.lake.object_path import ObjectPath
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
@@ -108,7 +109,8 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         seconds_since_compaction=_seconds_since_compaction(log, now_seconds),
     )
     plan = plan_clustered.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
-    place, reason = policy.place_of_compaction(table)
+    # Only a driver can tell whether it has the classes for that, and its window says if it has not.
+    place, reason = policy.place_of_compaction(table, late_commits_fail=isinstance(settings().lake, ObjectPath))
     is_inline = place is CompactionPlace.INLINE and name == table.name
     return TableSurvey(
         name,

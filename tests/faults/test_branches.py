@@ -142,7 +142,10 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
     assert ids(table.name) == Counter(range(1, 9))
 
 
-def test_several_flows_of_one_table_take_it_one_at_a_time():
+def test_flows_of_one_table_share_it_only_where_none_looks_at_it_and_late_commits_fail():
     flow = union_table("t").flows[0]
-    assert policy.needs_exclusive_write(flow)
-    assert not policy.needs_exclusive_write(replace(flow, branch=None))
+    assert policy.needs_exclusive_write(flow, late_commits_fail=False)
+    assert not policy.needs_exclusive_write(flow, late_commits_fail=True)
+    assert policy.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), late_commits_fail=True)
+    assert policy.needs_exclusive_write(replace(flow, expect=(Expect("positive", "id > 0"),)), late_commits_fail=True)
+    assert not policy.needs_exclusive_write(replace(flow, branch=None), late_commits_fail=False)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import lease
-from include.control.lock import LockRequest
+from include.control.lock import CONDITIONAL, LockRequest
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases, pauses, windows
@@ -136,7 +136,7 @@ def open_windows(connection: Connection, tables: Collection[str]) -> dict[str, s
         row.writes: f"a window has {row.writes} to itself for {now_seconds - row.wanted_at:.0f} s "
         f"({Holder.from_json(row.holder)})"
         for row in connection.execute(select(leases).where(is_held))
-        if row.writes == table_of_lease[row.flow]
+        if row.writes == table_of_lease[row.flow] and row.mode != CONDITIONAL
     }
 
 

@@ -21,7 +21,7 @@ leases = Table(
     Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
     Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
     Column("writes", String, index=True, comment="the table its holder writes now, or waits for; NULL: none"),
-    Column("mode", String, comment="how: shared, alone, or wants (to be alone)"),
+    Column("mode", String, comment="how: shared, conditional, alone, or wants (to be alone)"),
     Column("wanted_at", Float, comment="since when it wants to be alone, or has been"),
 )
 

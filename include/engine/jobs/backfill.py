@@ -18,7 +18,8 @@ from include.engine import failure
 from include.engine.jobs import shadow_swap, shadow_table, window
 from include.engine.jobs.drain import drain_readers
 from include.engine.jobs.replacement import Replacement, choose_replacement
-from include.engine.jobs.window import Window, Worker
+from include.engine.jobs.table_window import Window
+from include.engine.jobs.window import Worker
 from include.errors import SluiceError, Unreachable, UsageError
 from include.readers import resume_position
 from include.readers.batches import BACKFILL

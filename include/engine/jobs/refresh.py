@@ -20,7 +20,8 @@ from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs import window
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
-from include.engine.jobs.window import Window, Worker
+from include.engine.jobs.table_window import Window
+from include.engine.jobs.window import Worker
 from include.engine.tables import commit
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable

@@ -14,7 +14,8 @@ from include.engine.jobs import shadow_swap, shadow_table
 from include.engine.jobs.backfill_commits import replace_quarantine, replace_retained, replace_table
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
 from include.engine.jobs.drain import DRAIN_SECONDS
-from include.engine.jobs.window import Window, Worker
+from include.engine.jobs.table_window import Window
+from include.engine.jobs.window import Worker
 from include.engine.tables import create_table
 from include.readers.batches import BACKFILL
 from include.settings import settings

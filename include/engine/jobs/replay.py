@@ -19,7 +19,7 @@ from include.control.jobs import windows
 from include.control.store import database
 from include.engine.batch import deduplicate, merge_batch, quality, table_rows
 from include.engine.jobs import window
-from include.engine.jobs.window import Window
+from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.read_table import read_table

@@ -18,7 +18,8 @@ from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh, window
-from include.engine.jobs.window import Window, Worker
+from include.engine.jobs.table_window import Window
+from include.engine.jobs.window import Worker
 from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake.object_path import LakePath

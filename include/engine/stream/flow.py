@@ -20,6 +20,7 @@ from include.engine.batch import batch, prepare, read
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
+from include.engine.session import late_commits_fail
 from include.engine.stream import flow_schemas
 from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
@@ -146,7 +147,7 @@ def start(
 ) -> Flow:
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
     context = FlowContext(table, claim, renewer.epoch(table.flow))
-    lock_request = LockRequest(table.flow, table.name, alone=policy.needs_exclusive_write(table))
+    lock_request = _lock_request(spark, table)
     flow = Flow(spark, table, order, claim.generation, once)
     topics = kafka_broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
 
@@ -183,6 +184,12 @@ def start(
     return flow
 
 
+def _lock_request(spark: SparkSession, table: Table) -> LockRequest:
+    is_conditional = late_commits_fail(spark)
+    is_alone = policy.needs_exclusive_write(table, is_conditional)
+    return LockRequest(table.flow, table.name, is_alone, is_conditional)
+
+
 def _rows(spark: SparkSession, context: FlowContext) -> tuple[DataFrame, FlowSchemas | None]:
     """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch. Also returns
     the schemas of a registry that these columns read; without them, each batch asks for those of its own rows.
@@ -199,7 +206,8 @@ def _rows(spark: SparkSession, context: FlowContext) -> tuple[DataFrame, FlowSch
 
 def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
     """Compacts the table every `every_batches` batches, if the policy lets the flow do it."""
-    place, _ = policy.place_of_compaction(table)
+    # A table that its stream compacts is so on any store.
+    place, _ = policy.place_of_compaction(table, late_commits_fail=False)
     if place is not CompactionPlace.INLINE or (batch_id + 1) % table.maintain.every_batches:
         return
     try:

@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
@@ -59,6 +60,20 @@ def test_appends_share_a_table(hold, enter):
     hold(APPEND)
     hold(other)
     assert (enter(APPEND), enter(other)) == (None, None)
+
+
+def test_writers_whose_late_commits_fail_share_a_table_with_each_other_alone(hold, enter, leave):
+    first = LockRequest("a driver", TABLE, alone=False, is_conditional=True)
+    compaction = replace(WINDOW, alone=False, is_conditional=True)
+    for entry in (first, compaction, APPEND):
+        hold(entry)
+    assert (enter(first), enter(compaction)) == (None, None)
+    assert enter(APPEND) in (first.name, compaction.name), "a commit of it could replace another one"
+    assert enter(replace(compaction, alone=True)) == first.name
+    leave(first)
+    assert enter(replace(compaction, alone=True)) is None
+    leave(compaction)
+    assert (enter(APPEND), enter(first)) == (None, APPEND.name)
 
 
 def test_a_window_waits_for_those_inside_and_keeps_new_ones_out(hold, enter, leave):
