@@ -26,8 +26,8 @@ def runs_in_make_test(test: object) -> bool:
     )
 
 
-# These start jobs of their own, which takes minutes. `make test` ends the same work by exceptions at the same phases, and
-# lets two processes commit at once without a window between them.
+# These start jobs of their own, which takes minutes. `make test` ends the same work by exceptions at the same phases,
+# and lets two processes commit at once without a window between them.
 SHORT_FORMS = {
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
     "tests/faults/platforms/test_killed_replay.py": "tests/streaming/jobs/test_replay.py",
