@@ -1,11 +1,13 @@
 """Expectations: which rows break which rules, and what happens to them."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.engine.batch import read
@@ -19,6 +21,7 @@ from include.spec import CHANGE_RULE, Append, Table, Upsert
 RULES = "_rules"
 HOLDS = "_holds_"
 ANSI = "spark.sql.ansi.enabled"
+ANALYSIS = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,22 @@ def ends_as(action: str, rules: tuple[Rule, ...]) -> Column:
     return decided if action == ACTIONS[-1] else decided & _breaks_one(rules, (action,))
 
 
+@contextmanager
+def _without_ansi(spark: SparkSession) -> Iterator[None]:
+    """A rule must not fail the flow: an ANSI error, such as a division by zero, becomes NULL and breaks the rule.
+
+    Spark decides this when it analyses the expression, which must happen in the block.
+    """
+    # Two threads of one session that overlap would each restore what the other has set.
+    with ANALYSIS:
+        ansi_enabled = str(spark.conf.get(ANSI))
+        spark.conf.set(ANSI, "false")
+        try:
+            yield
+        finally:
+            spark.conf.set(ANSI, ansi_enabled)
+
+
 def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
     names = [F.lit(rule.name) for rule in rules if rule.otherwise in actions]
     return F.arrays_overlap(RULES, F.array(*names)) if names else F.lit(False)
@@ -103,12 +122,7 @@ def with_violations(
         rows = _with_reference(rows, reference, f"{HOLDS}{number}")
     holds = {rule.name: F.coalesce(F.col(f"{HOLDS}{number}"), F.lit(False)) for number, rule in enumerate(references)}
     conditions = [rule for rule in rules if isinstance(rule, Expect)]
-    conf = rows.sparkSession.conf
-    ansi_enabled = str(conf.get(ANSI))
-    # A rule must not fail the flow: an ANSI error, such as a division by zero, becomes NULL and breaks the rule. Spark
-    # decides this when it analyses the expression, which happens here.
-    conf.set(ANSI, "false")
-    try:
+    with _without_ansi(rows.sparkSession):
         holds |= {rule.name: F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in conditions}
         if DELETED in columns:
             # A delete often brings its key alone, and a tombstone nothing.
@@ -120,8 +134,6 @@ def with_violations(
             holds = {name: has_sequence | hold for name, hold in holds.items()}
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
         rows = rows.select(*[F.col(f"`{column}`") for column in columns], _violations(ordered).alias(RULES))
-    finally:
-        conf.set(ANSI, ansi_enabled)
     for rule in rules:
         if isinstance(rule, Unique):
             assert table

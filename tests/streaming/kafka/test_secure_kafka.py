@@ -273,7 +273,7 @@ def store_and_database(monkeypatch) -> Iterator[tuple[Server, list[str]]]:
     server = Server(free_port())
     server.start()
     url = server.add_user("guarded", password).replace("guarded@", f"guarded:{password}@")
-    with object_lake.running(S3_PORT):
+    with object_lake.running(S3_PORT, takes_any_key=True):
         variables = {"AWS_SECRET_ACCESS_KEY": key, "AWS_SESSION_TOKEN": token, "AWS_ALLOW_HTTP": "true"}
         for variable, value in {**variables, "SLUICE_LAKE": object_lake.new(), "SLUICE_CONTROL_URL": url}.items():
             monkeypatch.setenv(variable, value)

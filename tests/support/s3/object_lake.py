@@ -39,14 +39,17 @@ def variables() -> dict[str, str]:
 
 
 @contextmanager
-def running(port: int) -> Iterator[Path | None]:
-    """Run a store at AWS_ENDPOINT_URL during the block, unless the whole test run has one. Yields its access log."""
+def running(port: int, takes_any_key: bool = False) -> Iterator[Path | None]:
+    """Run a store at AWS_ENDPOINT_URL during the block, unless the whole test run has one. Yields its access log.
+
+    takes_any_key: whatever credentials a client has, as only moto does.
+    """
     if IS_USED:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="sluice-store-") as directory:
         store = ObjectStore(Path(directory), port)
-        server = _start(store)
+        server = _start(store, takes_any_key)
         yield store.access_log
         server.kill()
         server.wait()
@@ -65,11 +68,11 @@ def requests(access_log: Path) -> Counter[str]:
     return kinds
 
 
-def _start(store: ObjectStore) -> "subprocess.Popen[bytes]":
+def _start(store: ObjectStore, takes_any_key: bool = False) -> "subprocess.Popen[bytes]":
     store.directory.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(store.port)]
     variables = dict(os.environ)
-    if object_store.program().exists():
+    if object_store.program().exists() and not takes_any_key:
         store.prepare()
         command = store.command()
         # The JVM of the shared session keeps the credentials that it was started with.
