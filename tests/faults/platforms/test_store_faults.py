@@ -216,7 +216,8 @@ def test_a_fault_of_the_store_costs_time_and_nothing_else(request, proxy, monkey
     platform.assert_each_row_is_there_once()
 
 
-@pytest.mark.parametrize("is_fast", [True, pytest.param(False, marks=only_in_full_runs)], ids=["fast path", "Spark"])
+@only_in_full_runs
+@pytest.mark.parametrize("is_fast", [True, False], ids=["fast path", "Spark"])
 def test_a_commit_that_was_given_up_although_the_store_has_it_is_not_made_again(
     chain, proxy, run_once, monkeypatch, is_fast
 ):
@@ -228,7 +229,8 @@ def test_a_commit_that_was_given_up_although_the_store_has_it_is_not_made_again(
         run_once(chain.bronze)
     for table in (chain.bronze, chain.silver) if FULL else (chain.silver,):
         commit = re.compile(rf"/{table.name.replace('.', '/')}{COMMIT.pattern}")
-        with store_faults.answers_lost(proxy, commit, tries=ENDLESS) as puts, pytest.raises(Unreachable) as outage:
+        lost = store_faults.answers_lost(proxy, commit, tries=ENDLESS, reads=True)
+        with lost as puts, pytest.raises(Unreachable) as outage:
             run_once(table)
         assert (outage.value.error, len(puts)) == ("LAKE_UNREACHABLE", 1)
         made = commits(table)

@@ -62,15 +62,19 @@ def credentials_expired(proxy: StoreProxy, first: re.Pattern[str]) -> Iterator[N
 
 
 @contextmanager
-def answers_lost(proxy: StoreProxy, *keys: re.Pattern[str], tries: int = 1) -> Iterator[dict[str, int]]:
+def answers_lost(
+    proxy: StoreProxy, *keys: re.Pattern[str], tries: int = 1, reads: bool = False
+) -> Iterator[dict[str, int]]:
     """The store executes each PUT of an object whose key matches, and the client gets no answer to the first `tries`.
 
-    Yields the number of PUTs by key.
+    reads: nor does it get an answer if it then reads the object. Yields the number of PUTs by key.
     """
     puts: dict[str, int] = {}
 
     def lose(request: Request) -> bool:
         key = key_of(request)
+        if request.method == "GET" and reads:
+            return key in puts
         if request.method != "PUT" or not any(pattern.search(key) for pattern in keys):
             return False
         puts[key] = puts.get(key, 0) + 1
