@@ -9,9 +9,10 @@ import urllib.request
 from pathlib import Path
 from urllib.error import URLError
 
-from include.local import artifacts, install, java
+from include.local import java
 from include.settings import settings
 from tests.conftest import free_port
+from tests.support.kafka import ivy
 from tests.support.waiting import wait_until
 
 VERSION = "2.6.13.Final"
@@ -70,13 +71,7 @@ def _directory() -> Path:
     target = settings().jars / f"apicurio-{VERSION}"
     if target.is_dir():
         return target
-    work = install.cache() / "ivy" / "apicurio"
-    work.mkdir(parents=True, exist_ok=True)
-    (work / "ivysettings.xml").write_text(artifacts.IVY_SETTINGS.format(cache=work / "cache"))
-    (work / "ivy.xml").write_text(IVY_MODULE)
-    ivy = next(artifacts.pyspark_jars().glob("ivy-*.jar"))
-    command = [str(java.home() / "bin" / "java"), "-jar", str(ivy), "-settings", "ivysettings.xml", "-ivy", "ivy.xml"]
-    subprocess.run([*command, "-retrieve", f"{work}/[artifact].[ext]"], cwd=work, check=True, capture_output=True)
+    work = ivy.fetch("apicurio", IVY_MODULE)
     archive = work / "apicurio-registry-app.tar.gz"
     assert hashlib.sha256(archive.read_bytes()).hexdigest() == SHA256
     with tarfile.open(archive) as files:

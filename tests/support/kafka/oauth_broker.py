@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import secrets
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,9 +16,9 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from include.local import artifacts, install, java
 from include.local.broker import HOST, Broker
 from include.settings import settings
+from tests.support.kafka import ivy
 
 CLIENT, AUDIENCE = "sluice", "kafka"
 SECONDS_OF_TOKEN = 60
@@ -149,13 +148,7 @@ def _jose4j() -> Path:
     target = settings().jars / f"jose4j-{JOSE4J}.jar"
     if target.exists():
         return target
-    work = install.cache() / "ivy" / "jose4j"
-    work.mkdir(parents=True, exist_ok=True)
-    (work / "ivysettings.xml").write_text(artifacts.IVY_SETTINGS.format(cache=work / "cache"))
-    (work / "ivy.xml").write_text(IVY_MODULE)
-    ivy = next(artifacts.pyspark_jars().glob("ivy-*.jar"))
-    command = [str(java.home() / "bin" / "java"), "-jar", str(ivy), "-settings", "ivysettings.xml", "-ivy", "ivy.xml"]
-    subprocess.run([*command, "-retrieve", f"{work}/[artifact].[ext]"], cwd=work, check=True, capture_output=True)
+    work = ivy.fetch("jose4j", IVY_MODULE)
     jar = work / "jose4j.jar"
     assert hashlib.sha256(jar.read_bytes()).hexdigest() == JOSE4J_SHA256
     return jar.rename(target)
