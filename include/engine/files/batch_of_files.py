@@ -159,7 +159,7 @@ def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve:
     fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
     columns = resolve(spark, table, fields)
     return [
-        file_records.of_csv(spark, _uris(table, group), group[0].names, group[0].encoding, source.header, columns)
+        file_records.of_csv(spark, _uris(table, group), group[0], source.header, columns)
         for group in with_names
     ]
 

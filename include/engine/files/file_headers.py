@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import re
 from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
+CR_LF = "\r\n"
+LINE_SEPARATOR = re.compile(r"\r\n|\r|\n")
 # The field of `_rescued_data` for a record that does not fit its header.
 RECORD = "_record"
 # Longest first, because some begin with another.
@@ -39,13 +42,15 @@ BYTE_ORDER_MARKS = (
 @dataclass(frozen=True)
 class FileHeader:
     """The head of a file. kind: equal for files that are read together. names: columns of a CSV. encoding: from a byte
-    order mark, else empty. problem: why the file is not read. rule: the quarantine's name of the problem.
+    order mark, else empty. line_separator: the first of a CSV, else empty. problem: why the file is not read. rule: the
+    quarantine's name of the problem.
     """
 
     path: str
     kind: Hashable = None
     names: tuple[str, ...] = ()
     encoding: str = ""
+    line_separator: str = ""
     problem: str = ""
     rule: str = UNREADABLE
 
@@ -123,7 +128,7 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
             return FileHeader(path, avro_header.schema(stream))
         if source.format in ("json", "text"):
             return FileHeader(path) if stream.read(1) else _empty(path)
-        record, encoding, is_decoded = _first_record(stream)
+        record, encoding, is_decoded, line_separator = _first_record(stream)
     if record is None:
         return _empty(path)
     if source.header and not is_decoded:
@@ -133,7 +138,7 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
     columns = record if source.header else list(declared)
     columns += [""] * (len(record) - len(columns))
     names = _make_unique([name.strip() or f"_c{index}" for index, name in enumerate(columns)])
-    return FileHeader(path, (names, encoding), names, encoding)
+    return FileHeader(path, (names, encoding, line_separator), names, encoding, line_separator)
 
 
 def _empty(path: str) -> FileHeader:
@@ -150,9 +155,9 @@ def _make_unique(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bool]:
-    """Returns the first record or None, the encoding by the byte order mark, and whether the record has that
-    encoding.
+def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bool, str]:
+    """Returns the first record or None, the encoding by the byte order mark, whether the record has that encoding, and
+    the first line separator.
     """
     data = b""
     while len(data) < LONGEST_HEADER_BYTES:
@@ -166,7 +171,8 @@ def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bo
         if not chunk or (record is not None and 0 < end < len(text)):
             if record is not None and not is_decoded:
                 record, is_decoded = _as_utf8(record)
-            return record, encoding, is_decoded
+            separator = LINE_SEPARATOR.search(text)
+            return record, encoding, is_decoded, separator.group() if separator else ""
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from include.engine.files.file_headers import RECORD
+from include.engine.files.file_headers import CR_LF, RECORD, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, is_storable
 
 TEXT = T.StringType()
@@ -34,18 +34,22 @@ CSV_OPTIONS = {
 
 
 def of_csv(
-    spark: SparkSession, paths: list[str], names: tuple[str, ...], encoding: str, header: bool, columns: Columns
+    spark: SparkSession, paths: list[str], head: FileHeader, first_row_holds_names: bool, columns: Columns
 ) -> DataFrame:
-    """Reads files that share a header. encoding: from their byte order mark; if empty, cells are decoded one by one."""
-    cells = [f"c{index}" for index in range(len(names))]
+    """Reads files of the same kind. head: of any of them. Without an encoding, cells are decoded one by one."""
+    cells = [f"c{index}" for index in range(len(head.names))]
     schema = T.StructType([T.StructField(name, TEXT) for name in (*cells, RECORD)])
-    rows = _reader(spark).schema(schema).options(**CSV_OPTIONS, encoding=encoding or BYTES).csv(paths)
-    rows = _with_row_numbers(rows).withColumn("_index", F.col("_row") - int(header)).filter("_index >= 0")
-    text = F.col if encoding else _utf8
+    reader = _reader(spark).schema(schema).options(**CSV_OPTIONS, encoding=head.encoding or BYTES)
+    if head.line_separator == CR_LF:
+        # Otherwise Spark makes a LF of a CR LF within a cell.
+        reader = reader.option("lineSep", CR_LF)
+    rows = _with_row_numbers(reader.csv(paths))
+    rows = rows.withColumn("_index", F.col("_row") - int(first_row_holds_names)).filter("_index >= 0")
+    text = F.col if head.encoding else _utf8
     values: dict[str, Column] = {}
     rescued: list[tuple[Column, Column]] = [(F.lit(RECORD), F.coalesce(text(RECORD), F.col(RECORD)))]
     needs_rescue = [F.col(RECORD).isNotNull()]
-    for name, cell in zip(names, cells, strict=True):
+    for name, cell in zip(head.names, cells, strict=True):
         field = columns.of(name, TEXT)
         if field and field.name not in values:
             values[field.name] = text(cell)
@@ -54,7 +58,7 @@ def of_csv(
         elif not columns.leaves_out(name):
             rescued.append((F.lit(name), F.coalesce(text(cell), F.col(cell))))
             needs_rescue.append(F.col(cell).isNotNull())
-    if not encoding:
+    if not head.encoding:
         # The separator keeps two halves of a character in neighbouring cells from forming one.
         needs_rescue.append(_utf8(F.concat_ws(",", *cells)).isNull())
     return _rows(rows, values, F.when(reduce(or_, needs_rescue), _json(rescued)))
