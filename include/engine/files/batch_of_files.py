@@ -158,10 +158,7 @@ def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve:
     with_names = [group for group in groups.values() if group[0].names]
     fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
     columns = resolve(spark, table, fields)
-    return [
-        file_records.of_csv(spark, _uris(table, group), group[0], source.header, columns)
-        for group in with_names
-    ]
+    return [file_records.of_csv(spark, _uris(table, group), group[0], source.header, columns) for group in with_names]
 
 
 def unreadable_files(
