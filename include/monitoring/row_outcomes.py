@@ -59,16 +59,16 @@ class Rule:
 
 def batches(table: Table, limit: int) -> list[Batch]:
     """Returns the newest batches in the log, newest first. Raises Unreachable and FlowBroken."""
-    return list(islice(batches_with_counts(table, DeltaLog(settings().table_path(table.name))), limit))
+    log = DeltaLog(settings().table_path(table.name))
+    return list(islice(filter(None, batches_of(table, log)), limit))
 
 
-def batches_with_counts(table: Table, log: DeltaLog) -> Iterator[Batch]:
-    """Yields the batches with row counts, newest first. Each is read lazily from the log."""
+def batches_of(table: Table, log: DeltaLog) -> Iterator[Batch | None]:
+    """Yields the batches, newest first, and None for one whose rows were not checked. Each is read lazily."""
     flows = {flow.flow for flow in table.flows}
     for commit in log.commits():
-        is_batch = commit.metadata.get("flow") in flows or RUN in commit.metadata
-        if is_batch and commit.metadata.get("rows"):
-            yield _batch(table, commit)
+        if commit.metadata.get("flow") in flows or RUN in commit.metadata:
+            yield _batch(table, commit) if commit.metadata.get("rows") else None
 
 
 def rules(table: Table, row_batches: list[Batch]) -> list[Rule]:

@@ -74,6 +74,8 @@ def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_
     driver, producer = pipeline.submit(), pipeline.producer()
     with produce_repeatedly(lambda _: pipeline.produce(islice(event_stream, 250), producer), 250, 0.25) as stats:
         wait_until(pipeline.gold, 240, pipeline.log.read_text)
+        # The first range begins with the 30,000th event.
+        wait_until(lambda: pipeline.count(silver) > 45_000, 240, pipeline.log.read_text)
         for begin, end in (("2026-03-01T12:00:30", "2026-03-01T12:59"), ("2026-03-01T12:00", "2026-03-01T12:02:30")):
             rows_before, started_at = pipeline.count(silver), time.monotonic()
             result = pipeline.backfill("--table", silver, "--from", begin, "--to", end)

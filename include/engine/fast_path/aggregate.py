@@ -22,7 +22,7 @@ from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, mic
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
-from include.lake import clients
+from include.lake import data_files
 from include.ledger.batch_files import SourceFile
 from include.readers import checkpoint, stored_table
 from include.settings import settings
@@ -85,7 +85,7 @@ class Aggregator:
         path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[bucket.unit]
         starts: Starts = set()
         for file in files:
-            times = micros(parquet.read_table(clients.readable(path / file.path), columns=[bucket.of]), bucket.of)
+            times = micros(parquet.read_table(data_files.readable(path / file.path), columns=[bucket.of]), bucket.of)
             starts |= {None if time is None else time // (width * 1_000_000) * width for time in times}
         return starts
 

@@ -16,7 +16,7 @@ from include.engine.fast_path.known_keys import Key, keys_of
 from include.engine.fast_path.transaction import Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.lake import clients
+from include.lake import clients, data_files
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.
 MOST_REPLACED_BYTES, MOST_REWRITTEN_BYTES = 32_000_000, 4_000_000_000
@@ -47,7 +47,7 @@ def read(transaction: Transaction, files: Iterable[tuple[str, int]]) -> list[Sto
         raise NotSupported("its rows lie in large files")
     target, layout = transaction.target, transaction.layout
     return [
-        StoredFile(path, size, data_file.conform(parquet.read_table(clients.readable(target.path / path)), layout))
+        StoredFile(path, size, data_file.conform(parquet.read_table(data_files.readable(target.path / path)), layout))
         for path, size in file_list
     ]
 

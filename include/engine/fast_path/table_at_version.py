@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from include.lake import data_files
 from include.readers import stored_table
+from include.settings import settings
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST = -(EPOCH - datetime.min.replace(tzinfo=UTC)) // timedelta(microseconds=1)
@@ -30,6 +33,11 @@ def read(
     """
     # Without the predicate, Arrow builds an expression from each file's statistics: 0.1 s for a thousand files.
     rows = stored_table.dataset(table, opened, _file_predicate(column, spans, or_null))
+    path = settings().table_path(table)
+    if not isinstance(path, Path):
+        actions = pa.table(opened.get_add_actions())
+        sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+        rows = data_files.in_memory(rows, path, sizes)
     return rows.scanner(columns=columns, filter=_row_filter(column, spans, or_null)).head(limit)
 
 
@@ -38,9 +46,8 @@ def at_version(table: str, opened: DeltaTable | None, version: int) -> DeltaTabl
     if opened is None or opened.version() > version:
         return stored_table.open_table(table, version)
     if opened.version() < version:
-        opened.update_incremental()
-        if opened.version() != version:
-            opened.load_as_version(version)
+        # It reads the commits in between. After a version that is too new, it would read the log from its checkpoint.
+        opened.load_as_version(version)
     return opened
 
 

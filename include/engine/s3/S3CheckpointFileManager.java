@@ -2,7 +2,10 @@ package sluice;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.util.Collections;
+import java.util.List;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.BulkDelete;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
@@ -25,8 +28,7 @@ public class S3CheckpointFileManager extends FileSystemBasedCheckpointFileManage
 
     /** Spark asks before it writes a batch's file. S3A would also list, because a directory might have that name. */
     public boolean exists(Path path) {
-        String directory = path.getParent() == null ? "" : path.getParent().getName();
-        if (!isStore(path) || !directory.equals("offsets") && !directory.equals("commits")) {
+        if (!isOfBatch(path)) {
             return super.exists(path);
         }
         try {
@@ -36,6 +38,32 @@ public class S3CheckpointFileManager extends FileSystemBasedCheckpointFileManage
             Platform.throwException(error);
             return false;
         }
+    }
+
+    /** Spark deletes the oldest files after each batch. S3A would also look for the file, and list what is left. */
+    public void delete(Path path) {
+        if (!isOfBatch(path)) {
+            super.delete(path);
+            return;
+        }
+        try {
+            BulkDelete deletion = fs().createBulkDelete(path.getParent());
+            try {
+                List failed = deletion.bulkDelete(Collections.singletonList(path));
+                if (!failed.isEmpty()) {
+                    throw new IOException("not deleted: " + failed);
+                }
+            } finally {
+                deletion.close();
+            }
+        } catch (IOException error) {
+            Platform.throwException(error);
+        }
+    }
+
+    private boolean isOfBatch(Path path) {
+        String directory = path.getParent() == null ? "" : path.getParent().getName();
+        return isStore(path) && (directory.equals("offsets") || directory.equals("commits"));
     }
 
     private boolean isStore(Path path) {

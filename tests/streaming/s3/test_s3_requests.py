@@ -16,10 +16,15 @@ from tests.support.topic import Topic
 pytestmark = pytest.mark.skipif(object_lake.IS_USED, reason="the requests of other tests would count, too")
 
 BATCHES = 5
-# The most requests of a bronze batch with one record and of a silver batch with one row, together.
-TARGET = {"LIST": 4, "PUT": 10, "HEAD": 20, "GET": 14.5, "DELETE": 0}
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+# The most requests of a bronze batch with one record and of a silver batch with one row, together. Each of them deletes
+# two files of its checkpoint.
+TARGET = {"LIST": 3, "PUT": 10, "HEAD": 20, "GET": 14.5, "DELETE": 4}
 # Spark's writers read the log of their table again for each batch, back to its last checkpoint.
-TARGET_OF_SPARK = {"LIST": 7, "PUT": 11.5, "HEAD": 45, "GET": 20, "DELETE": 0}
+TARGET_OF_SPARK = {"LIST": 5, "PUT": 11.5, "HEAD": 32, "GET": 28, "DELETE": 4}
+# Of a batch of an aggregate, whose bucket lies in many files.
+TARGET_OF_GOLD = {"LIST": 4, "PUT": 5, "HEAD": 9, "GET": 13.5, "DELETE": 2}
+FILES = 20
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,15 @@ def chain(access_log, name, broker, monkeypatch):
     settings.cache_clear()
 
 
+@pytest.fixture
+def short_history(spark):
+    """Lets Spark delete files of checkpoints after two batches already, instead of a hundred."""
+    spark.conf.set(RETAINED, 2)
+    yield
+    spark.conf.unset(RETAINED)
+
+
+@pytest.mark.usefixtures("short_history")
 @pytest.mark.parametrize(
     ("is_fast", "target"),
     [
@@ -63,3 +77,27 @@ def test_a_small_batch_asks_for_no_more_than_its_target(chain, run_once, access_
     a_batch = {kind: (counts[kind] - starts[kind]) / BATCHES for kind in target}
     assert {kind: count for kind, count in a_batch.items() if count > target[kind]} == {}
     chain.assert_silver_holds(chain.topic.messages())
+
+
+@only_in_full_runs
+@pytest.mark.usefixtures("short_history")
+def test_an_aggregate_asks_for_each_file_of_its_bucket_once(chain, run_once, access_log, monkeypatch):
+    switch_fast_path(monkeypatch, True)
+    bronze = replace(chain.bronze, source=replace(chain.bronze.source, max_offsets=1))
+    silver, gold = (replace(table, source=replace(table.source, max_files=1)) for table in (chain.silver, chain.gold))
+
+    def requests(records: int) -> Counter[str]:
+        chain.topic.send(*range(records))
+        run_once(bronze)
+        run_once(silver)
+        before = object_lake.requests(access_log)
+        run_once(gold)
+        return object_lake.requests(access_log) - before
+
+    requests(FILES)
+    starts = requests(1)
+    counts = requests(1 + BATCHES)
+    a_batch = {kind: (counts[kind] - starts[kind]) / BATCHES for kind in TARGET_OF_GOLD}
+    print("MEASURED", a_batch)
+    assert {kind: count for kind, count in a_batch.items() if count > TARGET_OF_GOLD[kind]} == {}
+    chain.assert_holds(chain.topic.messages())
