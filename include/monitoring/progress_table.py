@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from include.errors import Unreachable
@@ -70,9 +70,10 @@ def _gather() -> int:
     segments = sorted(claim.glob("*.jsonl"))
     rows = [row for segment in segments for row in progress_rows.rows(segment)]
     if rows:
-        _append(rows, _claim_number(claim))
+        _append(table, rows, _claim_number(claim))
     shutil.rmtree(claim)
-    compact_and_expire()
+    # The commit is part of `table`. In a store, each look at a log costs many requests.
+    compact_and_expire(table or stored_table.open_table(TABLE))
     return len(rows)
 
 
@@ -101,13 +102,13 @@ def _claim_number(claim: Path) -> int:
     return int(claim.name.removeprefix("claimed-"))
 
 
-def _append(rows: list[dict[str, object]], number: int) -> None:
+def _append(table: DeltaTable | None, rows: list[dict[str, object]], number: int) -> None:
     uri, options = clients.delta_rs(settings().table_path(TABLE))
     write_deltalake(
-        uri,
+        table or uri,
         progress_rows.as_arrow(rows),
         mode="append",
-        storage_options=options,
+        storage_options=None if table else options,
         partition_by="day",
         schema_mode="merge",
         configuration=PROPERTIES,
@@ -116,9 +117,8 @@ def _append(rows: list[dict[str, object]], number: int) -> None:
     )
 
 
-def compact_and_expire() -> None:
-    """Compacts days with many files, and deletes days older than PROGRESS_DAYS."""
-    table = stored_table.open_table(TABLE)
+def compact_and_expire(table: DeltaTable) -> None:
+    """Compacts days with many files, and deletes days older than PROGRESS_DAYS. table: at its newest version."""
     oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()
     files = Counter(day for path in table.file_uris() for day in re.findall(r"/day=([0-9-]+)/", path))
     fragmented_days = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]

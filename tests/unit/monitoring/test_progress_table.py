@@ -315,7 +315,7 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
         gather_once()
     write(line(report(3)))
     (settings().journals / "claimed-3").mkdir()
-    monkeypatch.setattr(progress_table, "_append", lambda rows, number: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(progress_table, "_append", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(Unreachable):
         gather_once()
     monkeypatch.undo()
