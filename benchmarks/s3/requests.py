@@ -38,8 +38,8 @@ SETTLE_SECONDS = 30
 class StoreEngine(Engine):
     """A driver whose lake lies in a store on this machine, which keeps each object as a file."""
 
-    def __init__(self, folder: Path, kafka: str, store: ObjectStore, name: str) -> None:
-        super().__init__(OURS, folder / name, "sluice.py", kafka)
+    def __init__(self, home: Path, kafka: str, store: ObjectStore, name: str) -> None:
+        super().__init__(OURS, home, "sluice.py", kafka)
         self._lake, self._kafka, self._sent = store.directory / "data" / BUCKET / name, kafka, 0
         self.topic = f"{TOPIC}-{name}"
 
@@ -63,7 +63,7 @@ def driver(
 ) -> Iterator[StoreEngine]:
     """Runs a driver with a topic and a lake of this name. options: its layers, and how it runs."""
     os.environ |= {**store.client_variables(), "SLUICE_LAKE": f"s3a://{BUCKET}/{name}", "SLUICE_FAST_PATH": fast}
-    engine = StoreEngine(folder, kafka, store, name)
+    engine = StoreEngine(folder / f"{name}-{options[0]}", kafka, store, name)
     try:
         engine.start(*options, "--topic", engine.topic)
         yield engine
