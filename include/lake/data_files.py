@@ -26,7 +26,8 @@ def in_memory(stored: ds.FileSystemDataset, table: ObjectPath, sizes: Mapping[st
     sizes: in bytes, by path in the table.
     """
     fragments = list(stored.get_fragments())
-    small = [fragment.path for fragment in fragments if sizes[fragment.path] <= LARGEST_BYTES]
+    # A path that the log spells in another way costs requests, and must not fail the flow.
+    small = [fragment.path for fragment in fragments if sizes.get(fragment.path, LARGEST_BYTES + 1) <= LARGEST_BYTES]
     if sum(sizes[path] for path in small) > MOST_BYTES:
         return stored
     with ThreadPoolExecutor(THREADS) as pool:

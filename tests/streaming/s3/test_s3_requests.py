@@ -98,6 +98,5 @@ def test_an_aggregate_asks_for_each_file_of_its_bucket_once(chain, run_once, acc
     starts = requests(1)
     counts = requests(1 + BATCHES)
     a_batch = {kind: (counts[kind] - starts[kind]) / BATCHES for kind in TARGET_OF_GOLD}
-    print("MEASURED", a_batch)
     assert {kind: count for kind, count in a_batch.items() if count > TARGET_OF_GOLD[kind]} == {}
     chain.assert_holds(chain.topic.messages())
