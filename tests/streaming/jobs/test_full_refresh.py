@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from include.catalog import Catalog
 from include.control.jobs import backfills, stale_tables
-from include.engine.jobs import backfill as engine_backfill
+from include.engine.batch import table_rows
 from include.engine.jobs import shadow_swap, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
@@ -253,18 +253,18 @@ def test_one_job_at_a_time_makes_a_table_anew(files, landing, run_once, spark, m
     verify.verify(files)
 
 
-POINTS = {
-    "it is filled": (shadow_table, "fill", "behind"),
-    "its flows are stopped": (engine_backfill.backfills, "stop_readers", "behind"),
-    "it has read on": (shadow_table, "read_to_end", "behind"),
-    "a generation is begun": (shadow_swap, "_begin_generation", "behind"),
-    "rows stand in the quarantine": (shadow_swap, "_add_to_quarantine", "behind"),
-    "the table is to be replaced": (shadow_swap.table_rows, "coalesce_small", "before"),
-    "the table is replaced": (shadow_swap, "finish_swap", "before"),
-    "the quarantine is shortened": (shadow_swap, "_commit_seed", "before"),
-    "its flow has its commit": (shadow_swap, "_commit_seed", "behind"),
-    "it is settled": (shadow_swap, "finish_swap", "behind"),
-    "its twin is gone": (engine_backfill.backfills, "finish", "before"),
+POINTS: dict[str, tuple[Callable, str]] = {
+    "it is filled": (shadow_table.fill, "behind"),
+    "its flows are stopped": (backfills.stop_readers, "behind"),
+    "it has read on": (shadow_table.read_to_end, "behind"),
+    "a generation is begun": (shadow_swap._begin_generation, "behind"),
+    "rows stand in the quarantine": (shadow_swap._add_to_companion, "behind"),
+    "the table is to be replaced": (table_rows.coalesce_small, "before"),
+    "the table is replaced": (shadow_swap.finish_swap, "before"),
+    "the quarantine is shortened": (shadow_swap._commit_seed, "before"),
+    "its flow has its commit": (shadow_swap._commit_seed, "behind"),
+    "it is settled": (shadow_swap.finish_swap, "behind"),
+    "its twin is gone": (backfills.finish, "before"),
 }
 
 
@@ -273,9 +273,8 @@ def kill(monkeypatch) -> Callable[[str], None]:
     """Lets the next full refresh die at this point."""
 
     def kill_at(point: str) -> None:
-        module, name, when = POINTS[point]
-        function = getattr(module, name)
-        is_first = name != "read_to_end"
+        function, when = POINTS[point]
+        is_first = function is not shadow_table.read_to_end
 
         def die(*arguments, **options):
             nonlocal is_first
@@ -286,7 +285,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
                     return result
             raise Killed
 
-        monkeypatch.setattr(module, name, die)
+        monkeypatch.setattr(f"{function.__module__}.{function.__name__}", die)
 
     return kill_at
 
