@@ -103,10 +103,11 @@ def test_two_drivers_append_to_a_table_while_windows_compact_it_and_nobody_waits
     eu, us = (flow.flow for flow in table.flows)
     assert paths == {(eu, True), (us, False)}
     operations = [commit.operation for commit in sorted(commits, key=lambda commit: commit.version)]
-    beside = operations[: len(operations) - operations[::-1].index("WRITE")].count("OPTIMIZE")
+    compactions = operations[: len(operations) - operations[::-1].index("WRITE")].count("OPTIMIZE")
     calendar = windows.calendar(database.connect(settings().control_url), table.name, limit=10_000)
-    print(f"{len(calendar)} windows, {beside} compactions before the last append, {len(log.state.live)} files are left")
+    files = len(log.state.live)
+    print(f"{len(calendar)} windows, {compactions} compactions before the last append, {files} files are left")
     assert {window.state for window in calendar} == {"done"}
     assert [pause for window in calendar for pause in window.pauses] == []
-    assert beside >= 3
-    assert len(log.state.live) < BATCHES / 2
+    assert compactions >= 3
+    assert files < BATCHES / 2
