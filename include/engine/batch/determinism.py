@@ -121,9 +121,10 @@ def _plan(rows: DataFrame) -> Any:
 
 def _tree(node: Any) -> Iterator[Any]:
     """Yields a node of a plan or an expression, and all nodes below it."""
-    yield node
-    for child in items(node.children()):
-        yield from _tree(child)
+    left = [node]
+    while left:
+        yield (found := left.pop())
+        left += items(found.children())
 
 
 def items(sequence: Any) -> list[Any]:

@@ -25,6 +25,9 @@ from include.spec import Delta, Table
 # Delta leaves out a commit without rows, and every refresh has one.
 EMPTY_COMMITS = {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}
 
+# Begins each hash of a definition. It changes with what a hash is made of, so that two forms are never compared.
+FORM = "plan-2:"
+
 
 @dataclass(frozen=True)
 class Change:
@@ -74,9 +77,11 @@ class Computation:
         plan = ViewPlan(self._spark, schemas, self._compute)
         # The transform counts by its plan, which shows what it calls in other files, too.
         declared = f"{replace(self._view, transform=None, steps=())!r}\n{plan.text}"
-        self._definition = hashlib.sha256(declared.encode()).hexdigest()
+        self._definition = FORM + hashlib.sha256(declared.encode()).hexdigest()
         self._require_groups_kept(plan)
         base, base_method, version = untouched(self._view.name)
+        if base_method.definition and not base_method.definition.startswith(FORM):
+            raise RecomputeNeeded("an earlier release recorded its definition in another form")
         if base_method.definition != self._definition:
             raise RecomputeNeeded("its definition has changed")
         appended = self._appended(base, base_method)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from include.engine.batch.determinism import OF_ONE_RELATION, AnalysedPlan, items
 from include.engine.jobs import plan_tree
+from include.engine.jobs.plan_text import PlanText
 from include.engine.jobs.plan_tree import PlanNode
 from include.readers.appends import RecomputeNeeded
 
@@ -83,12 +84,14 @@ class ViewPlan:
             raise RecomputeNeeded("it runs Python functions, whose code its plan does not show")
         if analysed.reads_stored_rows:
             raise RecomputeNeeded("its transform reads more than its sources")
-        self._root = plan_tree.tree_of(rows, placeholders)
+        sources = plan_tree.Sources(placeholders)
+        self._root = plan_tree.tree_of(rows, sources)
         if self._root.reads != schemas.keys():
             raise RecomputeNeeded("its transform does not use all its sources")
         if self._root.has_unknown_rows:
             raise RecomputeNeeded("its plan does not show all rows that it is made of")
-        self.schema, self.text = rows.schema, plan_tree.renumbered(self._root.text)
+        self.schema = rows.schema
+        self.text = PlanText(spark, sources.table_of).of(rows._jdf.queryExecution().analyzed())
         self.grouping: Grouping | None = None
         if aggregate := _find_aggregate(self._root, {column: place for place, column in enumerate(rows.columns)}):
             self._root, self.grouping = aggregate[0].inputs[0], _grouping(*aggregate)

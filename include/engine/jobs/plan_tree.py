@@ -1,6 +1,5 @@
-"""The analysed plan of a view as a tree: which tables each node reads, and a text that determines its rows."""
+"""The analysed plan of a view as a tree: which tables each node reads."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +8,7 @@ from pyspark.sql import DataFrame
 
 from include.engine.batch.determinism import items
 
-# Longer lists of columns would be truncated.
-MOST_FIELDS = 1_000_000
-# Nodes without inputs whose text shows their rows.
+# Nodes without inputs whose plan shows their rows.
 KNOWN_ROWS = {"LocalRelation", "OneRowRelation", "Range"}
 # Nodes that choose rows, or number them, by an order that may have ties.
 ORDERED = {"Deduplicate", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window", "WindowGroupLimit"}
@@ -29,19 +26,8 @@ class PlanNode:
     reads: frozenset[str]
 
     @property
-    def text(self) -> str:
-        """All that determines the result of the node."""
-        own = self.plan.simpleString(MOST_FIELDS)
-        if self.table or self.name == "CTERelationRef":
-            # Its own text has the number of the CTE, which differs each time, and no columns.
-            own = f"{self.table or 'CTE'} {[column.toString() for column in items(self.plan.output())]}"
-        elif self.name == "LocalRelation":
-            own += str([row.toString() for row in items(self.plan.data())])
-        return f"{own} ({', '.join(node.text for node in self.inputs + self.subqueries)})"
-
-    @property
     def has_unknown_rows(self) -> bool:
-        """Whether it has rows that are neither a table's nor shown by its text."""
+        """Whether it has rows that are neither a table's nor shown by its plan."""
         is_unknown = not (self.inputs or self.table or self.name in KNOWN_ROWS)
         return is_unknown or any(node.has_unknown_rows for node in self.inputs + self.subqueries)
 
@@ -54,22 +40,34 @@ class PlanNode:
         return is_float or self.name in ORDERED or any(node.depends_on_order for node in self.inputs + self.subqueries)
 
 
-def tree_of(rows: DataFrame, tables: Mapping[str, DataFrame]) -> PlanNode:
+def tree_of(rows: DataFrame, sources: "Sources") -> PlanNode:
     """Returns the plan of `rows`, which are computed from those of these tables."""
-    plans = {table: frame._jdf.queryExecution().analyzed() for table, frame in tables.items()}
-    return _Builder(plans).node(rows._jdf.queryExecution().analyzed())
+    return _Builder(sources).node(rows._jdf.queryExecution().analyzed())
+
+
+class Sources:
+    """The rows of tables from which a plan is computed, by name of the table."""
+
+    def __init__(self, tables: Mapping[str, DataFrame]) -> None:
+        plans = {table: frame._jdf.queryExecution().analyzed() for table, frame in tables.items()}
+        # A projection that changes nothing has the same result as a source, and another name.
+        self._plans = {table: (plan, plan.nodeName()) for table, plan in plans.items()}
+
+    def table_of(self, plan: Any) -> str | None:
+        """Returns the table whose rows a node of a plan reads; None for a node that computes them."""
+        name = plan.nodeName()
+        found = (table for table, (source, own) in self._plans.items() if name == own and plan.sameResult(source))
+        return next(found, None)
 
 
 class _Builder:
-    def __init__(self, tables: Mapping[str, Any]) -> None:
-        self._tables = tables
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._definitions: dict[int, PlanNode] = {}
 
     def node(self, plan: Any) -> PlanNode:
         name = plan.nodeName()
-        table = next((table for table, source in self._tables.items() if plan.sameResult(source)), None)
-        # A projection that changes nothing has the same result.
-        if table and name == self._tables[table].nodeName():
+        if table := self._sources.table_of(plan):
             return PlanNode(plan, name, (), (), table, frozenset((table,)))
         if name == "WithCTE":
             for definition in items(plan.cteDefs()):
@@ -82,9 +80,3 @@ class _Builder:
         subqueries = tuple(self.node(subquery) for subquery in items(plan.subqueries()))
         reads = frozenset(table for node in inputs + subqueries for table in node.reads)
         return PlanNode(plan, name, inputs, subqueries, None, reads)
-
-
-def renumbered(text: str) -> str:
-    """Returns the text of a plan with its columns numbered in the order of their appearance."""
-    numbers: dict[str, str] = {}
-    return re.sub(r"#\d+", lambda match: numbers.setdefault(match[0], f"#{len(numbers)}"), text)
