@@ -18,10 +18,10 @@ ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_fu
 LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # What checks Sluice needs more packages than what runs it.
-dev test test-platforms test-tables faults-on-s3 lint: DEV := --dev
+dev test test-platforms test-tables faults-on-s3 lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 clean
+.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ faults: ## make test and faults-on-s3 at full length: what is killed while data 
 faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and replays with the lake on S3
 	-@$(MAKE) --no-print-directory store
 	@SLUICE_TEST_LAKE=s3 $(IN_VENV) -m pytest $(ON_S3)
+
+mutants: setup s3 ## break the code that protects tables, one line at a time, and name the breaks that no unit test notices
+	@SLUICE_JARS="$(SLUICE_HOME)/jars" $(SLUICE_VENV)/bin/mutmut run $(MUTANTS); $(SLUICE_VENV)/bin/mutmut results
 
 lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
 	@$(LOCK) requirements-dev.txt -o requirements-dev.lock
