@@ -73,9 +73,7 @@ class Aggregator:
                 source_rows = self._source_rows(spark, starts, version, self._bucket)
                 candidates = self._candidates(transaction, starts, self._bucket)
             new_rows = data_file.conform(self._aggregate(spark, source_rows, starts), transaction.layout)
-        self._replace(
-            spark, transaction, new_rows, candidates, starts if self._write.reach_seconds else set(), metadata
-        )
+        self._replace(transaction, new_rows, candidates, starts if self._write.reach_seconds else set(), metadata)
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
@@ -139,7 +137,6 @@ class Aggregator:
 
     def _replace(
         self,
-        spark: SparkSession,
         transaction: Transaction,
         rows: pa.Table,
         candidates: list[tuple[str, int]],
@@ -165,7 +162,7 @@ class Aggregator:
             "numTargetRowsUpdated": updated,
             "numTargetRowsDeleted": deleted,
         }
-        replaced_files.commit_replacement(spark, transaction, stored, rows, keys_written | gone, keys, metadata, counts)
+        replaced_files.commit_replacement(transaction, stored, rows, keys_written | gone, keys, metadata, counts)
 
     def _keys_in(self, rows: pa.Table, starts: Starts) -> Iterator[Key]:
         """Yields the keys of stored rows of these buckets."""

@@ -4,6 +4,7 @@ OPTIMIZE costs several times the CPU time, because it runs Spark queries. It sti
 not rewrite exactly.
 """
 
+import json
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -18,7 +19,6 @@ from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
-from include.engine.session import jvm_of
 from include.lake import clients
 from include.lake.object_path import LakePath
 from include.maintenance import plan as planning
@@ -27,10 +27,12 @@ from include.readers import stored_table
 BATCH_ROWS = 64 * 1024
 
 
-def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int) -> None:
+def compact_files(
+    spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int, metadata: dict[str, object]
+) -> None:
     """Merges files of less than `smaller_than_bytes` into files of about `target_bytes`.
 
-    The commit takes `userMetadata` from the session. Raises NotSupported, without leaving files, if this cannot compact
+    metadata: becomes the commit's `userMetadata`. Raises NotSupported, without leaving files, if this cannot compact
     the table.
     """
     if difference := unexpected(spark):
@@ -50,8 +52,6 @@ def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, targe
             file.delete()
         raise error if isinstance(error, NotSupported) else NotSupported(f"{type(error).__name__}: {error}") from error
     if removed:
-        # Delta reads `userMetadata` from the thread's active session.
-        jvm_of(spark).SparkSession.setActiveSession(spark._jsparkSession)
         metrics = {
             "numRemovedFiles": len(removed),
             "numRemovedBytes": sum(sizes[path] for path in removed),
@@ -59,7 +59,8 @@ def compact_files(spark: SparkSession, name: str, smaller_than_bytes: int, targe
             "numAddedBytes": sum(file.size for file in written),
         }
         removes = [data_file.removal(path, sizes[path], changes_data=False) for path in removed]
-        transaction.compact([file.added(changes_data=False) for file in written], removes, metrics)
+        adds = [file.added(changes_data=False) for file in written]
+        transaction.compact(adds, removes, json.dumps(metadata), metrics)
 
 
 def _sizes(name: str, version: int) -> dict[str, int]:

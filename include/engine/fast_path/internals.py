@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from include.engine.session import jvm_of
 
 DELTA = "org.apache.spark.sql.delta"
 SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
+OPERATION, USER_METADATA = f"{DELTA}.DeltaOperations$Operation", "userMetadata"
 # For each class its methods and constructors (`new`) with the classes of their parameters.
 EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     f"{DELTA}.DeltaLog": {
@@ -31,6 +33,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     f"{DELTA}.VersionChecksum": {"setTransactions": ()},
     f"{DELTA}.actions.SetTransaction": {"appId": (), "version": ()},
+    OPERATION: {USER_METADATA: ()},
     f"{DELTA}.actions.Action": {"fromJson": (STRING,), "json": ()},
     f"{DELTA}.DeltaOperations$Write": {"new": ("org.apache.spark.sql.SaveMode", *[OPTION] * 8)},
     f"{DELTA}.DeltaOperations$Merge": {"new": (*[OPTION] * 4, *[SEQ] * 3)},
@@ -56,6 +59,15 @@ class Internals:
     none: Any
     array_list: Any
     hash_map: Any
+    user_metadata: Any
+
+    def stamped(self, operation: Any, metadata: str) -> Any:
+        """Returns an operation that has no parameter for it with this `userMetadata`.
+
+        Without it, Delta takes the setting of whatever session is active in the thread.
+        """
+        self.user_metadata.set(operation, self.some(metadata))
+        return operation
 
 
 def unexpected(spark: SparkSession) -> str | None:
@@ -68,6 +80,10 @@ def unexpected(spark: SparkSession) -> str | None:
         for method, parameters in methods.items():
             if not _has(spark, java_class, method, parameters):
                 return f"{name}.{method}({', '.join(parameters)}) is missing"
+    try:
+        _user_metadata(jvm)
+    except Py4JError:
+        return f"the field {USER_METADATA} of {OPERATION} cannot be set"
     return None
 
 
@@ -91,6 +107,13 @@ def _class(jvm: Any, name: str) -> Any:
     return jvm.org.apache.spark.util.Utils.classForName(name, False, False)
 
 
+def _user_metadata(jvm: Any) -> Any:
+    """Returns the field of an operation that Delta writes into the commit."""
+    field = _class(jvm, OPERATION).getDeclaredField(USER_METADATA)
+    field.setAccessible(True)
+    return field
+
+
 @lru_cache(maxsize=1)
 def internals(context: Any) -> Internals:
     jvm = context._jvm
@@ -109,4 +132,5 @@ def internals(context: Any) -> Internals:
         none=jvm.scala.Option.empty(),
         array_list=jvm.java.util.ArrayList,
         hash_map=jvm.java.util.HashMap,
+        user_metadata=_user_metadata(jvm),
     )

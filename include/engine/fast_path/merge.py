@@ -170,7 +170,7 @@ class Merger:
             changed = keys
         rows = replaced_files.with_keys(shown, changed, columns, are_kept=True)
         replaced_files.commit_replacement(
-            self._spark, transaction, stored, rows, changed, columns, metadata, _merge_metrics(rows_of_changed)
+            transaction, stored, rows, changed, columns, metadata, _merge_metrics(rows_of_changed)
         )
 
 

@@ -1,5 +1,6 @@
 """Replaces stored rows of some keys: rewrites the files that hold them, in one commit."""
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,14 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import Key, keys_of
 from include.engine.fast_path.transaction import Transaction
-from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.lake import clients, data_files
 
@@ -144,7 +143,6 @@ def with_keys(rows: pa.Table, keys: set[Key], columns: tuple[str, ...], are_kept
 
 
 def commit_replacement(
-    spark: SparkSession,
     transaction: Transaction,
     stored: list[StoredFile],
     rows: pa.Table,
@@ -176,6 +174,4 @@ def commit_replacement(
     copied += len(rows) - counts["numTargetRowsInserted"] - counts["numTargetRowsUpdated"]
     output_rows = counts["numTargetRowsInserted"] + counts["numTargetRowsUpdated"] + copied
     metrics = {**counts, "numTargetRowsCopied": copied, "numOutputRows": output_rows}
-    # MERGE takes `userMetadata` from the session.
-    with commit.user_metadata(spark, asdict(metadata), {}):
-        transaction.replace(adds, removes, (metadata.txn_app_id, metadata.batch), metrics)
+    transaction.replace(adds, removes, json.dumps(asdict(metadata)), (metadata.txn_app_id, metadata.batch), metrics)

@@ -6,6 +6,7 @@ All of them end in this transaction, which checks conflicts and writes checksums
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -77,8 +78,11 @@ class Target:
 
     def note(self, version: int | None) -> None:
         """Remembers the version that was committed; None if it is unknown."""
-        self.committed = version
-        self._newest = None if version is None else self._stat_commit(version)
+        self.committed, self._newest = version, None
+        if version is not None:
+            # Nothing may fail behind a commit. Without its file, the next transaction asks Delta.
+            with suppress(Exception):
+                self._newest = self._stat_commit(version)
 
 
 class Transaction:
@@ -129,15 +133,16 @@ class Transaction:
         self,
         adds: list[dict[str, Any]],
         removes: list[dict[str, Any]],
+        metadata: str,
         txn: tuple[str, int],
         metrics: dict[str, int],
     ) -> None:
-        """Commits these files in place of others, as MERGE does. `userMetadata` comes from the session's setting.
+        """Commits these files in place of others, as MERGE does. metadata, txn: as for `append`.
 
         metrics: the row counts of MERGE.
         """
         java, none, empty = self._java, self._java.none, self._java.to_seq(self._java.array_list())
-        operation = java.merge(none, none, none, none, empty, empty, empty)
+        operation = java.stamped(java.merge(none, none, none, none, empty, empty, empty), metadata)
         actions = [*[{"remove": remove} for remove in removes], *[{"add": add} for add in adds]]
         file_metrics = {
             "numTargetFilesAdded": len(adds),
@@ -147,12 +152,12 @@ class Transaction:
         }
         self._commit(actions, operation, metrics | file_metrics, txn, reads=True)
 
-    def compact(self, adds: list[dict[str, Any]], removes: list[dict[str, Any]], metrics: dict[str, int]) -> None:
-        """Commits these files in place of others with the same rows, as OPTIMIZE does. `userMetadata` comes from the
-        session.
-        """
+    def compact(
+        self, adds: list[dict[str, Any]], removes: list[dict[str, Any]], metadata: str, metrics: dict[str, int]
+    ) -> None:
+        """Commits these files in place of others with the same rows, as OPTIMIZE does. metadata: as for `append`."""
         java, empty = self._java, self._java.to_seq(self._java.array_list())
-        operation = java.optimize(empty, empty, False, java.none, False)
+        operation = java.stamped(java.optimize(empty, empty, False, java.none, False), metadata)
         actions = [*[{"remove": remove} for remove in removes], *[{"add": add} for add in adds]]
         # Concurrent appends are no conflict; concurrent removals always are.
         self._commit(actions, operation, metrics, txn=None, reads=False)

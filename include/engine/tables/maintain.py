@@ -29,13 +29,13 @@ def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, obje
     sizes = {SMALLER_THAN: step.numbers["smaller_than_bytes"], TARGET: step.numbers["target_bytes"]}
     if cube_bytes := step.numbers.get("cube_bytes"):
         sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
+    if not step.partitions and not cube_bytes and settings().fast_path:
+        try:
+            compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET], metadata)
+            return
+        except NotSupported as reason:
+            print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
     with commit.user_metadata(spark, metadata, sizes):
-        if not step.partitions and not cube_bytes and settings().fast_path:
-            try:
-                compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET])
-                return
-            except NotSupported as reason:
-                print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
         optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:
             optimize = optimize.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))
