@@ -10,6 +10,7 @@ from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, 
 from include.readers import checkpoint, kafka_retention, landing_folder, position, refreshes
 from include.readers import starting_version as beginning
 from include.readers.kafka import cluster
+from include.readers.kafka_broker import NoSuchTopic
 from include.readers.kafka_retention import PartitionPosition, RetentionClock
 from include.readers.position import Position
 from include.spec import Delta, Files, Kafka, Table
@@ -28,8 +29,9 @@ class Lag:
     is_more: files, bytes and rows cover the first commits only.
     has_begun: whether the flow has committed a batch.
     cluster: the name of the Kafka cluster; None for the default one.
-    unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer. is_lake_away: because
-        the store of the lake does not answer, or refuses the credentials.
+    unknown: why the lag is unknown, in a sentence. is_away: because the source does not answer. is_topic_missing:
+        because the broker answers, and has no such topic. is_lake_away: because the store of the lake does not answer,
+        or refuses the credentials.
     """
 
     flow: str
@@ -46,6 +48,7 @@ class Lag:
     has_begun: bool = True
     unknown: str | None = None
     is_away: bool = False
+    is_topic_missing: bool = False
     is_lake_away: bool = False
     cluster: str | None = None
 
@@ -64,8 +67,9 @@ class Lag:
     def words(self) -> str:
         """The lag in the measure of its source."""
         if self.unknown:
-            is_broker_away = self.is_away and not self.is_lake_away and self.unit == "records"
-            return "unknown: no broker" if is_broker_away else self.unknown
+            if not self.is_away or self.is_lake_away or self.unit != "records":
+                return self.unknown
+            return f"unknown: no {'topic' if self.is_topic_missing else 'broker'}"
         if not self.has_begun:
             return "nothing read yet"
         # Without unread versions, the unread files belong to the version that the flow began with.
@@ -107,7 +111,7 @@ def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
         assert isinstance(flow.source, Delta)
         return _of_delta(lag, flow.source, flow_position, sources)
     except Unreachable as error:
-        return replace(lag, unknown=str(error), is_away=True)
+        return replace(lag, unknown=str(error), is_away=True, is_topic_missing=isinstance(error, NoSuchTopic))
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError) as error:
         return replace(lag, unknown=str(error))
 

@@ -190,6 +190,7 @@ def test_a_topic_that_is_gone_is_named_and_leaves_other_flows_alone(broker):
     missing = Table(name="bronze.gone", source=Kafka("nobody-made-it"), comment="")
     lags = lag.measure([missing, existing])
     assert lags["bronze.gone"].unknown.startswith("topic 'nobody-made-it' does not exist on ")
+    assert lags["bronze.gone"].words == "unknown: no topic"
     assert lags["bronze.there"].count == 1
 
 
