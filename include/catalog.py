@@ -58,6 +58,12 @@ class Catalog:
     def _unusable_chain(self, name: str) -> list[str]:
         return [name, *self._unusable_chain(self.unusable[name])] if name in self.unusable else [name]
 
+    def is_current(self, table: Table) -> bool:
+        """Whether the files of a table of this catalog, and of its steps, are as they were when they were read."""
+        places = {part.file for part in (table, *table.steps)}
+        now = {(place, time) for place, time in file_versions() if place in places}
+        return now == {(place, time) for place, time in self.files if place in places}
+
     @property
     def flows(self) -> dict[str, Table]:
         """All flows by name, in the order of their tables. A flow is a copy of its table with a single source."""

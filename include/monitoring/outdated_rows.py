@@ -17,20 +17,31 @@ from include.validation import slices
 from include.validation.slices import Slice
 
 
-def range_of(table: Table) -> Slice:
-    """Returns the range of days in which a stored table's rows lie; the unlimited range without statistics."""
+def range_of(table: Table) -> tuple[Slice, bool]:
+    """Returns the range of days in which a stored table's rows lie, and whether rows may have no time.
+
+    The range is unlimited where statistics do not tell it. It then includes rows without a time.
+    """
+    whole = Slice(), False
     if table.sliced_by is None or slices.refusal(table):
-        return Slice()
+        return whole
     files = pa.table(stored_table.open_table(table.name).get_add_actions(flatten=True))
-    bounds = [f"{bound}.{table.sliced_by}" for bound in ("min", "max")]
-    if not set(bounds) <= set(files.column_names):
-        return Slice()
-    first, last = ([value for value in files[name].to_pylist() if value is not None] for name in bounds)
+    names = ["num_records", *(f"{kind}.{table.sliced_by}" for kind in ("null_count", "min", "max"))]
+    if not set(names) <= set(files.column_names):
+        return whole
+    days, has_rows_without = [], False
+    for rows, without, first, last in zip(*(files[name].to_pylist() for name in names), strict=True):
+        has_rows_without |= without != 0
+        if rows is not None and rows == without:
+            continue
+        if first is None or last is None:
+            return whole
+        days += [first, last]
     try:
-        return Slice(_midnight(min(first)), _midnight(max(last)) + timedelta(days=1))
+        return Slice(_midnight(min(days)), _midnight(max(days)) + timedelta(days=1)), has_rows_without
     except (ValueError, OverflowError):
         # No row has a time, or one has the largest possible time.
-        return Slice()
+        return whole
 
 
 def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
@@ -49,6 +60,8 @@ def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
 def describe(mark: Outdated, table: Table) -> str:
     since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
     older = "older rows" if mark.range == Slice() else f"rows {mark.range}"
+    if mark.without_time:
+        older = f"older rows without {table.sliced_by or 'a time'}"
     return (
         f"{mark.flow}: its definition of {since} holds from batch {mark.generation}/{mark.batch} on, and {older} are "
         f"of an earlier one: {remedy(mark, table)}, or action keep old rows"

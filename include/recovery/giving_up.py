@@ -179,9 +179,9 @@ def give_up_backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
     if commit is not None:
         names_below = sorted({flow.name for flow in readers(tables, part.table)})
         rows = (commit.metadata[BACKFILL]["rows_before"], commit.rows or 0)
-        backfills.finish(
-            engine, part, commit.version, rows, [Follower(name, f"{reason}: backfill {name}") for name in names_below]
-        )
+        followers = [Follower(name, f"{reason}: backfill {name}") for name in names_below]
+        definitions = commit.metadata[BACKFILL].get("definitions", {})
+        backfills.finish(engine, part, commit.version, rows, followers, definitions)
         return
     if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
         unseeded_generations.discard(tables.tables[part.table])

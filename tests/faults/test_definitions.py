@@ -211,6 +211,32 @@ def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_ke
     assert outdated_notices(silver) == ()
 
 
+def test_rows_that_were_made_again_before_the_flow_began_with_its_change_are_not_outdated(
+    chain, topic, run_once, spark
+):
+    bronze, silver, _ = chain.in_slices
+    changed_silver = replace(silver, transform=double_numbers)
+    jobs = Backfills(spark, (bronze, changed_silver))
+    topic.create().send(1, 2, 86_400)
+    run_once(bronze, silver)
+    jobs.run(changed_silver, 0, 86_400)
+    run_once(changed_silver)
+    [notice] = outdated_notices(changed_silver)
+    assert "rows from 1970-01-02T00:00:00Z to 1970-01-03T00:00:00Z are of an earlier one" in notice
+    jobs.run(changed_silver, as_a_whole=True)
+    assert outdated_notices(changed_silver) == ()
+    jobs = Backfills(spark, (bronze, silver))
+    jobs.run(silver, as_a_whole=True)
+    run_once(silver)
+    assert outdated_notices(silver) == ()
+    jobs = Backfills(spark, (bronze, changed_silver))
+    jobs.run(changed_silver, as_a_whole=True)
+    topic.send(3)
+    run_once(bronze, silver)
+    run_once(changed_silver)
+    assert len(outdated_notices(changed_silver)) == 1
+
+
 def test_a_change_that_is_taken_back_before_it_made_a_row_leaves_none_of_an_earlier_definition(chain, topic, run_once):
     bronze, silver, _ = chain.in_slices
     topic.create().send(1, 2)

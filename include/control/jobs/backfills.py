@@ -1,8 +1,8 @@
 """The stored state of backfills, from which a retry completes the backfill of a job that died."""
 
 import uuid
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
@@ -25,7 +25,8 @@ class Backfill:
     """The backfill of one table. root: the number of the requested backfill, possibly this one. key: identifies its
     commits. readers: the flows it has stopped, each with the state and reason wanted before. version: the table version
     that replaced the range. Times are seconds since 1970 by the control database's clock. is_held: its job or its
-    driver is alive. alone: tables below are not backfilled; the commit records that too.
+    driver is alive. alone: tables below are not backfilled; the commit records that too. definitions: by flow of the
+    table, the SHA-256 of what makes its rows, which the commit records; empty before the job has begun.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Backfill:
     ended_at: float | None
     is_held: bool
     alone: bool = False
+    definitions: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_abandoned(self) -> bool:
@@ -154,9 +156,15 @@ def record_failure(engine: Engine, backfill: Backfill, failure: str) -> None:
 
 
 def finish(
-    engine: Engine, backfill: Backfill, version: int | None, rows: tuple[int, int], followers: Iterable[Follower]
+    engine: Engine,
+    backfill: Backfill,
+    version: int | None,
+    rows: tuple[int, int],
+    followers: Iterable[Follower],
+    definitions: Mapping[str, str],
 ) -> None:
     """Complete the backfill: `version` has replaced its range. rows: how many the range held before, and holds now.
+    definitions: by flow of the table, the one that made the rows, as far as `version` says so.
 
     One transaction, so a kill cannot leave half of it. The readers resume in a new generation after that version. The
     followers are STALE until they are recomputed. A flow of the table itself keeps its position or its new generation.
@@ -173,7 +181,7 @@ def finish(
         for follower in followers:
             _mark_follower(connection, backfill, follower)
         stale_tables.unmark_range(connection, backfill.table, backfill.range)
-        outdated_rows.unmark_range(connection, backfill.table, backfill.range, backfill.planned_at)
+        outdated_rows.unmark_range(connection, backfill.table, backfill.range, definitions, backfill.planned_at)
         _close_covered(connection, backfill)
         now = database.now(connection)
         message = f"{before:,} rows before, {after:,} after"

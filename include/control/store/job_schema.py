@@ -1,6 +1,6 @@
 """The tables of the control database for jobs that recompute rows: backfills, full refreshes and rewinds."""
 
-from sqlalchemy import BigInteger, Column, Float, Integer, Table
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, Table
 
 # To create all tables, import `metadata` from here: this module has registered its own tables too.
 from include.control.store.schema import metadata as metadata
@@ -67,6 +67,8 @@ outdated = Table(
     Column("begins", String, comment="which range of the table, in UTC; NULL: all of it"),
     Column("ends", String),
     Column("since", Float, nullable=False),
+    Column("definition", String, comment="SHA-256 of what determines rows by today's definition; NULL: an older build"),
+    Column("without_time", Boolean, comment="only the rows that have no time, and so lie in no range"),
 )
 
 rewinds = Table(

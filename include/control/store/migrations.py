@@ -14,7 +14,9 @@ from include.errors import UsageError
 # The version of databases that do not store one.
 FIRST_VERSION = 1
 # For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
-MIGRATIONS: tuple[tuple[str, ...], ...] = ()
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
+)
 
 
 def newest_version() -> int:

@@ -20,7 +20,7 @@ def begin(home: LakePath, number: int, owner: dict[str, Any], beginning: StartPo
     batches.
     """
     is_seeded = beginning.offset is not None
-    document = {**owner, "generation": number, "after": beginning.after, "first": int(is_seeded), "definitions": []}
+    document = {"definitions": [], **owner, "generation": number, "after": beginning.after, "first": int(is_seeded)}
     with atomic.new_directory(home / str(number)) as directory:
         (directory / OWNER).write_text(json.dumps(document))
         if is_seeded:

@@ -15,6 +15,7 @@ from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.give_up import require_not_given_up
 from include.control.store import database
 from include.engine import failure
+from include.engine.checkpoints import definition
 from include.engine.jobs import shadow_swap, shadow_table, window
 from include.engine.jobs.drain import drain_readers
 from include.engine.jobs.replacement import Replacement, choose_replacement
@@ -74,12 +75,20 @@ def _give_up_deleted(worker: Worker, requested: Backfill) -> None:
 
 def _backfill_table(worker: Worker, job: Backfill) -> None:
     table = worker.tables.table(job.table)
+    job = replace(job, definitions=_definitions(worker.tables, table))
     if job.range != Slice():
         _run_phases(worker, table, job)
         return
     with worker.hold_leases([shadow_table.lease(table)], timeout_seconds=0):
         unseeded_generations.discard(table)
         _run_phases(worker, table, job)
+
+
+def _definitions(tables: Catalog, table: Table) -> dict[str, str]:
+    """Returns by flow what determines the rows that this job makes; nothing where the table file has changed since."""
+    with catalog.TABLE_FILES:
+        definitions = {flow.flow: definition.rows_fingerprint(flow) for flow in table.flows}
+        return definitions if tables.is_current(table) else {}
 
 
 def _run_phases(worker: Worker, table: Table, job: Backfill) -> None:
@@ -152,7 +161,7 @@ def _finish(worker: Worker, table: Table, job: Backfill) -> None:
     ]
     if any(path.is_dir() for path in shadow_table.places(table)):
         shadow_table.drop(worker.spark, table)
-    backfills.finish(worker.engine, job, commit.version, rows, followers)
+    backfills.finish(worker.engine, job, commit.version, rows, followers, metadata.get("definitions", {}))
     print(f"sluice: {table.name} {job.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
 
 

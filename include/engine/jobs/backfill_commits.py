@@ -73,7 +73,8 @@ def replace_table(
 def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
     """Returns the `userMetadata` of a backfill's commits. Delta counts the rows after the commit."""
     range_ = dict(zip(("from", "to"), job.range.texts, strict=True))
-    return {"number": job.number, "key": job.key, **range_, "alone": job.alone, "rows_before": rows_before}
+    made = {"alone": job.alone, "rows_before": rows_before, "definitions": job.definitions}
+    return {"number": job.number, "key": job.key, **range_, **made}
 
 
 def _stored_range(spark: SparkSession, table: Table, name: str, job: Backfill) -> DataFrame:

@@ -101,7 +101,10 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
     home, last_commit = settings().checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
     number = max(checkpoint.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
-    generation.begin(home, number, identity, StartPosition(source_to, (number, SEED), files=files), worker.spark)
+    # The rows of the seed are those that this definition has made.
+    made_by = [{**owner["definitions"][-1], "from_batch": SEED}]
+    beginning = StartPosition(source_to, (number, SEED), files=files)
+    generation.begin(home, number, {**identity, "definitions": made_by}, beginning, worker.spark)
     newest = (resume_position.last_commit_metadata(shadow) or {}).get("newest")
     metadata = CommitMetadata(
         flow.flow,

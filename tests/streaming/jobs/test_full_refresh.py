@@ -14,6 +14,7 @@ from include.engine.batch import table_rows
 from include.engine.jobs import shadow_swap, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
+from include.monitoring import outdated_rows
 from include.readers import position
 from include.recovery.backfills import preview
 from include.settings import settings
@@ -169,7 +170,11 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     assert contents(silver) == [10, 20, 610]
     assert contents(silver.quarantine) == [50_000]
     append(f"bronze.{name}", [{"number": number, "place": number} for number in (3, 7000)], SOURCE_SCHEMA)
-    run_once(new_silver, new_gold)
+    changed_silver = replace(new_silver, expect=(Expect("is_small", "number < 1001"),))
+    run_once(changed_silver, new_gold)
+    # What the refresh has made is older than the change that came behind it, and of gold nothing is.
+    assert len(outdated_rows.by_table(Catalog({silver.name: changed_silver}))[silver.name]) == 1
+    assert outdated_rows.by_table(Catalog({gold.name: new_gold})) == {}
     assert contents(silver) == [10, 20, 30, 610]
     assert contents(silver.quarantine) == [50_000, 70_000]
     totals = {(row["minute"].minute, row["is_even"]): row["total"] for row in rows_of(gold.name)}

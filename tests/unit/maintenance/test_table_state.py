@@ -221,7 +221,7 @@ def test_the_log_keeps_the_commit_of_a_backfill_until_it_is_finished(look, engin
     maintained = source(time_travel_hours=0.1)
     [survey] = look(maintained)
     assert survey.log_needed_from == 3
-    backfills.finish(engine, backfill, 3, (0, 3), [])
+    backfills.finish(engine, backfill, 3, (0, 3), [], {})
     [survey] = look(maintained)
     assert survey.log_needed_from == 6
 

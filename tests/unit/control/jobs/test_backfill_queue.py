@@ -37,7 +37,7 @@ def acquire_job_lease(engine: Engine, holder: Holder, number: int) -> list[lease
 
 
 def finish(engine: Engine, number: int) -> None:
-    backfills.finish(engine, backfills.find(engine, number), 1, (1, 1), [])
+    backfills.finish(engine, backfills.find(engine, number), 1, (1, 1), [], {})
 
 
 def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine):

@@ -65,24 +65,24 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.stop_readers(engine, backfill, [GOLD, OTHER])
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
-    backfills.finish(engine, backfill, 7, (10, 12), followers)
+    backfills.finish(engine, backfill, 7, (10, 12), followers, {})
     assert (wanted_state(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [GOLD, OTHER]
     [follower] = backfills.unfinished_of(engine, backfill.root)
     assert (follower.table, follower.root, follower.range) == (GOLD, backfill.number, DAY)
-    backfills.finish(engine, follower, 8, (1, 1), [])
+    backfills.finish(engine, follower, 8, (1, 1), [], {})
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER]
     assert backfills.unfinished_of(engine, backfill.root) == []
-    backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [])
+    backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [], {})
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER], "that is another range"
-    backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [])
+    backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [], {})
     assert stale_tables.list_all(engine) == []
 
 
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
-    backfills.finish(engine, backfill, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)])
-    backfills.finish(engine, backfills.unfinished_of(engine, backfill.root)[0], 8, (1, 1), [Follower(OTHER, DAY)])
+    backfills.finish(engine, backfill, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)], {})
+    backfills.finish(engine, backfills.unfinished_of(engine, backfill.root)[0], 8, (1, 1), [Follower(OTHER, DAY)], {})
     assert [entry.table for entry in backfills.unfinished_of(engine, backfill.root)] == [OTHER]
 
 
@@ -97,7 +97,7 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
         connection.exec_driver_sql(
             f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.lease_name(dead_job.root)}'"
         )
-    backfills.finish(engine, second_job, 7, (1, 1), [])
+    backfills.finish(engine, second_job, 7, (1, 1), [], {})
     phases = {backfill.number: backfill.phase for backfill in backfills.newest(engine)}
     assert phases == {
         dead_job.number: "done",
@@ -110,7 +110,7 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
 def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
     dead_job = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.stop_readers(engine, dead_job, [GOLD])
-    backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [])
+    backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [], {})
     assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [dead_job.number]
 
 
@@ -150,7 +150,7 @@ def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said, home, o
     assert said() == "no backfill yet\n"
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
     assert "its job died while planned" in said()
-    backfills.finish(engine, backfill, 7, (1_000, 1_002), [Follower(OTHER, "nobody can tell: do this")])
+    backfills.finish(engine, backfill, 7, (1_000, 1_002), [Follower(OTHER, "nobody can tell: do this")], {})
     lines = said().splitlines()
     assert lines[0].endswith(f"done      {SILVER} from 2026-03-01T00:00:00Z to 2026-03-02T00:00:00Z  by ada")
     assert lines[1].startswith("      1,000 rows before, 1,002 after, version 7, ")

@@ -268,7 +268,7 @@ def test_a_backfill_that_has_replaced_its_range_lets_its_readers_go_on_behind_th
 
 def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the_way_out(house):
     backfill = backfills.begin(house.engine, house.silver.name, Slice(), "bob")
-    backfills.finish(house.engine, backfill, 3, (1, 1), [Follower(house.gold.name, Slice())])
+    backfills.finish(house.engine, backfill, 3, (1, 1), [Follower(house.gold.name, Slice())], {})
     house.give_up(f"backfill {backfill.number}")
     assert house.stale_reasons()[house.gold.name].endswith(
         f"backfill {backfill.root} was given up: backfill {house.gold.name}"

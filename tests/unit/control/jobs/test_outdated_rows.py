@@ -1,19 +1,20 @@
 """Rows of an earlier definition stay marked until a backfill replaces them or somebody accepts them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import Engine
 
-from include.control.jobs import outdated_rows
+from include.control.jobs import backfills, outdated_rows
 from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
 from include.monitoring.outdated_rows import describe, range_of
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Maintenance, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
 from include.validation.slices import Slice
 
 FLOW = "silver.orders"
@@ -29,7 +30,7 @@ def mark_and_replace(engine: Engine, marked_range: Slice, *replaced_ranges: Slic
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 1, 7, marked_range)
         for replaced_range in replaced_ranges:
-            outdated_rows.unmark_range(connection, FLOW, replaced_range, database.now(connection))
+            outdated_rows.unmark_range(connection, FLOW, replaced_range, {}, database.now(connection))
     return [mark.range for mark in outdated_rows.list_all(engine)]
 
 
@@ -74,13 +75,56 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
     assert [(mark.generation, mark.batch) for mark in outdated_rows.list_all(engine)] == ([stands] if stands else [])
 
 
-def test_a_backfill_that_was_asked_for_before_the_change_ends_nothing(engine: Engine):
+def test_rows_without_a_time_are_outdated_until_all_rows_are_made_again(engine: Engine):
     with database.transaction(engine) as connection:
-        asked_at = database.now(connection) - 60
         outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9))
-        outdated_rows.unmark_range(connection, FLOW, Slice(), asked_at)
-        outdated_rows.unmark_range(connection, FLOW, days(1, 9), asked_at)
-    assert [mark.range for mark in outdated_rows.list_all(engine)] == [days(1, 9)]
+        outdated_rows.mark(connection, FLOW, 1, 7, Slice(), without_time=True)
+        outdated_rows.unmark_range(connection, FLOW, days(1, 9), {}, database.now(connection))
+    [mark] = outdated_rows.list_all(engine)
+    assert mark.without_time
+    assert "and older rows without time are of an earlier one: spark-submit" in describe(mark, TABLE)
+    with database.transaction(engine) as connection:
+        outdated_rows.unmark_range(connection, FLOW, Slice(), {}, database.now(connection))
+    assert outdated_rows.list_all(engine) == []
+
+
+def begun(engine: Engine, range_: Slice, definition: str | None) -> Callable[[], None]:
+    """Ask for a backfill, whose job makes rows by this definition; None for one of an older build. Returns its end."""
+    backfill = backfills.begin(engine, FLOW, range_, "a test")
+    definitions = {} if definition is None else {FLOW: definition}
+    return lambda: backfills.finish(engine, backfill, 7, (1, 1), [], definitions)
+
+
+@pytest.mark.parametrize("range_", [days(1, 9), Slice()])
+@pytest.mark.parametrize(
+    ("asked_before", "made_by", "is_left"),
+    [
+        # The job of a backfill that was asked for before the change may have begun behind it.
+        *((True, "new", False), (True, "old", True), (True, None, True)),
+        *((False, "new", False), (False, "old", True), (False, None, False)),
+    ],
+)
+def test_a_backfill_ends_a_note_if_its_definition_is_that_of_the_flow(
+    engine: Engine, range_: Slice, asked_before: bool, made_by: str | None, is_left: bool
+):
+    finish = begun(engine, range_, made_by) if asked_before else None
+    with database.transaction(engine) as connection:
+        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9), "new")
+    finish = finish or begun(engine, range_, made_by)
+    finish()
+    assert [mark.range for mark in outdated_rows.list_all(engine)] == ([days(1, 9)] if is_left else [])
+
+
+def test_a_backfill_ends_the_notes_of_its_definition_and_of_earlier_ones_and_none_of_a_later_one(engine: Engine):
+    with database.transaction(engine) as connection:
+        outdated_rows.mark(connection, FLOW, 1, 5, days(1, 9), "first")
+        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9), "second")
+        outdated_rows.mark(connection, FLOW, 1, 9, days(1, 9), "third")
+    begun(engine, days(1, 9), "second")()
+    assert [mark.batch for mark in outdated_rows.list_all(engine)] == [9]
+    with database.transaction(engine) as connection:
+        outdated_rows.unmark_undone(connection, FLOW, (1, 8))
+    assert outdated_rows.list_all(engine) == []
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
@@ -103,12 +147,41 @@ def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: E
     assert "no backfill can make them again" in describe(replace(whole_table_mark, flow="bronze.orders"), kafka_table)
 
 
-def test_the_range_is_the_days_of_the_rows_that_are_stored(home):
-    times = [datetime(2026, 3, 2, 10, tzinfo=UTC), datetime(2026, 3, 5, 23, 59, 59, tzinfo=UTC), None]
-    rows = pa.table({"time": pa.array(times, pa.timestamp("us", tz="UTC"))})
-    write_deltalake(str(settings().table_path(FLOW)), rows)
-    assert range_of(TABLE) == days(2, 6)
-    assert range_of(replace(TABLE, time_column=None)) == Slice()
+def at(day: int, hour: int = 10) -> datetime:
+    return datetime(2026, 3, day, hour, 59, 59, tzinfo=UTC)
+
+
+# By case: the times in each file of a table, and what is outdated of it.
+STORED = {
+    "times": ([[at(2), at(5, 23)]], (days(2, 6), False)),
+    "some without": ([[at(2), None], [at(5)]], (days(2, 6), True)),
+    "a file without": ([[at(2)], [None, None]], (days(2, 3), True)),
+    "all without": ([[None]], (Slice(), False)),
+    "nothing": ([[]], (Slice(), False)),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_the_range_is_the_days_of_the_rows_that_are_stored(home, case: str):
+    files, expected = STORED[case]
+    for times in files:
+        rows = pa.table({"time": pa.array(times, pa.timestamp("us", tz="UTC"))})
+        write_deltalake(str(settings().table_path(FLOW)), rows, mode="append")
+    assert range_of(TABLE) == expected
+    assert range_of(replace(TABLE, time_column=None)) == (Slice(), False)
+
+
+def test_a_file_without_statistics_of_its_times_makes_the_range_the_whole_table(home):
+    path = settings().table_path(FLOW)
+    for day in (2, 5):
+        rows = pa.table({"time": pa.array([at(day)], pa.timestamp("us", tz="UTC"))})
+        configuration = {"delta.dataSkippingNumIndexedCols": "1"} if day == 2 else None
+        write_deltalake(str(path), rows, mode="append", configuration=configuration)
+        DeltaTable(str(path)).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    assert range_of(TABLE) == (Slice(), False)
+
+
+LOOKUP = Lookup("silver.shops", on="id", columns=("city",))
 
 
 def double_amount(rows):
@@ -125,6 +198,16 @@ ROWS_CHANGE = {
     "an identity": {"write": Append(unique=("time",))},
     "an aggregate": {"write": Upsert(keys=("time",), recompute=Bucket("time", of="time", unit="day"))},
     "another source": {"source": Delta("bronze.clicks")},
+    "a lookup": {"lookups": (LOOKUP,)},
+}
+# What makes other rows of a table with the lookup above.
+LOOKUP_CHANGES = {
+    "its table": {"table": "silver.other"},
+    "its keys": {"on": {"id": "shop"}},
+    "its columns": {"columns": ("city", "name")},
+    "its prefix": {"prefix": "shop_"},
+    "its time": {"at": "time"},
+    "which row": {"current": True},
 }
 ROWS_STAY = {
     "a comment": {"comment": "other words", "schema": SCHEMA.replace("when", "the time")},
@@ -146,3 +229,15 @@ def test_what_makes_the_same_rows_is_none(case: str):
     changed = replace(TABLE, **ROWS_STAY[case])
     assert rows_fingerprint(changed) == rows_fingerprint(TABLE)
     assert fingerprint(changed) != fingerprint(TABLE)
+
+
+@pytest.mark.parametrize("case", LOOKUP_CHANGES)
+def test_a_changed_lookup_is_another_definition_of_rows(case: str):
+    table, changed = (replace(TABLE, lookups=(lookup,)) for lookup in (LOOKUP, replace(LOOKUP, **LOOKUP_CHANGES[case])))
+    assert rows_fingerprint(changed) != rows_fingerprint(table)
+    assert fingerprint(changed) != fingerprint(table)
+
+
+def test_how_often_a_lookup_reads_a_new_version_is_no_other_definition_of_rows():
+    table, changed = (replace(TABLE, lookups=(replace(LOOKUP, refresh_seconds=seconds),)) for seconds in (60, 5))
+    assert rows_fingerprint(changed) == rows_fingerprint(table)

@@ -54,7 +54,7 @@ def begin_backfill(engine: Engine, table: str) -> Backfill:
 
 
 def by_backfill(engine: Engine):
-    return partial(backfills.finish, engine, backfill(engine), 7, (1, 1), [])
+    return partial(backfills.finish, engine, backfill(engine), 7, (1, 1), [], {})
 
 
 def by_refresh(engine: Engine):
