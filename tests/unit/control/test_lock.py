@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from include.control import lease, lock
 from include.control.jobs import windows
@@ -15,6 +15,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
+from include.control.store.schema import leases
 from tests.support.waiting import sleep_through, wait_until
 
 TABLE = "silver.readings"
@@ -108,6 +109,39 @@ def test_of_two_that_want_to_be_alone_the_first_comes_first(hold, enter, leave):
     leave(UPSERT)
     assert enter(UPSERT) == WINDOW.name, "it comes again, behind those who wait"
     assert enter(WINDOW) is None
+
+
+def test_a_wait_for_one_table_gives_no_earlier_place_in_the_queue_of_another(engine: Engine, hold, enter):
+    window_elsewhere = replace(WINDOW, table="silver.others")
+    for entry in (APPEND, replace(APPEND, name="a flow elsewhere"), UPSERT, WINDOW):
+        hold(entry)
+    enter(replace(APPEND, name="a flow elsewhere", table="silver.others"))
+    enter(window_elsewhere)
+    enter(APPEND)
+    assert enter(UPSERT) == APPEND.name
+    assert enter(WINDOW) == APPEND.name
+    with database.transaction(engine) as connection:
+        wanted_at = dict(connection.execute(select(leases.c.flow, leases.c.wanted_at)).all())
+    assert wanted_at[UPSERT.name] < wanted_at[WINDOW.name]
+
+
+def test_a_clock_that_was_set_back_does_not_let_two_in_who_want_to_be_alone(engine: Engine, hold, enter):
+    for entry in (UPSERT, WINDOW):
+        hold(entry)
+    assert enter(UPSERT) is None
+    with database.transaction(engine) as connection:
+        in_an_hour = {"wanted_at": database.now(connection) + 3600}
+        connection.execute(update(leases).where(leases.c.flow == UPSERT.name).values(in_an_hour))
+    assert enter(WINDOW) == UPSERT.name
+
+
+def test_the_obstacle_is_whoever_came_first(hold, enter):
+    flows = [LockRequest(name, TABLE, alone=False) for name in ("c", "b", "d", "a")]
+    for entry in (*flows, WINDOW):
+        hold(entry)
+    for entry in flows:
+        enter(entry)
+    assert enter(WINDOW) == "c"
 
 
 def test_whoever_no_longer_wants_to_be_alone_keeps_nobody_out(hold, enter, leave):
