@@ -47,6 +47,18 @@ def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engi
     assert backfills.begin(engine, SILVER, DAY, "bob").number != backfill.number, "its job lives"
 
 
+def test_a_phase_that_begins_takes_the_failure_of_the_last_try_away_and_says_when(engine: Engine):
+    first, second = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, SILVER, NEXT, "ada")
+    backfills.fail_before_replace(engine, first, "no space left")
+    before = backfills.newest(engine)[1].phase_at
+    backfills.set_phase(engine, first.number, backfills.COMPUTING, "computes rows")
+    found = backfills.find(engine, first.number)
+    assert (found.phase, found.message, found.failure) == (backfills.COMPUTING, "computes rows", None)
+    assert found.phase_at > before
+    assert [backfill.number for backfill in backfills.newest(engine)] == [second.number, first.number]
+    assert [backfill.number for backfill in backfills.newest(engine, limit=1)] == [second.number]
+
+
 def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engine):
     commands.execute(engine, Command(Action.DRAIN, (OTHER,), "ada", "the weekend"))
     backfill = backfills.begin(engine, SILVER, DAY, "ada")

@@ -386,7 +386,21 @@ def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_was_given_up(house):
     rewind = house.dead_rewind(house.silver)
-    with pytest.raises(FlowBroken, match="give up"):
+    with pytest.raises(FlowBroken, match="give up") as refused:
         rewinds.require_unblocked(house.engine, house.gold.name, lambda name: False)
+    assert refused.value.error == "REWIND_UNFINISHED"
     house.give_up(job_name(rewind))
     rewinds.require_unblocked(house.engine, house.gold.name, lambda name: False)
+
+
+def test_a_planned_rewind_that_is_given_up_says_why_and_the_newest_is_listed_first(house):
+    first, second = house.plan(), house.plan()
+    rewinds.give_up(house.engine, first, "the bug was elsewhere")
+    given_up = rewinds.get(house.engine, first.number)
+    assert (given_up.phase, given_up.message, given_up.failure) == (
+        rewinds.GIVEN_UP,
+        "the bug was elsewhere",
+        "the bug was elsewhere",
+    )
+    assert [rewind.number for rewind in rewinds.newest(house.engine)] == [second.number, first.number]
+    assert [rewind.number for rewind in rewinds.newest(house.engine, 1)] == [second.number]
