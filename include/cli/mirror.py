@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from include import catalog
-from include.monitoring.consumer_groups import group, mirror
+from include.monitoring.consumer_groups import mirror
 
 
 def add(commands: Any) -> None:
@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
 
 def _run(_: argparse.Namespace) -> None:
     outcomes = mirror(catalog.load())
-    for flow, why_not in outcomes.items():
-        print(f"{group(flow)}: {why_not or 'mirrored'}")
+    for mirrored in outcomes.values():
+        print(f"{mirrored.group}: {mirrored.refusal or 'mirrored'}")
     if not outcomes:
         print("nothing to mirror: no flow has read from Kafka yet")

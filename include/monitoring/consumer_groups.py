@@ -1,22 +1,27 @@
-"""Mirrors processed offsets into Kafka consumer groups, `sluice.<flow>`, so that Kafka's own tools show the lag.
+"""Mirrors processed offsets into Kafka consumer groups, so that Kafka's own tools show the lag.
 
 Structured Streaming commits no offsets to Kafka. The groups have no members and control nothing: flows use their
 checkpoints, and the next mirroring overwrites any manual change.
+
+The group of a flow is `sluice.<flow>`. It belongs to the platform that its offsets note. Another platform at the same
+broker takes `sluice.<flow>.<platform>`.
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
 
 from include import catalog
+from include.control import platform
+from include.control.store import database
 from include.errors import SluiceError
 from include.readers import checkpoint, position
 from include.readers.kafka import cluster
 from include.readers.kafka.cluster import AccessRefused
 from include.readers.kafka_broker import Topics
+from include.settings import settings
 from include.spec import Kafka
 
 # The next offset by topic and partition.
@@ -25,23 +30,27 @@ Offsets = dict[tuple[str, int], int]
 TIMEOUT_SECONDS = 5.0
 
 
-def group(flow: str) -> str:
-    return f"sluice.{flow}"
+@dataclass(frozen=True)
+class Mirrored:
+    """group: the consumer group of a flow. refusal: why its offsets were not mirrored, if they were not."""
+
+    group: str
+    refusal: str | None = None
 
 
-def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, str | None]:
-    """Mirrors the offsets of all flows that read Kafka and have committed a batch.
+def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Mirrored]:
+    """Mirrors the offsets of all flows that read Kafka and have committed a batch. Returns what became of each.
 
-    Returns, by flow, None or why its offsets were not mirrored. timeout_seconds: the maximum wait for all of them.
+    timeout_seconds: the maximum wait for all of them. Raises Unreachable if the control database does not answer.
     """
     offsets_by_flow: dict[str, Offsets] = {}
     clusters: dict[str | None, list[str]] = {}
-    outcomes: dict[str, str | None] = {}
+    outcomes: dict[str, Mirrored] = {}
     for flow in tables.flows.values():
         try:
             flow_position = position.position_of(flow.flow)
         except SluiceError as error:
-            outcomes[flow.flow] = str(error)
+            outcomes[flow.flow] = Mirrored(_group(flow.flow), str(error))
             continue
         if isinstance(flow.source, Kafka) and flow_position is not None and flow_position.offset:
             clusters.setdefault(flow.source.cluster, []).append(flow.flow)
@@ -50,29 +59,42 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
                 for topic in flow_position.offset
                 for partition, offset in checkpoint.positions(flow_position.offset, topic).items()
             }
-    commits = [
-        _commit(name, {flow: offsets_by_flow[flow] for flow in flows}, timeout_seconds)
-        for name, flows in clusters.items()
-    ]
-    return outcomes | {flow: refusal() for refusals in commits for flow, refusal in refusals.items()}
+    topics_of: dict[str, Topics] = {}
+    for name, flows in clusters.items():
+        try:
+            topics_of |= dict.fromkeys(flows, Topics(cluster.named(name), timeout_seconds))
+        except AccessRefused as error:
+            outcomes |= {flow: Mirrored(_group(flow), str(error)) for flow in flows}
+    return outcomes | _commit(topics_of, offsets_by_flow)
 
 
-def _commit(
-    name: str | None, offsets_by_flow: dict[str, Offsets], timeout_seconds: float
-) -> dict[str, Callable[[], str | None]]:
-    """Commits the next offset of each partition in a cluster. Returns, by flow, what waits for why it was refused.
+def _group(flow: str) -> str:
+    return f"sluice.{flow}"
 
-    It sends all requests at once, so that brokers that do not answer cost one timeout.
+
+def _commit(topics_of: dict[str, Topics], offsets_by_flow: dict[str, Offsets]) -> dict[str, Mirrored]:
+    """Commits the next offset of each partition of these flows.
+
+    It sends all requests of a kind at once. A group that cannot be read is not written, so brokers that do not answer
+    cost one timeout.
     """
-    try:
-        topics = Topics(cluster.named(name), timeout_seconds)
-    except AccessRefused as error:
-        sentence = str(error)
-        return {flow: lambda: sentence for flow in offsets_by_flow}
-    return {
-        flow: partial(_refusal, topics, topics.commit(group(flow), offsets))
-        for flow, offsets in offsets_by_flow.items()
-    }
+    if not topics_of:
+        return {}
+    owner = platform.identity(database.connect(settings().control_url))
+    answers = {flow: topics.committed(_group(flow)) for flow, topics in topics_of.items()}
+    groups = {flow: _own_group(flow, answer, owner) for flow, answer in answers.items()}
+    for flow, group in groups.items():
+        if answers[flow].exception() is None:
+            answers[flow] = topics_of[flow].commit(group, offsets_by_flow[flow], owner)
+    return {flow: Mirrored(groups[flow], _refusal(topics_of[flow], answer)) for flow, answer in answers.items()}
+
+
+def _own_group(flow: str, committed: Future[Any], owner: str) -> str:
+    """Returns the group of a flow of this platform. A group without a note is of an earlier release, or of nobody."""
+    if committed.exception() is not None:
+        return _group(flow)
+    notes = {partition.metadata for partition in committed.result().topic_partitions if partition.metadata}
+    return f"{_group(flow)}.{owner}" if notes - {owner} else _group(flow)
 
 
 def _refusal(topics: Topics, future: Future[Any]) -> str | None:

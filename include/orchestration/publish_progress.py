@@ -25,9 +25,9 @@ def _try(publish: Callable[[], None]) -> None:
 
 
 def _publish_offsets() -> None:
-    for flow, reason in consumer_groups.mirror(catalog.load()).items():
-        if reason:
-            print(f"{consumer_groups.group(flow)} is not mirrored: {reason}")
+    for mirrored in consumer_groups.mirror(catalog.load()).values():
+        if mirrored.refusal:
+            print(f"{mirrored.group} is not mirrored: {mirrored.refusal}")
 
 
 def _publish_lineage() -> None:

@@ -124,12 +124,17 @@ class Topics:
             for resource in resources
         }
 
-    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> Future[Any]:
-        """Commits the next offset of partitions for a consumer group without members."""
-        request = [
-            ConsumerGroupTopicPartitions(group, [TopicPartition(*key, offset) for key, offset in offsets.items()])
-        ]
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int], note: str) -> Future[Any]:
+        """Commits the next offset of partitions, each with a note, for a consumer group without members."""
+        partitions = [TopicPartition(*key, offset, note) for key, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, partitions)]
         [future] = self._admin.alter_consumer_group_offsets(request, request_timeout=self.timeout_seconds).values()
+        return future
+
+    def committed(self, group: str) -> Future[Any]:
+        """Asks for the offsets of a consumer group, with their notes."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        [future] = self._admin.list_consumer_group_offsets(request, request_timeout=self.timeout_seconds).values()
         return future
 
     def _describe(self, topic: str) -> Any:

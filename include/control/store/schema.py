@@ -208,3 +208,9 @@ shutdowns = Table(
     Column("drivers", String, nullable=False, comment="JSON: the drivers that lived then, and were stopped on purpose"),
     Column("ended_at", Float, comment="when the platform was started again; NULL while it is down"),
 )
+
+platforms = Table(
+    "platform",
+    metadata,
+    Column("id", String, primary_key=True, comment="tells this platform from others at the same broker; one row"),
+)

@@ -12,6 +12,7 @@ from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.local import java
 from include.monitoring import consumer_groups, lag
+from include.monitoring.consumer_groups import Mirrored
 from include.readers.kafka import java_properties
 from include.readers.kafka.cluster import AccessRefused, Cluster
 from include.readers.kafka_broker import Topics
@@ -90,7 +91,8 @@ def test_a_flow_its_lag_and_its_consumer_group_work_with_tokens(oauth_broker, de
     assert len(provider.given) == 2, "librdkafka and Java have each got a token"
     topic.send(6)
     assert lag.measure([bronze], timeout_seconds=10)[bronze.flow].words == "1 records of eu"
-    wait_until(lambda: consumer_groups.mirror(Catalog({bronze.name: bronze})) == {bronze.flow: None}, 60)
+    mirrored = Mirrored(f"sluice.{bronze.flow}")
+    wait_until(lambda: consumer_groups.mirror(Catalog({bronze.name: bronze})) == {bronze.flow: mirrored}, 60)
     assert files_with([provider.secret], settings().home) == set()
 
 

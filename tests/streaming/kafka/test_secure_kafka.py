@@ -22,6 +22,7 @@ from include.errors import FlowBroken
 from include.ledger import provenance, trace, verify
 from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
+from include.monitoring.consumer_groups import Mirrored
 from include.monitoring.prometheus import registry
 from include.monitoring.status import statuses
 from include.readers import kafka_broker, topics
@@ -117,8 +118,9 @@ def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
     flow_lag = lag.measure([bronze], timeout_seconds=10)[bronze.flow]
     assert flow_lag.words == "1 records of eu"
     assert flow_lag.hours_until_loss is not None
-    wait_until(lambda: consumer_groups.mirror(Catalog({bronze.name: bronze})) == {bronze.flow: None}, 60)
-    group = ConsumerGroupTopicPartitions(consumer_groups.group(bronze.flow))
+    mirrored = Mirrored(f"sluice.{bronze.flow}")
+    wait_until(lambda: consumer_groups.mirror(Catalog({bronze.name: bronze})) == {bronze.flow: mirrored}, 60)
+    group = ConsumerGroupTopicPartitions(mirrored.group)
     offsets = topic.admin.list_consumer_group_offsets([group])[group.group_id].result(30).topic_partitions
     assert {offset.partition: offset.offset for offset in offsets} == {0: 3, 1: 3}
 

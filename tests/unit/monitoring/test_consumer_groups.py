@@ -3,11 +3,14 @@
 import time
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.catalog import Catalog
+from include.control import platform
+from include.control.store import database
 from include.monitoring import consumer_groups
+from include.monitoring.consumer_groups import Mirrored
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.support.lake import checkpoint, delta_offset
@@ -36,9 +39,9 @@ def test_a_group_shows_what_the_checkpoint_says_and_follows_it(broker):
     silver = Table(name=f"silver.{clicks.name}", source=Delta(flow.name), comment="")
     checkpoint(flow.flow, {clicks.name: {"0": 3, "1": 0}, views.name: {"0": 1}})
     checkpoint(silver.flow, delta_offset(4))
-    # For the first group, the broker creates the topic in which it stores all groups.
-    wait_until(lambda: consumer_groups.mirror(catalog_of(flow, silver)) == {flow.flow: None}, 60)
     group = f"sluice.{flow.flow}"
+    # For the first group, the broker creates the topic in which it stores all groups.
+    wait_until(lambda: consumer_groups.mirror(catalog_of(flow, silver)) == {flow.flow: Mirrored(group)}, 60)
     assert committed_offsets(broker, group) == {(clicks.name, 0): 3, (clicks.name, 1): 0, (views.name, 0): 1}
     end_offsets = [{clicks.name: {"0": 3, "1": 0}}, {clicks.name: {"0": 4, "1": 2}}, {clicks.name: {"0": 4, "1": 4}}]
     checkpoint(flow.flow, *end_offsets, is_planned=True)
@@ -47,6 +50,34 @@ def test_a_group_shows_what_the_checkpoint_says_and_follows_it(broker):
     checkpoint(flow.flow, {clicks.name: {"0": 1, "1": 1}}, generation=2)
     consumer_groups.mirror(catalog_of(flow))
     assert committed_offsets(broker, group)[clicks.name, 0] == 1, "a flow that was rewound is seen to be"
+
+
+def test_two_platforms_at_one_broker_have_a_group_each(broker, monkeypatch, tmp_path):
+    topic = Topic(broker).create().send(*range(8))
+    flow = Table(name=f"bronze.{topic.name}", source=Kafka(topic.name), comment="")
+    group = f"sluice.{flow.flow}"
+    # As an earlier release left it, without a note of whose it is.
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic.name, 0, 1)])
+    wait_until(lambda: is_taken(topic.admin, request), 60)
+    checkpoint(flow.flow, {topic.name: {"0": 3}})
+    assert consumer_groups.mirror(catalog_of(flow)) == {flow.flow: Mirrored(group)}
+    monkeypatch.setenv("SLUICE_CONTROL_URL", f"sqlite:///{tmp_path / 'other.db'}")
+    settings.cache_clear()
+    checkpoint(flow.flow, {topic.name: {"0": 3}}, {topic.name: {"0": 7}})
+    [other] = consumer_groups.mirror(catalog_of(flow)).values()
+    assert other == Mirrored(f"{group}.{platform.identity(database.connect(settings().control_url))}")
+    assert consumer_groups.mirror(catalog_of(flow)) == {flow.flow: other}
+    assert committed_offsets(broker, group) == {(topic.name, 0): 3}
+    assert committed_offsets(broker, other.group) == {(topic.name, 0): 7}
+
+
+def is_taken(admin: AdminClient, request: ConsumerGroupTopicPartitions) -> bool:
+    """Whether the broker took these offsets. It creates the topic for groups at the first request."""
+    try:
+        admin.alter_consumer_group_offsets([request])[request.group_id].result(30)
+        return True
+    except KafkaException:
+        return False
 
 
 def test_a_flow_that_has_read_nothing_has_no_group_and_a_damaged_one_keeps_no_other_from_its_own(broker):
@@ -59,7 +90,7 @@ def test_a_flow_that_has_read_nothing_has_no_group_and_a_damaged_one_keeps_no_ot
     checkpoint(good_flow.flow, {topic.name: {"0": 2}})
     results = consumer_groups.mirror(catalog_of(fresh_flow, damaged_flow, good_flow))
     assert results.keys() == {damaged_flow.flow, good_flow.flow}
-    assert "cut short" in results[damaged_flow.flow]
+    assert "cut short" in results[damaged_flow.flow].refusal
     assert committed_offsets(broker, f"sluice.{good_flow.flow}") == {(topic.name, 0): 2}
     assert committed_offsets(broker, f"sluice.{fresh_flow.flow}") == {}
 
@@ -74,4 +105,4 @@ def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, m
     results = consumer_groups.mirror(catalog_of(*flows), timeout_seconds=1)
     assert time.monotonic() - started_at < 3
     assert len(results) == 5
-    assert all("took no offsets" in result for result in results.values())
+    assert all("took no offsets" in result.refusal for result in results.values())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from include.monitoring import consumer_groups
 from include.orchestration import publish_progress
 from include.settings import settings
 from tests.support import lake
@@ -26,9 +25,7 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
     publish_progress.publish_all()
     output = capsys.readouterr().out
-    assert (
-        f"{consumer_groups.group(BRONZE)} is not mirrored: the broker at {settings().kafka} took no offsets" in output
-    )
+    assert f"sluice.{BRONZE} is not mirrored: the broker at {settings().kafka} took no offsets" in output
     assert f"{SILVER}: lineage of batch 1/4" in output
     [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
     assert json.loads(event)["job"]["name"] == SILVER
