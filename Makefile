@@ -21,7 +21,7 @@ LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --genera
 dev test test-platforms test-tables faults-on-s3 lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,12 +45,12 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run
 	@$(IN_VENV) -m include.local.check
 
-test: setup s3 class-data ## the tests, in two processes side by side
+test: setup s3 connect class-data ## the tests, in two processes side by side
 	-@$(MAKE) --no-print-directory store
 	@echo "two processes side by side; each shows what it did at its end"
 	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
-test-platforms: setup s3 ## of these, unit tests, and those that start platforms and drivers of their own
+test-platforms: setup s3 connect ## of these, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest $(PLATFORMS)
 
 test-tables: setup s3 ## of these, all others, most of which share one Spark session
@@ -70,6 +70,9 @@ dev: venv ## what tests and style checks need, too, in the virtual environment
 
 s3: venv ## the JVM artifacts for files that land on S3, 13 MB
 	@$(IN_VENV) -m include.local.artifacts s3
+
+connect: venv ## the JVM artifacts for changes of a PostgreSQL database, 8 MB
+	@$(IN_VENV) -m include.local.artifacts connect
 
 store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 	@$(IN_VENV) -m include.local.object_store

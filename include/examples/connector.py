@@ -2,153 +2,181 @@
 
 python -m include.examples.connector --database "host=... dbname=billing" --table purchases --topic billing.purchases
 
-It writes events of Debezium, as JSON without their schema, and stands in for it where there is none. The database needs
-`wal_level=logical`. A change may be sent repeatedly, for example after a kill, but none is left out.
+It runs Debezium's connector in Kafka Connect, for a trial; `make connect` fetches both. The database needs
+`wal_level=logical`. A change may be sent repeatedly, for example after a kill, but none is left out. What was sent is
+noted below SLUICE_HOME, in connect/SLOT.
 """
 
 import argparse
-import json
+import os
+import re
 import signal
+import socket
+import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import FrameType
-from typing import Any
 
 import psycopg
-from confluent_kafka import KafkaError, Message, Producer
-from psycopg import sql
 
-from include.errors import Unreachable, report
-from include.examples import pgoutput
-from include.examples.pgoutput import Decoder, Event
+from include.errors import FlowFailed, SetupError, Unreachable, UsageError, report
+from include.local import java
+from include.local.connect import HOST, JSON, RUNNING, Worker
+from include.local.kafka import PARTITIONS
 from include.readers.kafka import cluster
-from include.readers.kafka.cluster import Cluster
+from include.settings import settings
 
-POLL_SECONDS = 0.5
-CHANGES_PER_CALL = 1_000
-# The table that notes which slots have sent all rows.
+PASSWORD = "SLUICE_CONNECTOR_PASSWORD"
+CHECK_SECONDS = 1
+STOP_SECONDS = 30
+# Where the connector of earlier releases noted which slots had sent all rows.
 SNAPSHOTS = "sluice_snapshots"
-# The columns of a table: name, type, and whether the column belongs to the key.
-COLUMNS = """
-    SELECT attname, atttypid::bigint, attnum = ANY(COALESCE(indkey::smallint[], '{}'))
-    FROM pg_attribute LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary
-    WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
+# All properties: https://debezium.io/documentation/reference/3.6/connectors/postgresql.html
+DEBEZIUM = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "filtered",
+    "decimal.handling.mode": "string",
+    # By default, truncates are left out.
+    "skipped.operations": "none",
+    "key.converter": JSON,
+    "key.converter.schemas.enable": "false",
+    "value.converter": JSON,
+    "value.converter.schemas.enable": "false",
+    # By default, a NULL becomes the default value of its column.
+    "value.converter.replace.null.with.default": "false",
+    "poll.interval.ms": "100",
+    # Of a topic that does not exist. -1: as the brokers choose.
+    "topic.creation.default.partitions": str(PARTITIONS),
+    "topic.creation.default.replication.factor": "-1",
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", required=True, help="connection string of PostgreSQL")
-    parser.add_argument("--table", required=True, help="table of the database, in the schema public")
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--table", required=True, help="table of the database, by default in the schema public")
+    parser.add_argument("--topic", required=True, help="it is created unless it exists")
     parser.add_argument("--cluster", help="name of the Kafka cluster; without it, the cluster of SLUICE_KAFKA")
     parser.add_argument("--slot", default="sluice", help="replication slot and publication, default sluice")
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of Debezium's connector, repeatable, such as time.precision.mode=isostring",
+    )
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    connector = Connector(
-        arguments.database, arguments.table, arguments.topic, cluster.named(arguments.cluster), arguments.slot
+    properties = dict(entry.split("=", 1) for entry in arguments.property if "=" in entry)
+    if len(properties) < len(arguments.property):
+        raise UsageError(f"--property {arguments.property}: write each as NAME=VALUE, and each name once")
+    table = arguments.table if "." in arguments.table else f"public.{arguments.table}"
+    with connect(arguments.database) as connection:
+        require(connection, table, arguments.slot)
+        configuration = {**debezium(connection, table, arguments.topic, arguments.slot), **properties}
+        password = connection.info.password
+    worker = Worker(
+        directory=settings().home / "connect" / arguments.slot,
+        jars=settings().jars,
+        java_home=java.home(),
+        kafka=cluster.named(arguments.cluster),
+        port=_free_port(),
+        connectors={arguments.slot: configuration},
     )
-    connector.begin()
-    while True:
-        if not connector.send_changes():
-            time.sleep(POLL_SECONDS)
+    run(worker, {PASSWORD: password}, f"sends the changes of {table} to topic {arguments.topic}, until Ctrl+C")
 
 
-@dataclass
-class Connector:
-    """Reads one table of a database by logical decoding. slot: also the name of the publication."""
+def connect(database: str) -> psycopg.Connection:
+    """Connects to a database. Raises Unreachable."""
+    try:
+        return psycopg.connect(database, autocommit=True, connect_timeout=10)
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise Unreachable(f"--database does not answer ({reason}): correct it, or start the database") from error
 
-    database: str
-    table: str
-    topic: str
-    kafka: Cluster
-    slot: str = "sluice"
 
-    def __post_init__(self) -> None:
-        self._connection = psycopg.connect(self.database, autocommit=True)
-        # One connection to the broker for each partition keeps the order of a key.
-        self._producer = self.kafka.client(Producer, {"enable.idempotence": True, "linger.ms": 5})
+def require(connection: psycopg.Connection, table: str, slot: str, patience_seconds: float = 10) -> None:
+    """Raises UsageError or SetupError if the database lacks what the connector needs.
 
-    def begin(self) -> None:
-        """Creates the publication and the slot, and sends all rows, unless an earlier process has done so."""
-        names = {"slot": sql.Identifier(self.slot), "table": sql.Identifier(self.table)}
-        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {SNAPSHOTS} (slot text PRIMARY KEY)")
-        if self._one("SELECT count(*) FROM pg_publication WHERE pubname = %s", self.slot) == 0:
-            self._connection.execute(sql.SQL("CREATE PUBLICATION {slot} FOR TABLE {table}").format(**names))
-        if self._one("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", self.slot) == 0:
-            self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self.slot])
-        if self._one(f"SELECT count(*) FROM {SNAPSHOTS} WHERE slot = %s", self.slot) == 0:
-            self._send_rows()
-            self._connection.execute(f"INSERT INTO {SNAPSHOTS} VALUES (%s)", [self.slot])
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def send_changes(self) -> int:
-        """Sends the changes since the last call, and returns their number."""
-        changes = self._connection.execute(
-            "SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_peek_binary_changes"
-            "(%s, NULL, %s, 'proto_version', '1', 'publication_names', %s)",
-            [self.slot, CHANGES_PER_CALL, self.slot],
-        ).fetchall()
-        decoder, count = Decoder(), 0
-        for lsn, message in changes:
-            for event in decoder.events(int(lsn), bytes(message)):
-                self._send(event)
-                count += 1
-        if changes:
-            self._flush()
-            # Only now: after a kill, PostgreSQL shows the changes again.
-            self._connection.execute(
-                "SELECT pg_replication_slot_advance(%s, '0/0'::pg_lsn + %s::numeric)", [self.slot, changes[-1][0]]
-            )
-        return count
-
-    def _send_rows(self) -> None:
-        """Sends all rows as of now. Changes since the creation of the slot follow, and have a greater position."""
-        lsn = int(
-            self._one(
-                "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", self.slot
-            )
+    table: with its schema. patience_seconds: how long the database may take to notice that the last connector ended.
+    """
+    if connection.execute("SHOW wal_level").fetchone() != ("logical",):
+        raise SetupError("the database keeps no changes for a connector: set wal_level=logical, and restart it")
+    if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
+        raise UsageError(f"--table is {table}, which the database has not: correct it, or create the table")
+    deadline = time.monotonic() + patience_seconds
+    while connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", [slot]).fetchone():
+        if time.monotonic() > deadline:
+            raise SetupError(f"--slot is {slot}, which another connector uses: stop that one, or name another slot")
+        time.sleep(CHECK_SECONDS)
+    is_earlier = connection.execute("SELECT to_regclass(%s)", [SNAPSHOTS]).fetchone() != (None,)
+    if is_earlier and connection.execute(f"SELECT 1 FROM {SNAPSHOTS} WHERE slot = %s", [slot]).fetchone():
+        # Debezium does not begin where that one stopped. It would leave out what was deleted in between.
+        raise UsageError(
+            f"--slot is {slot}, which the connector of an earlier release used: send to a new --topic with another "
+            f"--slot, and remove the earlier one: SELECT pg_drop_replication_slot('{slot}'); DROP TABLE {SNAPSHOTS}"
         )
-        source = {"schema": "public", "table": self.table, "lsn": lsn, "ts_ms": int(time.time() * 1000)}
-        columns = self._connection.execute(COLUMNS, [self.table]).fetchall()
-        texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name, _, _ in columns)
-        rows = self._connection.execute(sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(self.table)))
-        for row in rows:
-            after = {
-                name: None if text is None else pgoutput.json_value(text, type_)
-                for (name, type_, _), text in zip(columns, row, strict=True)
-            }
-            key = {name: after[name] for name, _, is_key in columns if is_key}
-            self._send(Event(self.table, key, pgoutput.envelope(source, "r", None, after)))
-        self._flush()
-
-    def _send(self, event: Event) -> None:
-        key = None if event.key is None else json.dumps(event.key).encode()
-        for value in (json.dumps(event.value).encode(), *([None] if event.is_delete else [])):
-            while True:
-                try:
-                    self._producer.produce(self.topic, value, key, on_delivery=_delivered)
-                    break
-                except BufferError:
-                    self._producer.poll(0.5)
-
-    def _flush(self) -> None:
-        if self._producer.flush(60):
-            raise Unreachable(f"the broker at {self.kafka} accepts no changes: read its log")
-
-    def _one(self, query: str, *values: object) -> Any:
-        row = self._connection.execute(query, values).fetchone()
-        assert row
-        return row[0]
 
 
-def _delivered(error: KafkaError | None, _message: Message) -> None:
-    if error:
-        raise Unreachable(f"the broker refused a change ({error}): read its log")
+def debezium(connection: psycopg.Connection, table: str, topic: str, slot: str) -> dict[str, str]:
+    """Returns the configuration of the connector. It names the password's environment variable, and not the password.
+
+    table: with its schema. slot: also the name of the publication.
+    """
+    info = connection.info
+    return {
+        **DEBEZIUM,
+        "database.hostname": info.host,
+        "database.port": str(info.port),
+        "database.dbname": info.dbname,
+        "database.user": info.user,
+        "database.password": f"${{env:{PASSWORD}}}",
+        "database.sslmode": info.get_parameters().get("sslmode", "prefer"),
+        "table.include.list": re.escape(table),
+        "slot.name": slot,
+        "publication.name": slot,
+        # By default, the name of a topic consists of prefix, schema and table.
+        "topic.prefix": slot,
+        "transforms": "route",
+        "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.route.regex": re.escape(f"{slot}.{table}"),
+        "transforms.route.replacement": topic,
+    }
+
+
+def run(worker: Worker, variables: Mapping[str, str], greeting: str) -> None:
+    """Run the worker until this process ends. Raises FlowFailed if it ends before, or one of its connectors fails.
+
+    variables: environment variables that its connectors need. greeting: what to print when they run.
+    """
+    worker.prepare()
+    process = subprocess.Popen(worker.command(), cwd=worker.directory, env={**os.environ, **variables})
+    try:
+        is_greeted = False
+        while process.poll() is None:
+            states = worker.states()
+            if failures := [state for state in states.values() if state != RUNNING]:
+                raise FlowFailed(f"the connector failed: mend the cause, and start it again\n{failures[0]}")
+            if states.keys() == worker.connectors.keys() and not is_greeted:
+                print(greeting, flush=True)
+                is_greeted = True
+            time.sleep(CHECK_SECONDS)
+        raise FlowFailed("Kafka Connect ended: read above what it wrote")
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:

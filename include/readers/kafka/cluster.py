@@ -20,8 +20,8 @@ from include.spec import Kafka
 TAKEN = ("security.", "sasl.", "ssl.", "client.dns.lookup")
 # Kafka's client resolves `${file:PATH:PROPERTY}` by this provider.
 PROVIDER = {
-    "kafka.config.providers": "file",
-    "kafka.config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+    "config.providers": "file",
+    "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
 }
 Client = TypeVar("Client")
 
@@ -57,13 +57,17 @@ class Cluster:
             return f"the Airflow connection kafka_{self.name} is written to {self.file}"
         return f"{cluster_variable(self.name)} is {self.file}"
 
-    def spark_options(self) -> dict[str, str]:
-        """Returns the options of Spark's Kafka source. They contain no value of the properties file."""
-        options = {"kafka.bootstrap.servers": self.servers}
+    def java_properties(self) -> dict[str, str]:
+        """Returns the properties of Kafka's own clients, in Java. They contain no value of the properties file."""
+        servers = {"bootstrap.servers": self.servers}
         taken = [name for name in self._properties if name.startswith(TAKEN)]
         if not taken:
-            return options
-        return options | PROVIDER | {f"kafka.{name}": f"${{file:{self.file}:{name}}}" for name in taken}
+            return servers
+        return servers | PROVIDER | {name: f"${{file:{self.file}:{name}}}" for name in taken}
+
+    def spark_options(self) -> dict[str, str]:
+        """Returns the options of Spark's Kafka source: `java_properties`, each with a prefix."""
+        return {f"kafka.{name}": value for name, value in self.java_properties().items()}
 
     def client(self, make: Callable[[dict[str, Any]], Client], behaviour: Mapping[str, Any] | None = None) -> Client:
         """Makes a client of confluent-kafka. behaviour: its settings beside those of access. Raises AccessRefused."""

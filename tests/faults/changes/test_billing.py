@@ -4,11 +4,12 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,17 +23,18 @@ from include import spec
 from include.catalog import Catalog
 from include.engine import struct_type
 from include.engine.batch import parse_debezium
-from include.examples.connector import Connector
+from include.errors import SetupError, Unreachable, UsageError
+from include.examples import connector
 from include.ledger import trace, verify
-from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
 from include.validation.delta_sources import CHANGE_FEED_PROPERTY
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.backfills import Backfills
 from tests.support.commits import kill_next_batch
-from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.connect import Connect, wait_for_changes
+from tests.support.flows import FULL, only_in_full_runs, rows_of
 from tests.support.postgresql import Server
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -44,22 +46,13 @@ SCHEMA = (
 )
 COLUMNS = ("id", "document", "amount", "paid", "at")
 PURCHASES = "id INT PRIMARY KEY, document TEXT, amount NUMERIC(10, 2), paid BOOLEAN, at TIMESTAMPTZ"
-CHANGES = 300
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server(free_port(), "wal_level=logical")
-    server.start()
-    yield server
-    server.remove()
 
 
 class Billing:
     """A table of purchases with a random name, the connector that reads it, and the tables that it feeds."""
 
-    def __init__(self, server: Server, name: str, topic: str, columns: str) -> None:
-        self.name, self.topic = name, topic
+    def __init__(self, server: Server, kafka_connect: Connect, name: str, topic: str, columns: str) -> None:
+        self.name, self.topic, self._connect = name, topic, kafka_connect
         self.database = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
         self.connection = psycopg.connect(self.database, autocommit=True)
         self.connection.execute(f"CREATE TABLE {name} ({columns})")
@@ -74,21 +67,15 @@ class Billing:
         )
 
     def close(self) -> None:
+        self._connect.remove(self.connection, self.name)
         self.connection.close()
 
-    @contextmanager
-    def connector(self) -> Iterator[Connector]:
-        connector = Connector(self.database, self.name, self.topic, cluster.named(None), slot=self.name)
-        try:
-            connector.begin()
-            yield connector
-        finally:
-            connector.close()
-
     def send_changes(self) -> None:
-        with self.connector() as connector:
-            while connector.send_changes():
-                pass
+        """Wait until the topic has all changes that were committed so far."""
+        if self.name not in self._connect.worker.connectors:
+            configuration = connector.debezium(self.connection, f"public.{self.name}", self.topic, self.name)
+            self._connect.add(self.name, configuration)
+        self._connect.wait_for_changes(self.connection, self.name)
 
     def start_connector(self) -> subprocess.Popen:
         arguments = ("--database", self.database, "--table", self.name, "--topic", self.topic, "--slot", self.name)
@@ -96,6 +83,7 @@ class Billing:
             [sys.executable, "-m", "include.examples.connector", *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
+            start_new_session=True,
         )
 
     def change(self, chance: random.Random) -> None:
@@ -137,9 +125,9 @@ class Billing:
 
 
 @pytest.fixture
-def billing(request, server: Server, name: str, broker) -> Iterator[Billing]:
+def billing(request, server: Server, kafka_connect: Connect, name: str) -> Iterator[Billing]:
     topic = Topic(settings().kafka).create(3)
-    billing = Billing(server, name, topic.name, getattr(request, "param", PURCHASES))
+    billing = Billing(server, kafka_connect, name, topic.name, getattr(request, "param", PURCHASES))
     yield billing
     billing.close()
     topic.delete()
@@ -154,40 +142,66 @@ def explained(billing: Billing, silver: Table, key: bytes) -> list[str]:
 
 
 def test_purchases_are_as_the_database_has_them_whatever_becomes_of_the_connector(billing: Billing, run_once):
-    chance = random.Random(21)
+    chance, kills = random.Random(21), 5 if FULL else 1
     for _ in range(20):
         billing.change(chance)
-    connector, sent = billing.start_connector(), 0
+    process, sent = billing.start_connector(), 0
     try:
-        for number in range(CHANGES):
+        for number in range(60 * kills):
             billing.change(chance)
             if number % 60 == 30:
                 billing.wait_for_more(sent)
-                connector.kill()
-                connector.wait()
-                connector, sent = billing.start_connector(), len(billing.messages())
+                with pytest.raises(SetupError, match=rf"^--slot is {billing.name}, which another connector uses: "):
+                    connector.require(billing.connection, f"public.{billing.name}", billing.name, patience_seconds=0)
+                kill(process)
+                process, sent = billing.start_connector(), len(billing.messages())
         billing.connection.execute(f"TRUNCATE {billing.name}")
         for _ in range(20):
             billing.change(chance)
-    finally:
-        connector.kill()
-        connector.wait()
-    billing.send_changes()
-    run_once(billing.bronze, billing.silver)
-    billing.assert_arrived()
+        billing.wait_for_more(sent)
+        wait_for_changes(billing.connection, billing.name)
+        run_once(billing.bronze, billing.silver)
+        billing.assert_arrived()
 
-    # Each change once more, in any order, and some more changes between them.
+        send_again(billing, chance)
+        for _ in range(20):
+            billing.change(chance)
+        wait_for_changes(billing.connection, billing.name)
+        run_once(billing.bronze, billing.silver)
+        billing.assert_arrived()
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        kill(process)
+
+
+def send_again(billing: Billing, chance: random.Random) -> None:
+    """Each change once more, in any order."""
     delivered = billing.messages()
     chance.shuffle(delivered)
     producer = Producer({"bootstrap.servers": settings().kafka})
     for message in delivered:
         producer.produce(billing.topic, message.value, message.key)
     assert producer.flush(60) == 0
-    for _ in range(20):
-        billing.change(chance)
-    billing.send_changes()
-    run_once(billing.bronze, billing.silver)
-    billing.assert_arrived()
+
+
+def kill(process: subprocess.Popen) -> None:
+    """SIGKILL to the process and to its worker."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_what_the_database_lacks_is_said_before_the_connector_starts(billing: Billing):
+    with pytest.raises(UsageError, match=r"^--table is public\.nothing, which the database has not: "):
+        connector.require(billing.connection, "public.nothing", "slot")
+    with pytest.raises(Unreachable, match=r"^--database does not answer \(.*\): correct it, or start the database$"):
+        connector.connect(f"{billing.database} port=1")
+    billing.connection.execute("CREATE TABLE sluice_snapshots AS SELECT 'earlier' AS slot")
+    with pytest.raises(UsageError, match=r"^--slot is earlier, which the connector of an earlier release used: "):
+        connector.require(billing.connection, f"public.{billing.name}", "earlier")
+    connector.require(billing.connection, f"public.{billing.name}", "later")
+    billing.connection.execute("DROP TABLE sluice_snapshots")
 
 
 @only_in_full_runs
@@ -204,7 +218,7 @@ def test_a_change_of_the_schema_of_the_database_loses_nothing(billing: Billing, 
     billing.send_changes()
     silver = replace(billing.silver, schema=f"{SCHEMA}, _rescued_data STRING")
     run_once(billing.bronze, silver)
-    assert explained(billing, silver, b'{"id": 1}') == [
+    assert explained(billing, silver, b'{"id":1}') == [
         "no row shows it: a later change of its key counts, or it deletes its key",
         "1 rows of the table are of it",
     ]
