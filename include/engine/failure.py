@@ -34,6 +34,8 @@ CURABLE = (
     "TASK_WRITE_FAILED",
     "PATH_NOT_FOUND",
 )
+# Conditions that only say where an error came up.
+WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
 READ_AGAIN = "move its table away and action reset checkpoint reads all of its source into a new one"
 REMEDIES = {
     "KAFKA_DATA_LOSS": "action accept data loss records what is gone and goes on after it",
@@ -41,6 +43,7 @@ REMEDIES = {
     "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": READ_AGAIN,
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": READ_AGAIN,
     "DELTA_SOURCE_IGNORE_DELETE": READ_AGAIN,
+    "UNRESOLVED_COLUMN": "correct its name, or if files bring it later, declare it in the schema of their bronze table",
     "DELTA_MISSING_CHANGE_DATA": "begin where its source keeps changes: a later since_version, or none for all",
 }
 # Kafka's exceptions, which have no error condition of Spark.
@@ -83,18 +86,30 @@ def raise_outage(error: Exception) -> None:
         raise outage from error
 
 
+def reason(error: Exception) -> str:
+    """Returns what is wrong, in one line: what the Java exceptions behind an error say, or else the error itself."""
+    return _reason(list(_causes(_java_exception(error))), error)
+
+
 def python_error(error: Exception) -> str | None:
     """Returns the exception of a Python function that ended a Spark job, in one line; None for other errors."""
     return _python_error(list(_causes(_java_exception(error))))
 
 
+def condition(error: Exception) -> str:
+    """Returns the error class: Spark's condition that is nearest to the cause, or else the innermost class."""
+    chain = list(_causes(_java_exception(error)))
+    conditions = [name for cause in chain if (name := _condition(cause))]
+    classes = [cause.getClass().getName() for cause in chain]
+    return (conditions or classes or [type(error).__name__])[-1]
+
+
 def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
     if outage := store_failure.of(chain):
         return outage
-    classes = [(_call_if_present(cause, "getCondition"), _call_if_present(cause, "getSqlState")) for cause in chain]
+    classes = [(_condition(cause), _call_if_present(cause, "getSqlState")) for cause in chain]
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
-    cause = _python_error(chain) or _kafka_error(chain) or _innermost_cause(error)
-    sentence = f"{flow}: {cause} (the log has the rest)"
+    sentence = f"{flow}: {_reason(chain, error)} (the log has the rest)"
     for name, state in classes:
         if name and _is_incurable(name, state or ""):
             return _broken_error(sentence, name)
@@ -162,8 +177,34 @@ def _kafka_error(chain: list[Any]) -> str | None:
     return f"{chain[-1].getClass().getSimpleName()}: {reason}"[:SENTENCE_CHARACTERS]
 
 
-def _innermost_cause(error: Exception | None) -> str:
-    """Returns the innermost cause in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    return (causes[-1].removeprefix("Caused by:").strip() if causes else lines[0])[:SENTENCE_CHARACTERS]
+def _reason(chain: list[Any], error: Exception | None) -> str:
+    return _python_error(chain) or _kafka_error(chain) or _java_reason(chain) or _first_line(error)
+
+
+def _java_reason(chain: list[Any]) -> str | None:
+    """Returns what the exception with Spark's condition nearest to the cause says, and the cause itself."""
+    if not chain:
+        return None
+    named = [cause for cause in chain if (name := _condition(cause)) and not name.startswith(WRAPPERS)]
+    reasons = [_one_line(cause) for cause in (named[-1:] + chain[-1:])]
+    return ": ".join(dict.fromkeys(reasons))
+
+
+def _one_line(throwable: Any) -> str:
+    """Returns class and message of a Java exception; the condition of Spark's errors begins their message."""
+    message = next((line.strip() for line in str(throwable.getMessage() or "").splitlines() if line.strip()), "")
+    message = message[:SENTENCE_CHARACTERS]
+    if message.startswith("["):
+        return message
+    name = str(throwable.getClass().getName()).rpartition(".")[2]
+    return f"{name}: {message}" if message else name
+
+
+def _condition(throwable: Any) -> str | None:
+    # Delta calls it by its former name only.
+    return _call_if_present(throwable, "getCondition") or _call_if_present(throwable, "getErrorClass")
+
+
+def _first_line(error: Exception | None) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] if error else []
+    return (lines or [type(error).__name__])[0][:SENTENCE_CHARACTERS]

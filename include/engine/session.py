@@ -134,12 +134,15 @@ def _has_class(owner: SparkSession | type[SparkContext], name: str) -> bool:
 
 
 def _without_sidecars(spark: SparkSession) -> None:
-    """Turns off Hadoop's checksum files, for which it writes a second file next to each and forks `chmod` for both."""
+    """Turns off Hadoop's checksum files, for which it writes a second file next to each and forks `chmod` for both. It
+    also looks for one when it reads, and fails if the name of the file has a colon.
+    """
     jvm = jvm_of(spark)
     local_filesystem = jvm.org.apache.hadoop.fs.FileSystem.get(
         jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration()
     )
     local_filesystem.setWriteChecksum(False)
+    local_filesystem.setVerifyChecksum(False)
 
 
 def _s3() -> dict[str, str]:

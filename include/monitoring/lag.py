@@ -7,7 +7,7 @@ from deltalake.exceptions import DeltaError
 
 from include.errors import SluiceError, Unreachable
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, Topic
-from include.readers import checkpoint, kafka_retention, landing_folder, position, refreshes
+from include.readers import checkpoint, kafka_retention, position, quarantined_files, refreshes
 from include.readers import starting_version as beginning
 from include.readers.kafka import cluster
 from include.readers.kafka_broker import NoSuchTopic
@@ -107,7 +107,7 @@ def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
         if isinstance(flow.source, Kafka):
             return _of_kafka(lag, flow.source, flow_position, sources)
         if isinstance(flow.source, Files):
-            return _of_files(lag, flow.source, flow_position, sources)
+            return _of_files(lag, flow, flow_position, sources)
         assert isinstance(flow.source, Delta)
         return _of_delta(lag, flow.source, flow_position, sources)
     except Unreachable as error:
@@ -151,12 +151,9 @@ def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Par
     ]
 
 
-def _of_files(lag: Lag, source: Files, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
-    waiting = (
-        landing_folder.unread_files(source, flow_position.checkpoint, flow_position.offset)
-        if flow_position
-        else list(landing_folder.files_in_folder(source).values())
-    )
+def _of_files(lag: Lag, flow: Table, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+    checkpoint_path, end = (flow_position.checkpoint, flow_position.offset) if flow_position else (None, None)
+    waiting = quarantined_files.unread_files(flow, checkpoint_path, end)
     oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
     size = sum(file.bytes for file in waiting)
     return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=_age(oldest_at, sources))

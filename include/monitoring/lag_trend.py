@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from include.errors import SluiceError
 from include.monitoring.lag import Lag
 from include.monitoring.source_snapshot import SourceSnapshot
-from include.readers import checkpoint, landing_folder, position
+from include.readers import checkpoint, landing_folder, position, quarantined_files
 from include.readers.delta_backlog import MOST_COMMITS, Backlog
 from include.readers.delta_log import DeltaLog
 from include.spec import Delta, Files, Kafka, Table
@@ -101,7 +101,7 @@ def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> tuple[str, int,
     if isinstance(flow.source, Kafka):
         return _of_kafka(flow.source, lag, metadata["source_to"], sources)
     if isinstance(flow.source, Files):
-        return _of_files(flow, flow.source, lag, metadata, sources)
+        return _of_files(flow, lag, metadata, sources)
     assert isinstance(flow.source, Delta)
     return _of_delta(flow.source, lag, metadata["source_to"], sources)
 
@@ -134,13 +134,13 @@ def _of_kafka(
 
 
 def _of_files(
-    flow: Table, source: Files, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
+    flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
     flow_position = position.position_of(flow.flow)
     if flow_position is None or flow_position.generation != metadata["generation"]:
         return None
     read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
-    waiting = landing_folder.unread_files(source, flow_position.checkpoint, flow_position.offset)
+    waiting = quarantined_files.unread_files(flow, flow_position.checkpoint, flow_position.offset)
     dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
     arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
     read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)

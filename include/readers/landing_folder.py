@@ -4,9 +4,13 @@ Spark's file source logs each file in `sources/0` of the checkpoint before it pl
 """
 
 import json
+import os
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,15 +26,18 @@ COMPACT = ".compact"
 # Spark's listing skips names with this suffix, and names that begin with a dot or an underscore, except SHOWN.
 UNFINISHED = "._COPYING_"
 SHOWN = ("_metadata", "_common_metadata")
+# Spark's listing passes over files with names that are no UTF-8, and over links to files that are not there.
+MISNAMED, DANGLING = "misnamed", "dangling"
 
 
 @dataclass(frozen=True)
 class FolderFile:
-    """A file that is in the folder now. modified_ms: milliseconds since 1970."""
+    """A file that is in the folder now. modified_ms: milliseconds since 1970. problem: why Spark passes over it."""
 
     path: str
     bytes: int
     modified_ms: int
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,20 @@ def files_in_folder(source: Files) -> dict[str, FolderFile]:
 
     Raises Unreachable where the folder cannot be listed.
     """
+    return {file.path: file for file in matching_files(source) if not file.problem}
+
+
+def matching_files(source: Files) -> Iterator[FolderFile]:
+    """Yields the files of the source, also those that Spark passes over, each of these with its problem.
+
+    Raises Unreachable where the folder cannot be listed.
+    """
     folder = settings().folder(source.path)
-    path, infos = _list_folder(folder, recursive=True)
-    return {
-        info.path: FolderFile(info.path, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
-        for info in infos
-        if info.type == fs.FileType.File
-        and fnmatchcase(info.base_name, source.pattern)
-        and not any(_is_hidden(part) for part in info.path.removeprefix(path).split("/"))
-    }
+    path, files = _list_local(folder) if "://" not in folder else _list_remote(folder)
+    for file in files:
+        parts = file.path.removeprefix(path).split("/")
+        if fnmatchcase(parts[-1], source.pattern) and not any(map(_is_hidden, parts)):
+            yield file
 
 
 def require_listable(folder: str) -> None:
@@ -101,12 +113,6 @@ def files_of_batch(checkpoint: LakePath, begin: Any, end: Any) -> list[PlannedFi
     return [file for file in planned_files(checkpoint, end) if file.entry > previous_entry]
 
 
-def unread_files(source: Files, checkpoint: LakePath, end: Any) -> list[FolderFile]:
-    """Returns the files in the folder that were not read yet. Raises Unreachable."""
-    read_paths = {file.path for file in planned_files(checkpoint, end)}
-    return [file for path, file in files_in_folder(source).items() if path not in read_paths]
-
-
 def changed(files: list[PlannedFile], in_folder: dict[str, FolderFile]) -> list[tuple[PlannedFile, FolderFile]]:
     """Returns the files that have another modification time now. in_folder: as `landed`."""
     return [
@@ -124,6 +130,62 @@ def seed_source_log(checkpoint: LakePath, files: list[PlannedFile]) -> None:
     (log / "0").write_text("\n".join(["v1", *lines]))
 
 
+def shown(name: str) -> str:
+    """Returns a name of a file in which bytes that are no UTF-8 are escaped, such as `caf\\xe9.csv`."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _list_local(folder: str) -> tuple[str, Iterator[FolderFile]]:
+    if not Path(folder).is_dir():
+        raise _unlistable(folder, "it is no folder" if Path(folder).exists() else "it is not there")
+    return folder, _walk(folder, ())
+
+
+def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[FolderFile]:
+    """Yields the files below a folder, also those with names that are no UTF-8.
+
+    above: device and inode of the folders that lead here. A link to one of them would have no end.
+    """
+    try:
+        entries = list(os.scandir(folder))
+        status = Path(folder).stat()
+    except FileNotFoundError:
+        if not above:
+            raise
+        # It was removed meanwhile.
+        return
+    except OSError as error:
+        raise _unlistable(folder, str(error)) from error
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in entries:
+        try:
+            status = entry.stat()
+        except OSError as error:
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if not entry.is_symlink():
+                    raise _unlistable(entry.path, str(error)) from error
+                # To nothing, to itself, or to where nobody may look.
+                yield FolderFile(shown(entry.path), 0, status.st_mtime_ns // 1_000_000, DANGLING)
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(entry.path, (*above, here))
+            continue
+        name = shown(entry.path)
+        yield FolderFile(name, status.st_size, status.st_mtime_ns // 1_000_000, "" if name == entry.path else MISNAMED)
+
+
+def _list_remote(folder: str) -> tuple[str, Iterator[FolderFile]]:
+    path, infos = _list_folder(folder, recursive=True)
+    return path, (
+        FolderFile(info.path, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
+        for info in infos
+        if info.type == fs.FileType.File
+    )
+
+
 def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
     """Returns the folder's path in its file system, and the entries of the folder."""
     try:
@@ -132,7 +194,11 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
     except OSError as error:
         if is_in_store(folder) and not isinstance(error, FileNotFoundError):
             raise outages.of_text(folder, str(error)) from error
-        raise Unreachable(f"{folder} cannot be listed ({error}): mount it, or create it") from error
+        raise _unlistable(folder, str(error)) from error
+
+
+def _unlistable(folder: str, reason: str) -> Unreachable:
+    return Unreachable(f"{shown(folder)} cannot be listed ({reason}): mount it, or create it")
 
 
 def _log_entries(checkpoint: LakePath) -> Iterator[PlannedFile]:
@@ -149,7 +215,7 @@ def _log_entries(checkpoint: LakePath) -> Iterator[PlannedFile]:
 
 def _read_log_file(file: LakePath) -> Iterator[PlannedFile]:
     try:
-        version, *lines = file.read_text(errors="replace").splitlines() or [""]
+        version, *lines = file.read_text(errors="replace").split("\n")
     except FileNotFoundError as error:
         raise _damaged(file, "is gone") from error
     if version != "v1":

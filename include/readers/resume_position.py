@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+from unicodedata import category
 from urllib.parse import quote
 
 import pyarrow.compute as pc
@@ -19,6 +20,9 @@ from include.readers.kafka_retention import LostOffsets
 from include.readers.landing_folder import PlannedFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table, Upsert
+
+# Unicode categories of spaces, and of separators of lines and paragraphs.
+SEPARATORS = ("Zs", "Zl", "Zp")
 
 
 @dataclass(frozen=True)
@@ -145,9 +149,12 @@ def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:
 
 
 def _java_uri(folder: str, name: str) -> str:
-    """Returns the file's URI as Java writes it. Java escapes fewer characters than Python does."""
+    """Returns the file's URI as Java writes it. Java escapes fewer characters than Python does: those that a URI may
+    not have, control characters and every kind of blank.
+    """
     path = name if "://" in folder else f"{folder}/{name}"
-    quoted = re.sub(r"[\x00-\x20\x7f-\xa0\"<>\[\]{}|\\^`#?%]", lambda match: quote(match[0]), path)
+    quoted = re.sub(r"[\x00-\x20\x7f-\x9f\"<>\[\]{}|\\^`#?%]", lambda match: quote(match[0]), path)
+    quoted = "".join(quote(character) if category(character) in SEPARATORS else character for character in quoted)
     return f"{folder}/{quoted}" if "://" in folder else f"file://{quoted}"
 
 

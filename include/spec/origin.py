@@ -115,12 +115,17 @@ class Files:
         are ignored: a writer should rename a file into place when it is complete. A file gets a row in the quarantine
         if it cannot be read, if it is gone, or if it changes after its discovery. A changed file is not read again.
     format: csv | json | text | parquet | orc | avro. All columns of CSV and JSON (one object a line) are STRING. A line
-        of text is a row with the STRING column `value`.
+        of text is a row with the STRING column `value`. Integers of other files are BIGINT. A name that Delta cannot
+        store has `_` for blanks and each of `,;{}()=`.
     new_columns: action for a column that the table lacks: `add` it, `rescue` it into `_rescued_data`, `fail`, or
         `ignore` it. A table that declares no columns gets the columns of its first files.
     pattern: a pattern with `*` and `?` for file names.
     max_files: maximum number of files in a batch. max_bytes: maximum size of a batch instead, at least one file.
     header: whether the first record of a CSV file holds the column names. False: the declared columns apply in order.
+    separator, quote, escape: of CSV, each one ASCII character. quote="": quotes are ordinary characters. escape: None:
+        within quotes, a doubled quote stands for one.
+    comment: lines of a CSV that begin with this character are left out. None: none are.
+    multi_line: each JSON file holds documents of any number of lines, one after another or in an array.
     """
 
     path: str
@@ -130,6 +135,12 @@ class Files:
     max_files: int = 1_000
     max_bytes: int | None = None
     header: bool = True
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    separator: str = field(default=",", repr=False)
+    quote: str = field(default='"', repr=False)
+    escape: str | None = field(default=None, repr=False)
+    comment: str | None = field(default=None, repr=False)
+    multi_line: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)

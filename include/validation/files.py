@@ -1,5 +1,7 @@
 """Checks file sources and the columns that `parse` reads."""
 
+from dataclasses import fields
+
 from include.spec import (
     CHANGE_SCHEMA,
     FILES_SCHEMA,
@@ -53,6 +55,30 @@ def _check_source(table: Table, source: Files) -> None:
         raise declaration_error(table, f"pattern is {source.pattern!r}: use * and ? alone")
     if not source.header and source.format != "csv":
         raise declaration_error(table, f"header=False, and {source.format} has no header: leave it out")
+    _check_text_options(table, source)
+
+
+def _check_text_options(table: Table, source: Files) -> None:
+    if source.multi_line and source.format != "json":
+        raise declaration_error(
+            table, f"multi_line=True, which is for JSON, and its format is {source.format}: leave it out"
+        )
+    defaults = {field.name: field.default for field in fields(source)}
+    given = {name: getattr(source, name) for name in ("separator", "quote", "escape", "comment")}
+    for name, value in given.items():
+        if value == defaults[name]:
+            continue
+        if source.format != "csv":
+            raise declaration_error(table, f"{name} is {value!r}, and {source.format} has none: leave it out")
+        is_character = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n\0"
+        if not is_character and (name, value) != ("quote", ""):
+            raise declaration_error(table, f"{name} is {value!r}: it has to be one ASCII character, such as ';'")
+    # A quote as escape is the same as none: it is doubled.
+    distinct = {name: value for name, value in given.items() if value and (name, value) != ("escape", source.quote)}
+    if twins := [name for name, value in distinct.items() if list(distinct.values()).count(value) > 1]:
+        raise declaration_error(
+            table, f"{twins[0]} and {twins[1]} are both {distinct[twins[0]]!r}: they have to differ"
+        )
 
 
 def _check_bronze(table: Table) -> None:

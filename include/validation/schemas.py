@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 from include.errors import DeclarationError
-from include.spec import FILES_SCHEMA, Table, ddl
+from include.spec import FILES_SCHEMA, Table, column_name, ddl
 from include.validation.declaration import declaration_error, suggest
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
@@ -51,10 +51,10 @@ def _comma_mistakes(table: Table) -> list[str]:
 def _name_mistakes(table: Table) -> list[str]:
     declared = table.schema.removesuffix(FILES_SCHEMA)
     names = ddl.columns(declared)
-    names_by_lower_case: dict[str, str] = {}
+    names_by_spelling: dict[str, str] = {}
     sentences: list[str] = []
     for name in names:
-        other = names_by_lower_case.setdefault(name.lower(), name)
+        other = names_by_spelling.setdefault(column_name.folded(name), name)
         if names.count(name) > 1 and name == other and f"column '{name}' stands" not in " ".join(sentences):
             sentences.append(f"column '{name}' stands in its schema twice: take one out")
         elif name != other:

@@ -33,6 +33,26 @@ CASES = (
         "bronze/bills.py: header=False, and json has no header: leave it out",
     ),
     case(
+        "files_of_json_with_a_separator",
+        replace(BILLS, source=Files("bills", format="json", separator=";")),
+        "bronze/bills.py: separator is ';', and json has none: leave it out",
+    ),
+    case(
+        "files_of_csv_with_a_long_separator",
+        replace(BILLS, source=Files("bills", format="csv", separator="||")),
+        "bronze/bills.py: separator is '||': it has to be one ASCII character, such as ';'",
+    ),
+    case(
+        "files_of_csv_with_a_separator_that_quotes",
+        replace(BILLS, source=Files("bills", format="csv", separator=";", comment=";")),
+        "bronze/bills.py: separator and comment are both ';': they have to differ",
+    ),
+    case(
+        "files_of_csv_with_several_lines",
+        replace(BILLS, source=Files("bills", format="csv", multi_line=True)),
+        "bronze/bills.py: multi_line=True, which is for JSON, and its format is csv: leave it out",
+    ),
+    case(
         "files_with_a_parse",
         replace(
             BILLS, parse=Cast(into=("day",)), schema="day DATE, _errors ARRAY<STRUCT<field: STRING, message: STRING>>"

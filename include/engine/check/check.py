@@ -25,7 +25,7 @@ from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import open_session
 from include.errors import DeclarationError, SetupError, report
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upsert
+from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Table, Upsert, column_name
 from include.validation.declaration import declaration_error
 from include.validation.examination import Examination
 
@@ -71,6 +71,7 @@ def _check_table(spark: SparkSession, table: Table, tables: Catalog) -> None:
 
 def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
+    _check_columns_of_files(table, source, tables)
     _check_sources(spark, table, {SOURCE})
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
@@ -80,6 +81,36 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert", tables)
     if table.watermark:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
+
+
+def _check_columns_of_files(table: Table, rows: DataFrame, tables: Catalog) -> None:
+    """Raises DeclarationError for a Cast of a column that the files of the source have not had so far."""
+    if not isinstance(table.parse, Cast) or not _reads_files(table, tables):
+        return
+    assert isinstance(table.source, Delta)
+    known = set(map(column_name.key, rows.columns))
+    for name in table.parse.into:
+        if column_name.key(name) not in known:
+            raise declaration_error(
+                table,
+                f"Cast of '{name}', which {table.source.table} has not so far: declare `{name} STRING` in the schema "
+                f"of {table.source.table}, and it is NULL until a file has it, or correct its name",
+            )
+
+
+def notes(tables: Catalog) -> list[str]:
+    """Returns a sentence for each table that cannot be judged, because its columns come from files not yet read."""
+    unknown = [flow for flow in tables.flows.values() if isinstance(flow.source, Delta) and _is_unknown(flow, tables)]
+    return [
+        f"{flow.flow} is not judged, as {flow.source.table} gets its columns from its first files: declare in its "  # type: ignore[union-attr]
+        f"schema those that {flow.flow} needs, and they are NULL until a file has them"
+        for flow in unknown
+    ]
+
+
+def _reads_files(table: Table, tables: Catalog) -> bool:
+    source = table.source
+    return not table.steps and isinstance(source, Delta) and isinstance(tables.tables[source.table].source, Files)
 
 
 def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
@@ -179,7 +210,7 @@ def main() -> None:
     unjudged = (examination.unchecked | analysis.unchecked).items()
     if sentences:
         raise DeclarationError(*sentences, *(f"{name} is not judged, as it reads {other}" for name, other in unjudged))
-    print(f"{len(tables.tables) + len(tables.steps)} tables are as they declare")
+    print(*notes(tables), f"{len(tables.tables) + len(tables.steps)} tables are as they declare", sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from include.engine import struct_type
 from include.engine.check.analysis_errors import sentence
 from include.engine.session import jvm_of
-from include.spec import Table
+from include.spec import Table, column_name
 from include.validation.declaration import declaration_error
 from include.validation.schemas import INVALID_NAME_CHARACTERS
 
@@ -58,12 +58,12 @@ def _check_fields(table: Table, path: str, type_: T.DataType) -> None:
         _check_fields(table, path, type_.keyType)
         _check_fields(table, path, type_.valueType)
     elif isinstance(type_, T.StructType):
-        names = [field.name.lower() for field in type_]
+        names = [column_name.folded(field.name) for field in type_]
         for field in type_:
             if INVALID_NAME_CHARACTERS.search(field.name):
                 raise declaration_error(
                     table, f"field '{path}.{field.name}' has a character that Delta refuses: use letters, digits and _"
                 )
-            if names.count(field.name.lower()) > 1:
+            if names.count(column_name.folded(field.name)) > 1:
                 raise declaration_error(table, f"field '{path}.{field.name}' stands in its struct twice: take one out")
             _check_fields(table, f"{path}.{field.name}", field.dataType)

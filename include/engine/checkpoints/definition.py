@@ -11,7 +11,7 @@ from include import catalog
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
 from include.readers import offset_log
-from include.spec import Avro, Json, Parse, Table, Transform, ddl
+from include.spec import Avro, Files, Json, Parse, Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster")
@@ -27,6 +27,11 @@ NEWER = (
     "reach_minutes",
     "version_as_of",
     "timestamp_as_of",
+    "separator",
+    "quote",
+    "escape",
+    "comment",
+    "multi_line",
 )
 
 
@@ -35,6 +40,7 @@ def fingerprint(table: Table) -> str:
     parts = (*table.steps, table)
     texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in parts]
     texts += [repr(registry) for part in parts for registry in _registry(part.parse)]
+    texts += [repr(options) for part in parts if (options := _file_options(part.source))]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
@@ -82,6 +88,12 @@ def _values(declared: Any) -> dict[str, Any]:
 
 def _registry(parse: Parse | None) -> list[dict[str, Any]]:
     return [_values(parse.registry)] if isinstance(parse, Avro | Json) and parse.registry else []
+
+
+def _file_options(source: Any) -> dict[str, Any]:
+    """Returns the options of files that `repr` leaves out, if they have a value."""
+    values = _values(source) if isinstance(source, Files) else {}
+    return {name: value for name, value in values.items() if name in NEWER}
 
 
 def _code(transform: Transform | Mapping[str, Transform] | None) -> str:

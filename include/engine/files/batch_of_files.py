@@ -5,14 +5,15 @@ that was deleted meanwhile.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
-import pyarrow.dataset
-from py4j.protocol import Py4JJavaError
+import pyarrow
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,12 +28,26 @@ from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
-from include.readers import landing_folder, stored_table
+from include.errors import Unreachable
+from include.readers import landing_folder, quarantined_files
 from include.readers.landing_folder import FolderFile, PlannedFile
 from include.settings import settings
 from include.spec import TYPED_FORMATS, Files, Table
 
 CHANGED = "changed"
+INVISIBLE = {
+    landing_folder.MISNAMED: "its name is no UTF-8: rename it, and it is read",
+    landing_folder.DANGLING: "it is a link to a file that is not there: mend the link, and it is read",
+}
+# Errors that the data of a file may cause, here, in Spark or in Arrow.
+DATA_ERRORS = (
+    *(PySparkException, Py4JJavaError, pyarrow.ArrowException),
+    *(ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
+)
+# How long a batch waits for the bytes of a file, while other files can be read.
+PATIENCE_SECONDS = 600
+# Files that are read to tell whether the folder or a file fails.
+MOST_PROBES = 3
 # Bytes of text that fill one data file of the table.
 BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
@@ -46,12 +61,16 @@ ResolveColumns = Callable[[SparkSession, Table, Iterable[FileColumn]], Columns]
 
 @dataclass(frozen=True)
 class BadFile:
-    """A file that the table does not hold in its present form. present: the present file; None if it was deleted."""
+    """A file that the table does not hold in its present form. present: the present file; None if it was deleted.
+
+    outage: why its bytes cannot be read now, if so.
+    """
 
     path: str
     rule: str
     reason: str
     present: FolderFile | None = None
+    outage: Unreachable | None = None
 
 
 def write(
@@ -64,19 +83,28 @@ def write(
 ) -> int:
     """Writes the batch's files into the table, and a row for each unreadable one into its quarantine.
 
-    fast_path: commits small batches, if not None. Returns the approximate number of rows.
+    fast_path: commits small batches, if not None. Returns the approximate number of rows. Raises Unreachable for a file
+    whose bytes cannot be read, until its batch has waited for long and other files can be read.
     """
     assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
-    present = landing_folder.files_in_folder(table.source)
+    in_folder = list(landing_folder.matching_files(table.source))
+    present = {file.path: file for file in in_folder if not file.problem}
     last_commit = flow_checkpoint.last_commit if may_be_replay else (metadata.generation, metadata.batch - 1)
     read_before = landing_folder.planned_files(flow_checkpoint.path, metadata.source_to)
     files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
     heads = list(file_headers.read_headers(table, [file.path for file in files]))
     readable = [head for head in heads if not head.problem]
-    bad_files = list(_changed_files(table, landing_folder.changed(read_before, present), last_commit))
-    bad_files += [BadFile(head.path, head.rule, head.problem, present.get(head.path)) for head in heads if head.problem]
+    unread = [
+        BadFile(head.path, head.rule, head.problem, present.get(head.path), head.outage)
+        for head in heads
+        if head.problem
+    ]
+    planned_at = (flow_checkpoint.path / "offsets" / str(metadata.batch)).stat().st_mtime
+    _require_settled(table, unread, readable, present, planned_at)
+    found = [*_changed_files(landing_folder.changed(read_before, present)), *_invisible_files(in_folder)]
+    bad_files = [*_unnamed(table, found, last_commit), *unread]
     while True:
         if bad_files or may_be_replay:
             rows = _quarantine_rows(spark, table, bad_files)
@@ -86,14 +114,47 @@ def write(
             size = sum(present[head.path].bytes for head in readable if head.path in present)
             _commit(rows, size, table, metadata, fast_path)
             return size // BYTES_PER_ROW
-        except (PySparkException, Py4JJavaError):
-            unreadable = list(unreadable_files(spark, table, readable, present))
-            if not unreadable:
+        except DATA_ERRORS:
+            unread = list(unreadable_files(spark, table, readable, present))
+            if not unread or not _is_healthy(spark):
                 raise
-            bad_files += unreadable
-            readable = [head for head in readable if head.path not in {bad_file.path for bad_file in unreadable}]
+            readable = [head for head in readable if head.path not in {bad_file.path for bad_file in unread}]
+            _require_settled(table, unread, readable, present, planned_at)
+            bad_files += unread
             # Replaces what this try has just written.
             may_be_replay = True
+
+
+def _require_settled(
+    table: Table,
+    unread: list[BadFile],
+    readable: list[FileHeader],
+    present: dict[str, FolderFile],
+    planned_at: float,
+) -> None:
+    """Raises Unreachable if a later try may read the bytes of an unread file.
+
+    It may not if the batch has waited for long although other files can be read.
+    """
+    outage = next((file.outage for file in unread if file.outage), None)
+    if outage is None:
+        return
+    if time.time() - planned_at > PATIENCE_SECONDS:
+        assert isinstance(table.source, Files)
+        system, _ = landing_folder.file_system(settings().folder(table.source.path))
+        others = [path for path in present if path not in {file.path for file in unread}][:MOST_PROBES]
+        if readable or any(file_headers.outage(system, path) is None for path in others):
+            return
+    raise outage
+
+
+def _is_healthy(spark: SparkSession) -> bool:
+    """Whether Spark can run a job that reads no file: a full disk or a stopped query is no fault of a file."""
+    try:
+        spark.range(100).repartition(2).write.format("noop").mode("overwrite").save()
+        return True
+    except (PySparkException, Py4JError):
+        return False
 
 
 def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, fast_path: FastPath | None) -> None:
@@ -106,6 +167,9 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
             fast_path.say(reason)
         except commit.CONFLICTS as conflict:
             print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+        except DATA_ERRORS as error:
+            # Spark may write what Python cannot represent, and skips a batch that is committed.
+            fast_path.say(NotSupported(failure.reason(error)))
     if fast_path:
         fast_path.forget()
     commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, metadata)
@@ -122,9 +186,9 @@ def read(
         return spark.createDataFrame([], "_filename STRING, _index BIGINT, _rescued_data STRING")
     rows = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), frames)
     # `url_decode` turns `+` into a space, which URIs do not.
-    path = F.url_decode(F.replace(F.col("_path"), F.lit("+"), F.lit("%2B")))
+    path = F.url_decode(F.replace(F.col(file_records.PATH), F.lit("+"), F.lit("%2B")))
     begin = F.locate(f"{folder}/", path) + len(folder) + 1
-    return rows.withColumn("_filename", F.substr(path, begin)).drop("_path")
+    return rows.withColumn("_filename", F.substr(path, begin)).drop(file_records.PATH)
 
 
 def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> list[DataFrame]:
@@ -135,7 +199,7 @@ def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve:
     for head in heads:
         groups.setdefault(head.kind, []).append(head)
     if source.format == "json" and heads:
-        lines = file_records.json_lines(spark, _uris(table, heads))
+        lines = file_records.json_lines(spark, _uris(table, heads), source.multi_line)
         fields = file_records.json_keys(lines)
         columns = resolve(spark, table, fields)
         return [file_records.of_json(lines, [key.name for key in fields], columns)]
@@ -148,17 +212,21 @@ def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve:
             (group, file_records.schema_of(spark, source.format, *_uris(table, group[:1]))) for group in groups.values()
         ]
         fields = [
-            FileColumn(field.name, field.dataType, group[0].path) for group, schema in schemas for field in schema
+            FileColumn(field.name, file_records.time_type(group[0], field), group[0].path, len(group))
+            for group, schema in schemas
+            for field in schema
         ]
         columns = resolve(spark, table, fields)
         return [
-            file_records.of_typed(spark, source.format, _uris(table, group), schema, columns)
+            file_records.of_typed(spark, source.format, _uris(table, group), schema, group[0], columns)
             for group, schema in schemas
         ]
     with_names = [group for group in groups.values() if group[0].names]
-    fields = [FileColumn(name, T.StringType(), group[0].path) for group in with_names for name in group[0].names]
+    fields = [
+        FileColumn(name, T.StringType(), group[0].path, len(group)) for group in with_names for name in group[0].names
+    ]
     columns = resolve(spark, table, fields)
-    return [file_records.of_csv(spark, _uris(table, group), group[0], source.header, columns) for group in with_names]
+    return [file_records.of_csv(spark, _uris(table, group), group[0], source, columns) for group in with_names]
 
 
 def unreadable_files(
@@ -168,7 +236,7 @@ def unreadable_files(
     present: dict[str, FolderFile],
     resolve: ResolveColumns = add_columns,
 ) -> Iterator[BadFile]:
-    """Yields the files that fail when read alone, found by bisection. Raises Unreachable."""
+    """Yields the files that fail when read alone, found by bisection. Raises Unreachable for an outage of a store."""
     error = _error_of(spark, table, heads, resolve)
     if error and len(heads) > 1:
         middle = len(heads) // 2
@@ -179,48 +247,51 @@ def unreadable_files(
     if error and (error := _error_of(spark, table, heads, resolve)):
         path = heads[0].path
         system, _ = landing_folder.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]
-        file_headers.require_bytes(system, path)
-        is_deleted = not system.get_file_info(path).is_file
-        yield BadFile(
-            path, VANISHED if is_deleted else UNREADABLE, str(error).partition("\n")[0][:500], present.get(path)
-        )
+        rule = UNREADABLE if system.get_file_info(path).is_file else VANISHED
+        yield BadFile(path, rule, failure.reason(error), present.get(path), file_headers.outage(system, path))
 
 
 def _error_of(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> Exception | None:
     """Returns the error of reading these files together, if any. Raises Unreachable if it is one of their store."""
     try:
         read(spark, table, heads, resolve).write.format("noop").mode("overwrite").save()
-    except (PySparkException, Py4JJavaError) as error:
+    except DATA_ERRORS as error:
         failure.raise_outage(error)
         return error
     return None
 
 
-def _changed_files(
-    table: Table, changes: list[tuple[PlannedFile, FolderFile]], last_commit: tuple[int, int] | None
-) -> Iterator[BadFile]:
-    """Yields files that changed after they were read and that the quarantine does not list yet. Rows of an earlier try
-    of this batch do not count.
-    """
-    if not changes:
-        return
-    names = [_relative_name(table, old.path) for old, _ in changes]
-    stored = stored_table.dataset(table.quarantine)
-    listed = {
-        (row["_filename"], round(row["modification_time"].timestamp() * 1000))
-        for row in stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
-        if CHANGED in row["_rules"] and (row["_generation"], row["_batch"]) <= (last_commit or (0, 0))
-    }
+def _changed_files(changes: list[tuple[PlannedFile, FolderFile]]) -> Iterator[BadFile]:
+    """Yields files that changed after they were read."""
     for old, new in changes:
-        if (_relative_name(table, old.path), new.modified_ms) not in listed:
-            read_at = datetime.fromtimestamp(old.found_ms / 1000, UTC).isoformat()
-            yield BadFile(old.path, CHANGED, f"it was found when its date was {read_at}, and is not read again", new)
+        read_at = datetime.fromtimestamp(old.found_ms / 1000, UTC).isoformat()
+        yield BadFile(old.path, CHANGED, f"it was found when its date was {read_at}, and is not read again", new)
+
+
+def _invisible_files(files: list[FolderFile]) -> Iterator[BadFile]:
+    """Yields files that Spark passes over."""
+    for file in files:
+        if file.problem:
+            yield BadFile(file.path, file.problem, INVISIBLE[file.problem], file)
+
+
+def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int] | None) -> list[BadFile]:
+    """Returns the present files that the quarantine does not list yet. Rows of an earlier try of this batch do not
+    count.
+    """
+    files = [bad_file.present for bad_file in bad_files if bad_file.present]
+    named = quarantined_files.named(table, files, last_commit or (0, 0))
+    return [
+        bad_file
+        for bad_file, file in zip(bad_files, files, strict=True)
+        if (quarantined_files.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
+    ]
 
 
 def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]) -> DataFrame:
     rows = [
         (
-            _relative_name(table, bad_file.path),
+            quarantined_files.relative_name(table, bad_file.path),
             bad_file.present and bad_file.present.bytes,
             bad_file.present and datetime.fromtimestamp(bad_file.present.modified_ms / 1000, UTC),
             bad_file.reason,
@@ -237,13 +308,9 @@ def _folder_path(table: Table) -> str:
     return landing_folder.file_system(settings().folder(table.source.path))[1]
 
 
-def _relative_name(table: Table, path: str) -> str:
-    return path.removeprefix(f"{_folder_path(table)}/")
-
-
 def _uris(table: Table, heads: list[FileHeader]) -> list[str]:
     """Returns the files as Hadoop's `Path` expects them, which decodes nothing."""
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)
     url = folder if "://" in folder else f"file://{folder}"
-    return [f"{url}/{_relative_name(table, head.path)}" for head in heads]
+    return [f"{url}/{quarantined_files.relative_name(table, head.path)}" for head in heads]

@@ -6,8 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from unicodedata import category
 
+from include.spec import column_name
+
 # Longest header in a message.
 SHOWN_CHARACTERS = 80
+# Characters that divide the columns of most files.
+SEPARATORS = ",;\t|"
 # The name of a column whose header cell is empty.
 UNNAMED = re.compile("_c[0-9]+")
 # Unicode categories: control, surrogate, private use and unassigned characters.
@@ -37,8 +41,8 @@ def unrelated(headers: Sequence[Collection[str]], columns: Collection[str]) -> l
     compared without case, and unnamed columns never match. An accepted header adds its names. So a retry, after the
     batch has added columns, accepts the same headers.
     """
-    names = [frozenset(name.lower() for name in header if not UNNAMED.fullmatch(name)) for header in headers]
-    related_names = {column.lower() for column in columns}
+    names = [frozenset(column_name.key(name) for name in header if not UNNAMED.fullmatch(name)) for header in headers]
+    related_names = {column_name.key(column) for column in columns}
     if not related_names and names:
         frequencies = Counter(names)
         most_frequent = max(frequencies, key=lambda header: (frequencies[header], len(header)))
@@ -48,6 +52,15 @@ def unrelated(headers: Sequence[Collection[str]], columns: Collection[str]) -> l
         related_names = related_names.union(*(names[index] for index in accepted))
         remaining = [index for index in remaining if index not in accepted]
     return remaining
+
+
+def separator_reason(header: Sequence[str], columns: Collection[str], separator: str) -> str:
+    """Returns a sentence if the header is a single name that another separator would divide; else nothing."""
+    [name, *others] = header
+    likely = max(SEPARATORS.replace(separator, ""), key=name.count)
+    if others or not name.count(likely) or column_name.key(name) in map(column_name.key, columns):
+        return ""
+    return f"its header {_shortened(header)} is one name: declare separator={likely!r} if that divides its columns"
 
 
 def unrelated_reason(header: Sequence[str], columns: Collection[str]) -> str:

@@ -4,14 +4,17 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Hashable, Iterable
+import stat
+from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
 
 import pyarrow
 from pyarrow import fs, orc, parquet
 
-from include.engine.files import avro_header, csv_header
+from include.engine.files import avro_header, csv_header, text_file
 from include.errors import Unreachable
 from include.lake import outages
 from include.readers import stored_table
@@ -29,6 +32,8 @@ CR_LF = "\r\n"
 LINE_SEPARATOR = re.compile(r"\r\n|\r|\n")
 # The field of `_rescued_data` for a record that does not fit its header.
 RECORD = "_record"
+# Codecs of Parquet for which this Spark has no library.
+UNREAD_CODECS = {"BROTLI", "LZO"}
 # Longest first, because some begin with another.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -51,12 +56,14 @@ class FileHeader:
     names: tuple[str, ...] = ()
     encoding: str = ""
     line_separator: str = ""
+    nanoseconds: frozenset[str] = frozenset()
     problem: str = ""
     rule: str = UNREADABLE
+    outage: Unreachable | None = None
 
 
 def read_headers(table: Table, paths: Iterable[str]) -> list[FileHeader]:
-    """Returns the heads in the order of `paths`. Raises Unreachable if the storage fails rather than a file."""
+    """Returns the heads in the order of `paths`."""
     source = table.source
     assert isinstance(source, Files)
     system, _ = file_system(settings().folder(source.path))
@@ -64,25 +71,41 @@ def read_headers(table: Table, paths: Iterable[str]) -> list[FileHeader]:
 
     def read_head(path: str) -> FileHeader:
         try:
+            _require_regular(system, path)
             return _read_head(system, path, source, declared)
         except FileNotFoundError:
             return FileHeader(path, problem="it was gone before it was read", rule=VANISHED)
-        except (OSError, pyarrow.ArrowException, csv.Error) as error:
-            require_bytes(system, path)
-            return FileHeader(path, problem=str(error).partition("\n")[0])
+        except (OSError, ValueError, pyarrow.ArrowException, csv.Error, RecursionError) as error:
+            return FileHeader(path, problem=_line(error), outage=outage(system, path))
 
     with ThreadPoolExecutor(THREADS) as pool:
         heads = list(pool.map(read_head, paths))
-    return _check_headers(table, heads) if source.format == "csv" and source.header else heads
+    return _check_headers(table, source, heads) if source.format == "csv" and source.header else heads
 
 
-def _check_headers(table: Table, heads: list[FileHeader]) -> list[FileHeader]:
-    """Returns the heads; unrelated CSV headers become problems of their files."""
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]
+
+
+def _require_regular(system: fs.FileSystem, path: str) -> None:
+    """Raises OSError for what has no end or no bytes, such as a pipe, which would hold up its reader."""
+    if isinstance(system, fs.LocalFileSystem) and not stat.S_ISREG(Path(path).stat().st_mode):
+        raise OSError("it is no regular file")
+
+
+def _check_headers(table: Table, source: Files, heads: list[FileHeader]) -> list[FileHeader]:
+    """Returns the heads; unrelated CSV headers, and those with another separator, become problems of their files."""
     columns = _columns(table)
-    readable = [head for head in heads if not head.problem]
-    unrelated_paths = [
-        readable[index].path for index in csv_header.unrelated([head.names for head in readable], columns)
+    heads = [
+        FileHeader(head.path, problem=reason)
+        if not head.problem and (reason := csv_header.separator_reason(head.names, columns, source.separator))
+        else head
+        for head in heads
     ]
+    readable = [head for head in heads if not head.problem]
+    unrelated_paths = {
+        readable[index].path for index in csv_header.unrelated([head.names for head in readable], columns)
+    }
     return [
         FileHeader(head.path, problem=csv_header.unrelated_reason(head.names, columns))
         if head.path in unrelated_paths
@@ -100,35 +123,45 @@ def _columns(table: Table) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in common]
 
 
-def require_bytes(system: fs.FileSystem, path: str) -> None:
-    """Raises Unreachable if the file's bytes cannot be read now; a later try may find it intact."""
+def outage(system: fs.FileSystem, path: str) -> Unreachable | None:
+    """Returns the error of reading the file's bytes, if any, whatever they mean; a later try may find it intact."""
     try:
-        with system.open_input_stream(path) as stream:
+        # A pipe would never end.
+        _require_regular(system, path)
+    except OSError:
+        return None
+    try:
+        with system.open_input_stream(path, compression=None) as stream:
             while stream.read(CHUNK_BYTES):
                 pass
     except (FileNotFoundError, PermissionError, IsADirectoryError):
-        return
+        return None
     except OSError as error:
         if isinstance(system, fs.S3FileSystem):
-            raise outages.of_text(f"s3a://{path}", str(error)) from error
+            return outages.of_text(f"s3a://{path}", str(error))
         if not system.get_file_info(path).is_file:
-            return
-        raise Unreachable(f"{path} cannot be read now ({error}): it is tried again") from error
+            return None
+        return Unreachable(f"{path} cannot be read now ({_line(error)}): it is tried again")
+    return None
 
 
 def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[str, ...]) -> FileHeader:
     if source.format == "parquet":
-        schema = parquet.read_schema(path, filesystem=system).remove_metadata()
-        return FileHeader(path, schema.to_string())
+        return _parquet_head(system, path)
     if source.format == "orc":
         with system.open_input_file(path) as file:
             return FileHeader(path, orc.ORCFile(file).schema.remove_metadata().to_string())
-    with system.open_input_stream(path) as stream:
-        if source.format == "avro":
+    if source.format == "avro":
+        with system.open_input_stream(path, compression=None) as stream:
             return FileHeader(path, avro_header.schema(stream))
+    with text_file.open_text(system, path) as stream:
         if source.format in ("json", "text"):
-            return FileHeader(path) if stream.read(1) else _empty(path)
-        record, encoding, is_decoded, line_separator = _first_record(stream)
+            begin = stream.read(len(codecs.BOM_UTF32_LE))
+            encoding = next((name for mark, name in BYTE_ORDER_MARKS if begin.startswith(mark)), "")
+            if encoding not in ("", "UTF-8"):
+                raise OSError(f"it is {encoding}: write it as UTF-8")
+            return FileHeader(path) if begin else _empty(path)
+        record, encoding, is_decoded, line_separator = _first_record(stream, source)
     if record is None:
         return _empty(path)
     if source.header and not is_decoded:
@@ -139,6 +172,28 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
     columns += [""] * (len(record) - len(columns))
     names = _make_unique([name.strip() or f"_c{index}" for index, name in enumerate(columns)])
     return FileHeader(path, (names, encoding, line_separator), names, encoding, line_separator)
+
+
+def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
+    metadata = parquet.read_metadata(path, filesystem=system)
+    if not metadata.num_columns:
+        raise OSError("it has no columns")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    codecs_used = {group.column(index).compression for group in groups for index in range(group.num_columns)}
+    if unread := sorted(codecs_used & UNREAD_CODECS):
+        raise OSError(
+            f"its columns are compressed with {unread[0]}, which is not read here: write it with zstd or gzip"
+        )
+    columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+    nanoseconds = frozenset(
+        column.name
+        for column in columns
+        if column.path == column.name
+        and '"nanoseconds"' in column.logical_type.to_json()
+        and column.logical_type.type == "TIMESTAMP"
+    )
+    kind = (str(metadata.schema.to_arrow_schema().remove_metadata()), nanoseconds)
+    return FileHeader(path, kind, nanoseconds=nanoseconds)
 
 
 def _empty(path: str) -> FileHeader:
@@ -155,7 +210,7 @@ def _make_unique(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bool, str]:
+def _first_record(stream: pyarrow.NativeFile, source: Files) -> tuple[list[str] | None, str, bool, str]:
     """Returns the first record or None, the encoding by the byte order mark, whether the record has that encoding, and
     the first line separator.
     """
@@ -166,7 +221,7 @@ def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bo
         encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
         text, is_decoded = _decode(data, encoding)
         lines = io.StringIO(text, newline="")
-        record = next((record for record in csv.reader(lines) if record), None)
+        record = next((record for record in _reader(lines, source) if record), None)
         end = lines.tell()
         if not chunk or (record is not None and 0 < end < len(text)):
             if record is not None and not is_decoded:
@@ -174,6 +229,22 @@ def _first_record(stream: pyarrow.NativeFile) -> tuple[list[str] | None, str, bo
             separator = LINE_SEPARATOR.search(text)
             return record, encoding, is_decoded, separator.group() if separator else ""
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
+
+
+def _reader(lines: Iterable[str], source: Files) -> Iterator[list[str]]:
+    """Returns the records of a CSV, without the comments that precede the first one."""
+
+    def is_passed_over(line: str) -> bool:
+        return not line.strip() or (source.comment is not None and line.startswith(source.comment))
+
+    return csv.reader(
+        dropwhile(is_passed_over, lines),
+        delimiter=source.separator,
+        quotechar=source.quote or None,
+        quoting=csv.QUOTE_MINIMAL if source.quote else csv.QUOTE_NONE,
+        doublequote=source.escape in (None, source.quote),
+        escapechar=None if source.escape == source.quote else source.escape,
+    )
 
 
 def _decode(data: bytes, encoding: str) -> tuple[str, bool]:

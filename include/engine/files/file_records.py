@@ -1,4 +1,4 @@
-"""Reads the records of files as rows of a bronze table: its columns, `_path`, `_index` and `_rescued_data`."""
+"""Reads the records of files as rows of a bronze table: its columns, the path, `_index` and `_rescued_data`."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -8,21 +8,26 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
 
 from include.engine.files.file_headers import CR_LF, RECORD, FileHeader
-from include.engine.files.schema_evolution import Columns, FileColumn, is_storable
+from include.engine.files.schema_evolution import Columns, FileColumn, fits, is_storable
+from include.engine.python import json_documents
+from include.spec import Files
 
 TEXT = T.StringType()
 # The column of a line of text.
 LINE = "value"
+# The column of the file's URI. No column of a file has this name, because nobody can read it.
+PATH = "\ue000path"
 # Maps each byte to one character, so that bytes that are no UTF-8 survive.
 BYTES = "ISO-8859-1"
+# Python, Arrow and most readers of Delta know no other times.
+FIRST_DAY, LAST_MOMENT = "0001-01-01", "9999-12-31 23:59:59.999999"
 # Matches numbers that Spark may change: with an exponent, or with more digits than a double holds.
 INEXACT_NUMBER = r"[0-9][eE][-+]?[0-9]|(?<![0-9.])(?=[0-9]*[.])[0-9.]{17,}"
 CSV_OPTIONS = {
     "multiLine": "true",
-    # By RFC 4180; Spark's default is a backslash.
-    "escape": '"',
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": RECORD,
     "columnPruning": "false",
@@ -33,18 +38,20 @@ CSV_OPTIONS = {
 }
 
 
-def of_csv(
-    spark: SparkSession, paths: list[str], head: FileHeader, first_row_holds_names: bool, columns: Columns
-) -> DataFrame:
+def of_csv(spark: SparkSession, paths: list[str], head: FileHeader, source: Files, columns: Columns) -> DataFrame:
     """Reads files of the same kind. head: of any of them. Without an encoding, cells are decoded one by one."""
     cells = [f"c{index}" for index in range(len(head.names))]
     schema = T.StructType([T.StructField(name, TEXT) for name in (*cells, RECORD)])
     reader = _reader(spark).schema(schema).options(**CSV_OPTIONS, encoding=head.encoding or BYTES)
+    # By RFC 4180, a quote escapes itself; Spark's default is a backslash.
+    reader = reader.options(sep=source.separator, quote=source.quote, escape=source.escape or source.quote)
+    if source.comment:
+        reader = reader.option("comment", source.comment)
     if head.line_separator == CR_LF:
         # Otherwise Spark makes a LF of a CR LF within a cell.
         reader = reader.option("lineSep", CR_LF)
     rows = _with_row_numbers(reader.csv(paths))
-    rows = rows.withColumn("_index", F.col("_row") - int(first_row_holds_names)).filter("_index >= 0")
+    rows = rows.withColumn("_index", F.col("_row") - int(source.header)).filter("_index >= 0")
     text = F.col if head.encoding else _utf8
     values: dict[str, Column] = {}
     rescued: list[tuple[Column, Column]] = [(F.lit(RECORD), F.coalesce(text(RECORD), F.col(RECORD)))]
@@ -64,11 +71,12 @@ def of_csv(
     return _rows(rows, values, F.when(reduce(or_, needs_rescue), _json(rescued)))
 
 
-def json_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Returns `_line`, `_path`, `_index` and `_object`; that is NULL if the line is no JSON object or repeats a key."""
-    rows = _reader(spark).option("lineSep", "\n").text(paths)
-    line = F.when(F.col("value").startswith("\ufeff"), F.expr("substring(value, 2)")).otherwise(F.col("value"))
-    rows = _with_row_numbers(rows.withColumn("_line", line).filter(F.btrim("_line", F.lit(" \t\r")) != ""))
+def json_lines(spark: SparkSession, paths: list[str], is_multi_line: bool) -> DataFrame:
+    """Returns `_line`, the path, `_index` and `_object`; that is NULL if the line is no JSON object or repeats a key.
+
+    is_multi_line: `_line` is a document of several lines.
+    """
+    rows = _json_documents(spark, paths) if is_multi_line else _json_lines(spark, paths)
     readable = F.when(F.is_valid_utf8("_line"), F.col("_line"))
     documents = F.from_json(
         F.concat(F.lit("["), readable, F.lit("]")), "ARRAY<MAP<STRING, STRING>>", {"allowSingleQuotes": "false"}
@@ -80,11 +88,24 @@ def json_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
     return rows.withColumn("_object", F.when(is_clear, F.col("_object"))).withColumn("_index", F.col("_row"))
 
 
+def _json_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
+    rows = _reader(spark).option("lineSep", "\n").text(paths)
+    line = F.when(F.col("value").startswith("\ufeff"), F.expr("substring(value, 2)")).otherwise(F.col("value"))
+    return _with_row_numbers(rows.withColumn("_line", line).filter(F.btrim("_line", F.lit(" \t\r")) != ""))
+
+
+def _json_documents(spark: SparkSession, paths: list[str]) -> DataFrame:
+    rows = _reader(spark).option("wholetext", "true").text(paths)
+    documents = arrow_udf(json_documents.of_files, "ARRAY<BINARY>")(F.col("value").cast("binary"))  # type: ignore[call-overload]
+    rows = rows.select(rows.metadataColumn("_metadata")["file_path"].alias(PATH), F.posexplode(documents))
+    return rows.select(PATH, F.col("pos").cast("bigint").alias("_row"), F.col("col").cast("string").alias("_line"))
+
+
 def json_keys(lines: DataFrame) -> list[FileColumn]:
-    """Returns the keys of all objects, each with a file that has it."""
-    keys = lines.select(F.explode(F.map_keys("_object")).alias("name"), "_path")
-    groups = keys.groupBy("name").agg(F.min("_path").alias("file")).orderBy("name").collect()
-    return [FileColumn(row["name"], TEXT, row["file"]) for row in groups]
+    """Returns the keys of all objects, each with a file that has it, and how many objects do."""
+    keys = lines.select(F.explode(F.map_keys("_object")).alias("name"), PATH)
+    groups = keys.groupBy("name").agg(F.min(PATH).alias("file"), F.count("*").alias("count")).orderBy("name")
+    return [FileColumn(row["name"], TEXT, row["file"], row["count"]) for row in groups.collect()]
 
 
 def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFrame:
@@ -117,10 +138,10 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
 
 
 def text_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Returns `_line`, `_path` and `_index`. The end of a line is not part of it."""
+    """Returns `_line`, the path and `_index`. The end of a line is not part of it."""
     rows = _reader(spark).option("lineSep", "\n").text(paths)
     return _with_row_numbers(rows).select(
-        F.rtrim("value", F.lit("\r")).alias("_line"), "_path", F.col("_row").alias("_index")
+        F.rtrim("value", F.lit("\r")).alias("_line"), PATH, F.col("_row").alias("_index")
     )
 
 
@@ -141,26 +162,67 @@ def schema_of(spark: SparkSession, format_: str, path: str) -> T.StructType:
     return _reader(spark).format(format_).load(path).schema
 
 
-def of_typed(spark: SparkSession, format_: str, paths: list[str], schema: T.StructType, columns: Columns) -> DataFrame:
-    """Reads files that share a schema."""
-    rows = _reader(spark).format(format_).schema(schema).load(paths)
+def of_typed(
+    spark: SparkSession, format_: str, paths: list[str], schema: T.StructType, head: FileHeader, columns: Columns
+) -> DataFrame:
+    """Reads files that share a schema. head: of any of them. A value that its column cannot hold is rescued."""
+    cells = [f"c{index}" for index in range(len(schema))]
+    # By position, because its columns may have any name, also those that are added here.
+    rows = _reader(spark).format(format_).schema(schema).load(paths).toDF(*cells)
     if format_ == "parquet":
-        rows = rows.withColumns({"_path": F.col("_metadata.file_path"), "_index": F.col("_metadata.row_index")})
+        metadata = rows.metadataColumn("_metadata")
+        rows = rows.select("*", metadata["file_path"].alias(PATH), metadata["row_index"].alias("_index"))
     else:
         rows = _with_row_numbers(rows).withColumnRenamed("_row", "_index")
     values: dict[str, Column] = {}
     rescued: dict[str, Column] = {}
-    for file_field in schema:
-        value, field = F.col(f"`{file_field.name}`"), columns.of(file_field.name, file_field.dataType)
-        if field:
-            values[field.name] = value.cast(field.dataType)
-        elif not columns.leaves_out(file_field.name):
-            rescued[file_field.name] = value if is_storable(file_field.dataType) else value.cast("string")
+    for cell, file_field in zip(cells, schema, strict=True):
+        name, type_, value = file_field.name, time_type(head, file_field), F.col(cell)
+        field = columns.of(name, type_) or columns.of(name, file_field.dataType) or columns.similar(name, type_)
+        if field and field.name not in values:
+            values[field.name], is_exact = _converted(value, file_field.dataType, field.dataType)
+            if is_exact is not None:
+                rescued[name] = F.when(value.isNotNull() & ~is_exact, _as_json(value, file_field.dataType))
+        elif field or not columns.leaves_out(name):
+            rescued[name] = value if is_storable(file_field.dataType) else value.cast("string")
     if not rescued:
         return _rows(rows, values, F.lit(None).cast("string"))
     needs_rescue = reduce(or_, [value.isNotNull() for value in rescued.values()])
     rescued_struct = F.struct(*[value.alias(name) for name, value in rescued.items()])
     return _rows(rows, values, F.when(needs_rescue, F.to_json(rescued_struct)))
+
+
+def time_type(head: FileHeader, field: T.StructField) -> T.DataType:
+    """Returns the type of a file's column. Spark reads times in nanoseconds as LONG."""
+    return T.TimestampType() if field.name in head.nanoseconds else field.dataType
+
+
+def _converted(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Column, Column | None]:
+    """Returns the value as the stored type, NULL if that cannot hold any of it, and whether it is exact; None if all
+    values are.
+    """
+    if isinstance(type_, T.LongType) and isinstance(stored, T.TimestampType):
+        # Of a value between two microseconds, the earlier one is stored, and the nanoseconds are rescued.
+        rest = F.pmod(value, F.lit(1_000))
+        return F.timestamp_micros(F.call_function("div", value - rest, F.lit(1_000))), rest == 0
+    if stored == TEXT and type_ == TEXT:
+        text = F.try_validate_utf8(value)
+        return text, text.isNotNull()
+    if isinstance(stored, (T.DateType, T.TimestampType)) and type_ == stored:
+        is_readable = value.between(F.lit(FIRST_DAY).cast(stored), F.lit(LAST_MOMENT).cast(stored))
+        return F.when(is_readable, value), is_readable
+    if fits(type_, stored):
+        return value.cast(stored), None
+    number = value.try_cast(stored)
+    is_exact = F.coalesce(number.try_cast(type_) == value, F.lit(False))
+    return F.when(is_exact, number), is_exact
+
+
+def _as_json(value: Column, type_: T.DataType) -> Column:
+    """Returns a value that its column cannot hold, in a form that JSON can. Bytes that are no UTF-8 are Latin-1."""
+    if type_ == TEXT:
+        return F.decode(value.cast("binary"), BYTES)
+    return value.cast("string") if isinstance(type_, (T.DateType, T.TimestampType)) else value
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
@@ -169,19 +231,20 @@ def _reader(spark: SparkSession) -> DataFrameReader:
 
 
 def _with_row_numbers(rows: DataFrame) -> DataFrame:
-    """Adds `_path` and `_row`, the row's number in its file. Splits of a file are in order, and so are their rows."""
+    """Adds the path and `_row`, the row's number in its file. Splits of a file are in order, and so are their rows."""
+    metadata = rows.metadataColumn("_metadata")
     rows = rows.select(
         "*",
-        F.col("_metadata.file_path").alias("_path"),
-        F.col("_metadata.file_block_start").alias("_piece"),
+        metadata["file_path"].alias(PATH),
+        metadata["file_block_start"].alias("_piece"),
         F.monotonically_increasing_id().alias("_place"),
     )
-    order = Window.partitionBy("_path").orderBy("_piece", "_place")
+    order = Window.partitionBy(PATH).orderBy("_piece", "_place")
     return rows.withColumn("_row", (F.row_number().over(order) - 1).cast("bigint")).drop("_piece", "_place")
 
 
 def _rows(rows: DataFrame, values: dict[str, Column], rescued: Column) -> DataFrame:
-    file_columns = [F.col("_path"), F.col("_index"), rescued.alias("_rescued_data")]
+    file_columns = [F.col(PATH), F.col("_index"), rescued.alias("_rescued_data")]
     return rows.select(*[value.alias(name) for name, value in values.items()], *file_columns)
 
 

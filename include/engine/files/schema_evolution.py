@@ -1,8 +1,8 @@
 """Schema evolution of tables of files: which table column takes a file's column, and what happens to new ones."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
@@ -12,11 +12,9 @@ from include.engine.files.csv_header import is_readable
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Files, Table, ddl
+from include.spec import FILES_SCHEMA, Files, Table, column_name, ddl
 
-FILE_COLUMNS = {name.lower() for name in ddl.columns(FILES_SCHEMA)}
-# Characters that Delta rejects in column names.
-INVALID_CHARACTERS = re.compile(r"[ ,;{}()\n\t=]")
+FILE_COLUMNS = {column_name.key(name) for name in ddl.columns(FILES_SCHEMA)}
 # Limits the damage of keys that are data, such as customer ids.
 MOST_COLUMNS = 1_000
 STORABLE = (
@@ -28,31 +26,39 @@ WIDER = (
     (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
     (T.FloatType, T.DoubleType),
 )
+NUMBERS = (*chain(*WIDER), T.DecimalType)
 
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column of a file. file: the path of a file that has it."""
+    """A column of files. file: the path of one that has it. count: how many files or records have it so spelled."""
 
     name: str
     kind: T.DataType
     file: str
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The table's columns, by name in lower case. drops: columns that the table lacks are dropped, not rescued."""
+    """The table's columns, by the key of their names. drops: columns that the table lacks are dropped, not rescued."""
 
     stored: dict[str, T.StructField]
     drops: bool
 
     def of(self, name: str, type_: T.DataType) -> T.StructField | None:
         """Returns the table column for a file column of this type; None if the table lacks it or its type differs."""
-        field = self.stored.get(name.lower())
+        field = self.stored.get(column_name.key(name))
         return field if field and fits(type_, field.dataType) else None
 
+    def similar(self, name: str, type_: T.DataType) -> T.StructField | None:
+        """Returns the table column that can hold some values of a file column, if both are numbers."""
+        field = self.stored.get(column_name.key(name))
+        is_number = field and isinstance(field.dataType, NUMBERS) and isinstance(type_, NUMBERS)
+        return field if is_number else None
+
     def leaves_out(self, name: str) -> bool:
-        return self.drops and name.lower() not in self.stored
+        return self.drops and column_name.key(name) not in self.stored
 
 
 def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
@@ -85,17 +91,18 @@ def _resolve_columns(
     source = table.source
     assert isinstance(source, Files)
     stored = {
-        stored_field.name.lower(): stored_field
-        for stored_field in schema
-        if stored_field.name.lower() not in FILE_COLUMNS
+        key: stored_field for stored_field in schema if (key := column_name.key(stored_field.name)) not in FILE_COLUMNS
     }
     adds_columns = source.new_columns == "add" or not stored
     new_columns: list[T.StructField] = []
+    file_columns = list(file_columns)
+    spellings = column_name.most_frequent((column.name, column.count) for column in file_columns)
     for column in file_columns:
-        field = stored.get(column.name.lower())
+        key = column_name.key(column.name)
+        field = stored.get(key)
         if field is None and adds_columns and _can_be_column(column) and len(stored) < MOST_COLUMNS:
-            new_columns.append(T.StructField(column.name, column.kind))
-            stored[column.name.lower()] = new_columns[-1]
+            new_columns.append(T.StructField(column_name.stored(spellings[key]), widest(column.kind)))
+            stored[key] = new_columns[-1]
         elif source.new_columns == "fail" and not (field and fits(column.kind, field.dataType)):
             raise _refusal(table, column, field)
     return Columns(stored, source.new_columns == "ignore"), new_columns
@@ -113,11 +120,18 @@ def fits(type_: T.DataType, stored: T.DataType) -> bool:
     return type_.simpleString() == stored.simpleString()
 
 
+def widest(type_: T.DataType) -> T.DataType:
+    """Returns the type for a new column. Its later files may need a wider one, and stored columns keep their type,
+    because Delta's type widening excludes many readers.
+    """
+    return next((types[-1]() for types in WIDER if isinstance(type_, types)), type_)
+
+
 def is_storable(type_: T.DataType) -> bool:
     """Whether Delta and all its readers support the type."""
     if isinstance(type_, T.StructType):
         return all(
-            is_storable(field.dataType) and not INVALID_CHARACTERS.search(field.name) for field in type_
+            is_storable(field.dataType) and not column_name.INVALID.search(field.name) for field in type_
         ) and bool(type_)
     if isinstance(type_, T.ArrayType):
         return is_storable(type_.elementType)
@@ -127,9 +141,9 @@ def is_storable(type_: T.DataType) -> bool:
 
 
 def _can_be_column(column: FileColumn) -> bool:
-    name = column.name.lower()
+    name = column_name.stored(column.name)
     is_name = bool(name) and is_readable(name)
-    return is_name and name not in FILE_COLUMNS and not INVALID_CHARACTERS.search(name) and is_storable(column.kind)
+    return is_name and column_name.key(name) not in FILE_COLUMNS and is_storable(column.kind)
 
 
 def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> FlowBroken:

@@ -1,8 +1,10 @@
 """Runs spark-submit in a session of its own, so that signals to the Airflow task do not reach it."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -23,13 +25,19 @@ def start_detached(driver: str, options: list[str]) -> Process:
         submitter = subprocess.Popen(
             [str(SPARK_SUBMIT), *options, "--name", f"sluice {driver}", str(JOB), "--driver", driver],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, **utf8(os.environ), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     return Process.of(submitter.pid)
+
+
+def utf8(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variable by which Java spells names of files as UTF-8, if it would not. It opens no other names."""
+    chosen = next(filter(None, (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "")
+    return {} if re.search("utf-?8", chosen, re.IGNORECASE) else {"LC_ALL": "C.UTF-8"}
 
 
 def kill_tree(root: Process) -> None:

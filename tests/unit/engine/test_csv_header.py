@@ -54,7 +54,11 @@ BAD = {
     "no name at all": (b",,\n", "its header names no column"),
     "another separator": (
         b"date;amount\n",
-        "its header 'date;amount' has no name in common with the table, which has date, amount, description",
+        "its header 'date;amount' is one name: declare separator=';' if that divides its columns",
+    ),
+    "other names": (
+        b"day,sum\n",
+        "its header 'day,sum' has no name in common with the table, which has date, amount, description",
     ),
     "nothing": (b"", "it is empty"),
     "empty lines": (b"\n\r\n", "it is empty"),

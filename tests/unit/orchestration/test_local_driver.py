@@ -102,3 +102,11 @@ def test_the_driver_runs_the_python_of_its_launcher(launch):
     environment = psutil.Process(Process.from_json(handle).pid).environ()
     assert environment["PYSPARK_PYTHON"] == sys.executable
     assert environment["PYTHONPATH"] == str(ROOT)
+
+
+def test_a_driver_spells_names_of_files_as_utf8_whatever_the_locale_of_its_launcher():
+    spelled = {"LC_ALL": "C.UTF-8"}
+    for environment in ({}, {"LANG": "C"}, {"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, {"LANG": "de_DE.ISO-8859-1"}):
+        assert submit.utf8(environment) == spelled
+    for environment in ({"LANG": "C.UTF-8"}, {"LC_CTYPE": "en_US.utf8", "LANG": "C"}):
+        assert submit.utf8(environment) == {}
