@@ -40,10 +40,9 @@ INVISIBLE = {
     landing_folder.DANGLING: "it is a link to a file that is not there: mend the link, and it is read",
 }
 # Errors that the data of a file may cause, here, in Spark or in Arrow.
-DATA_ERRORS = (
-    *(PySparkException, Py4JJavaError, pyarrow.ArrowException),
-    *(ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
-)
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+PYTHON_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+DATA_ERRORS = (*SPARK_ERRORS, pyarrow.ArrowException, *PYTHON_ERRORS)
 # How long a batch waits for the bytes of a file, while other files can be read.
 PATIENCE_SECONDS = 600
 # Files that are read to tell whether the folder or a file fails.
@@ -167,6 +166,8 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
             fast_path.say(reason)
         except commit.CONFLICTS as conflict:
             print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+        except SPARK_ERRORS:
+            raise
         except DATA_ERRORS as error:
             # Spark may write what Python cannot represent, and skips a batch that is committed.
             fast_path.say(NotSupported(failure.reason(error)))

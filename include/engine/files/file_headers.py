@@ -20,7 +20,7 @@ from include.lake import outages
 from include.readers import stored_table
 from include.readers.landing_folder import file_system
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Files, Table, ddl
+from include.spec import FILES_SCHEMA, Files, Table, column_name, ddl
 
 UNREADABLE, VANISHED, EMPTY = "unreadable", "vanished", "empty"
 THREADS = 16
@@ -150,7 +150,9 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
         return _parquet_head(system, path)
     if source.format == "orc":
         with system.open_input_file(path) as file:
-            return FileHeader(path, orc.ORCFile(file).schema.remove_metadata().to_string())
+            schema = orc.ORCFile(file).schema.remove_metadata()
+            _require_distinct(schema.names)
+            return FileHeader(path, schema.to_string())
     if source.format == "avro":
         with system.open_input_stream(path, compression=None) as stream:
             return FileHeader(path, avro_header.schema(stream))
@@ -181,9 +183,9 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     codecs_used = {group.column(index).compression for group in groups for index in range(group.num_columns)}
     if unread := sorted(codecs_used & UNREAD_CODECS):
-        raise OSError(
-            f"its columns are compressed with {unread[0]}, which is not read here: write it with zstd or gzip"
-        )
+        raise OSError(f"its columns are compressed with {unread[0]}, which is not read: write it with zstd or gzip")
+    schema = metadata.schema.to_arrow_schema().remove_metadata()
+    _require_distinct(schema.names)
     columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
     nanoseconds = frozenset(
         column.name
@@ -192,8 +194,16 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
         and '"nanoseconds"' in column.logical_type.to_json()
         and column.logical_type.type == "TIMESTAMP"
     )
-    kind = (str(metadata.schema.to_arrow_schema().remove_metadata()), nanoseconds)
-    return FileHeader(path, kind, nanoseconds=nanoseconds)
+    return FileHeader(path, (str(schema), nanoseconds), nanoseconds=nanoseconds)
+
+
+def _require_distinct(names: list[str]) -> None:
+    """Raises OSError for columns that Spark takes for one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if other := seen.get(column_name.folded(name)):
+            raise OSError(f"it has the columns '{other}' and '{name}', which Spark takes for one: rename one of them")
+        seen[column_name.folded(name)] = name
 
 
 def _empty(path: str) -> FileHeader:

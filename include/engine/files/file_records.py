@@ -95,7 +95,7 @@ def _json_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 def _json_documents(spark: SparkSession, paths: list[str]) -> DataFrame:
-    rows = _reader(spark).option("wholetext", "true").text(paths)
+    rows = _reader(spark).text(paths, wholetext=True)
     documents = arrow_udf(json_documents.of_files, "ARRAY<BINARY>")(F.col("value").cast("binary"))  # type: ignore[call-overload]
     rows = rows.select(rows.metadataColumn("_metadata")["file_path"].alias(PATH), F.posexplode(documents))
     return rows.select(PATH, F.col("pos").cast("bigint").alias("_row"), F.col("col").cast("string").alias("_line"))
