@@ -149,12 +149,10 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[FolderFil
     try:
         entries = list(os.scandir(folder))
         status = Path(folder).stat()
-    except FileNotFoundError:
-        if not above:
-            raise
-        # It was removed meanwhile.
-        return
     except OSError as error:
+        if above and isinstance(error, FileNotFoundError):
+            # It was removed meanwhile.
+            return
         raise _unlistable(folder, str(error)) from error
     here = (status.st_dev, status.st_ino)
     if here in above:
