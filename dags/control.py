@@ -11,15 +11,15 @@ Fill in the form (Trigger), or paste, after `source var/env.sh`:
 | stop, start | stop ends after the batch in hand and lasts until start, whatever the flow's schedule |
 | drain, catch up | reads what the source holds now, then stops; catch up is for a flow that is stopped |
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
+| skip | leaves out the batch that its alarm names: what that reads stays missing, and `verify` says so |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
 | release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
 | keep old rows | rows that an earlier definition of its table made stay as they are; `status` says no more of them |
 | give up | ends the `job` that died, "rewind 3", "backfill 7": its flows go on, and what is not right is STALE |
 | acknowledge | takes its alarm on for `hours` (24): no red task and no message until then, or until it is another |
 
-Name a flow, or a driver for all its flows. Asked for twice, a command does no harm. Accept data loss, reset checkpoint,
-release and give up wait for an approval, for 24 hours. The table `audit` keeps it all. A red `now`: noted, but
-`supervise` is paused: nobody starts it.
+Name a flow, or a driver for all its flows. Given twice, a command does no harm. Accept data loss, skip, reset
+checkpoint, release and give up await an approval, 24 hours. Table `audit` has it all. A red `now`: supervise is paused.
 """
 
 from typing import Any

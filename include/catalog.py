@@ -108,7 +108,7 @@ class Catalog:
 
     def owner(self, name: str) -> Table:
         """The table of this name, or the table whose quarantine has this name. Raises the errors of `table`."""
-        owners = [table for table in self.tables.values() if table.has_quarantine and table.quarantine == name]
+        owners = [table for table in self.tables.values() if table.quarantine == name]
         return owners[0] if owners else self.table(name)
 
     def flow(self, name: str) -> Table:

@@ -21,13 +21,15 @@ class Expect:
         it; `quarantine` moves it to `quarantine.<layer>_<name>`, with the names of the rules that it breaks; `fail`
         ends the flow before it writes the batch. If a row breaks several rules, the strictest action applies: fail,
         quarantine, drop, warn.
-    columns: columns of the condition that the catalog should check for existence.
+    columns: columns of the condition that the catalog should check for existence. implied: by the columns of the table,
+        and not declared; it is counted only where a row breaks it.
     """
 
     name: str
     condition: str
     otherwise: str = "quarantine"
     columns: tuple[str, ...] = field(default=(), repr=False)
+    implied: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class References:
 
 
 Rule = Expect | Unique | References
+# The rule of a row of the source that no row could be made of: its quarantine has the reason.
+FAILED = "processing failed"
 
 
 def not_null(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Expect:

@@ -122,7 +122,7 @@ def summary() -> str:
         lines.append((table.name, _count(table.name), words, _age(table.name)))
         if len(flows) > 1:
             lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
-        if table.has_quarantine:
+        if table.has_quarantine or settings().is_stored(table.quarantine):
             lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
     return "\n".join([text_columns.in_columns(lines, left_columns=1), *reasons])
 

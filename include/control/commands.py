@@ -5,9 +5,10 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, driver_rows, incidents, lease, orders, vacuum_holds
+from include.control import acknowledgements, driver_rows, incidents, lease, orders, skips, vacuum_holds
 from include.control.acknowledgements import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
+from include.control.skips import PlannedBatch
 from include.control.store import database
 from include.control.store.schema import audits, desired, drivers, resets, runs, ticks
 from include.spec import table_of
@@ -21,9 +22,10 @@ class Action(StrEnum):
     """restart: end after the current batch and start anew, with the table file as it is then. stop, start: for a flow
     with a schedule, whether the schedule applies. drain: read what the source holds now, then stop. catch up: the same
     for a stopped flow. accept data loss: resume after the records that Kafka no longer holds. reset checkpoint: begin a
-    new generation of the checkpoint at the table's last commit. release: let VACUUM delete what a stopped flow has not
-    read. keep old rows: do not recompute rows of an earlier definition. give up: end a backfill or rewind that died and
-    that nobody will complete. acknowledge: send no notification of the alarm for some hours.
+    new generation of the checkpoint at the table's last commit. skip: leave out the batch that is planned. release: let
+    VACUUM delete what a stopped flow has not read. keep old rows: do not recompute rows of an earlier definition. give
+    up: end a backfill or rewind that died and that nobody will complete. acknowledge: send no notification of the alarm
+    for some hours.
     """
 
     RESTART = "restart"
@@ -33,6 +35,7 @@ class Action(StrEnum):
     CATCH_UP = "catch up"
     ACCEPT_DATA_LOSS = "accept data loss"
     RESET_CHECKPOINT = "reset checkpoint"
+    SKIP = "skip"
     RELEASE = "release"
     ACKNOWLEDGE = "acknowledge"
     KEEP_OLD_ROWS = "keep old rows"
@@ -40,13 +43,13 @@ class Action(StrEnum):
 
 
 # Actions that a person has to approve.
-DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.RELEASE, Action.GIVE_UP})
+DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.SKIP, Action.RELEASE, Action.GIVE_UP})
 
 
 @dataclass(frozen=True)
 class Command:
     """driver: restarts the whole process; the other actions apply to each of `flows`. hours: how long an alarm is
-    acknowledged. job: the job to give up, such as "rewind 3".
+    acknowledged. job: the job to give up, such as "rewind 3". planned: the batch to skip.
     """
 
     action: Action
@@ -56,6 +59,7 @@ class Command:
     driver: str | None = None
     hours: float = ACKNOWLEDGED_HOURS
     job: str | None = None
+    planned: PlannedBatch | None = None
 
 
 def execute(engine: Engine, command: Command) -> list[str]:
@@ -153,6 +157,8 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
             return f"its alarm {ack.state} is {ack}" if ack else "nothing done, it has no alarm"
         case Action.GIVE_UP:
             return "nothing done, a job is given up, and no flow: name the job"
+        case Action.SKIP:
+            return _skip(connection, command, flow)
         case _:
             return _reset(connection, command, flow)
 
@@ -199,6 +205,17 @@ def _restart_driver(connection: Connection, command: Command) -> str:
     for flow in command.flows:
         clear_failure(connection, flow)
     return "ends after the batches in hand, and is started again"
+
+
+def _skip(connection: Connection, command: Command, flow: str) -> str:
+    if command.planned is None:
+        return "nothing done, no batch of it is planned"
+    what = f"batch {command.planned.batch} of generation {command.planned.generation}"
+    if not skips.approve(connection, flow, command.planned, command.who, command.reason):
+        return f"nothing done, {what} is left out already"
+    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
+    clear_failure(connection, flow)
+    return f"leaves out {what}, which reads {command.planned.reads}"
 
 
 def _reset(connection: Connection, command: Command, flow: str) -> str:

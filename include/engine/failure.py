@@ -46,6 +46,30 @@ REMEDIES = {
     "UNRESOLVED_COLUMN": "correct its name, or if files bring it later, declare it in the schema of their bronze table",
     "DELTA_MISSING_CHANGE_DATA": "begin where its source keeps changes: a later since_version, or none for all",
 }
+# Conditions of errors that no row causes, although a retry repeats them, and the classes of such exceptions. Data is
+# suspected of all others: a search tells whether they follow a row.
+NOT_OF_ROWS = (
+    *(name for name in INCURABLE if name != "USER_RAISED_EXCEPTION"),
+    "PATH_NOT_FOUND",
+    "FAILED_RENAME_PATH",
+    "FAILED_READ_FILE",
+    "DELTA_CONCURRENT",
+    "DELTA_DUPLICATE_COLUMNS",
+    "UNRESOLVED_",
+)
+NOT_OF_ROWS_CLASSES = (
+    "java.lang.InterruptedException",
+    "java.lang.OutOfMemoryError",
+    "java.nio.channels.ClosedByInterruptException",
+    "java.io.FileNotFoundException",
+    "io.delta.exceptions.",
+    "org.apache.spark.sql.AnalysisException",
+    "org.apache.spark.sql.catalyst.ExtendedAnalysisException",
+    "org.apache.spark.sql.catalyst.parser.ParseException",
+    "org.apache.spark.sql.delta.DeltaAnalysisException",
+)
+# Kafka's exceptions that one record causes.
+OF_RECORDS_IN_KAFKA = ("CorruptRecordException", "InvalidRecordException", "RecordDeserializationException")
 # Kafka's exceptions, which have no error condition of Spark.
 LOST_IN_KAFKA = ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException",)
 # Kafka's client was given properties that it cannot use.
@@ -57,6 +81,7 @@ KAFKA_PACKAGE = "org.apache.kafka.common."
 # The exception of a Python function, and where Spark notices that the process of one died.
 PYTHON_EXCEPTION = "org.apache.spark.api.python.PythonException"
 PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner"
+PYTHON_FAILED = "PYTHON_EXCEPTION"
 PYTHON_DIED = "its process died"
 TOP_FRAMES = 5
 SENTENCE_CHARACTERS = 300
@@ -91,15 +116,26 @@ def reason(error: Exception) -> str:
     return _reason(list(_causes(_java_exception(error))), error)
 
 
-def python_error(error: Exception) -> str | None:
-    """Returns the exception of a Python function that ended a Spark job, in one line; None for other errors."""
-    return _python_error(list(_causes(_java_exception(error))))
+def may_follow_a_row(error: Exception) -> bool:
+    """Whether a row of the batch may have caused the error; a search has to tell."""
+    chain = list(_causes(_java_exception(error)))
+    if not chain or store_failure.of(chain):
+        return False
+    names = [str(cause.getClass().getName()) for cause in chain]
+    if any(name.startswith(KAFKA_PACKAGE) for name in names):
+        return any(name.endswith(OF_RECORDS_IN_KAFKA) for name in names)
+    conditions = [name for cause in chain if (name := _condition(cause))]
+    return not any(name.startswith(NOT_OF_ROWS_CLASSES) for name in names) and not any(
+        name.startswith(NOT_OF_ROWS) for name in conditions
+    )
 
 
 def condition(error: Exception) -> str:
     """Returns the error class: Spark's condition that is nearest to the cause, or else the innermost class."""
     chain = list(_causes(_java_exception(error)))
-    conditions = [name for cause in chain if (name := _condition(cause))]
+    if _python_error(chain):
+        return PYTHON_FAILED
+    conditions = [name for cause in chain if (name := _condition(cause)) and not name.startswith(WRAPPERS)]
     classes = [cause.getClass().getName() for cause in chain]
     return (conditions or classes or [type(error).__name__])[-1]
 
@@ -108,6 +144,8 @@ def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceE
     if outage := store_failure.of(chain):
         return outage
     classes = [(_condition(cause), _call_if_present(cause, "getSqlState")) for cause in chain]
+    if _python_error(chain):
+        return FlowFailed(f"{flow}: a Python function failed ({_python_error(chain)})", PYTHON_FAILED)
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
     sentence = f"{flow}: {_reason(chain, error)} (the log has the rest)"
     for name, state in classes:

@@ -16,12 +16,12 @@ from include.lake import clients
 from include.readers.delta_log import DeltaLog, LiveFile
 from include.settings import settings
 from include.spec import Table
-from include.spec.origin import ORIGIN
+from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
 
 RULES = "_rules"
 # The columns that name the batch which wrote the row.
 BATCH_COLUMNS = ("_flow", "_generation", "_batch")
-QUARANTINE_COLUMNS = (RULES, "_source", "_replay", "_errors", "_reason")
+QUARANTINE_COLUMNS = (RULES, "_source", "_replay", "_errors", "_reason", FAILED_REASON, FAILED_RECORD)
 # Rules are counted over the newest rows, at most this many.
 MOST_COUNTED_ROWS = 200_000
 SHOWN_CHARACTERS = 60
@@ -32,7 +32,8 @@ class Row:
     """A quarantined row.
 
     at: when its batch was committed, in seconds since 1970. If the log no longer has that commit, its file's date.
-    errors: the fields that could not be cast, with messages. reason: for a file that is not in the table.
+    errors: the fields that could not be cast, with messages. reason: for a file that is not in the table, and for a row
+    of the source that could not be processed, which is then `row`.
     origin: the columns that say where the row came from. source_to: the source offset where its batch ended.
     row: its other columns.
     """
@@ -124,6 +125,8 @@ def _commit_times(log: DeltaLog, batches: set[tuple[Any, ...]]) -> dict[tuple[An
 
 def _row(row: dict[str, Any], at: float) -> Row:
     columns = {name: value for name, value in row.items() if name not in (*BATCH_COLUMNS, *QUARANTINE_COLUMNS)}
+    if record := row.get(FAILED_RECORD):
+        columns = _parsed(record)
     return Row(
         rules=list(row[RULES] or []),
         flow=row["_flow"],
@@ -131,8 +134,17 @@ def _row(row: dict[str, Any], at: float) -> Row:
         batch=row["_batch"],
         at=at,
         errors=row.get("_errors") or [],
-        reason=row.get("_reason"),
+        reason=row.get("_reason") or row.get(FAILED_REASON),
         origin={name: columns[name] for name in ORIGIN if columns.get(name) is not None},
         source_to=json.loads(row.get("_source") or "null"),
         row={name: value for name, value in columns.items() if name not in ORIGIN},
     )
+
+
+def _parsed(record: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(record)
+    except ValueError:
+        # A long one is cut.
+        return {FAILED_RECORD: record}
+    return parsed if isinstance(parsed, dict) else {FAILED_RECORD: record}

@@ -159,7 +159,7 @@ def _count_rows(table: str, column_values: dict[str, Any]) -> int | None:
 
 
 def _broken_rules(table: Table, column_values: dict[str, Any]) -> tuple[str, ...]:
-    if not (table.has_quarantine and settings().is_stored(table.quarantine)):
+    if not settings().is_stored(table.quarantine):
         return ()
     stored_columns = columns(table.quarantine)
     filter_values = {name: value for name, value in column_values.items() if name in stored_columns}

@@ -58,6 +58,8 @@ def verify(table: Table) -> Verification:
         verification.notes += _check_order(history, flow_batches)
         for batch in flow_batches:
             _check_row_counts(table, batch)
+            if batch.skipped:
+                verification.notes.append(verify_quarantine.skipped_words(batch))
         if declared is None:
             verification.notes.append(f"{flow} is declared no more: what it read is not counted again")
         elif isinstance(declared.source, Delta):
@@ -68,7 +70,7 @@ def verify(table: Table) -> Verification:
         verify_quarantine.check_files(table)
     if isinstance(table.write, Append) or table.merges_changes:
         verification.notes += _check_total(history, entries, others)
-    if table.has_quarantine and settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
+    if settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
         verification.notes += verify_quarantine.check_rows(table, entries)
     return verification
 
@@ -169,6 +171,7 @@ def _check_records(
         verification.notes.append(f"{table.name} does not keep each record as it came: only its totals were counted")
         return
     arrived, expected = StoredOffsets(table.name), 0
+    quarantined = StoredOffsets(table.quarantine) if settings().is_stored(table.quarantine) else None
     empty_offsets: dict[tuple[str | None, str], int] = {}
     clusters = {flow.flow: flow.source.cluster for flow in table.flows if isinstance(flow.source, Kafka)}
     for batch in written:
@@ -178,7 +181,10 @@ def _check_records(
             first_offset = verify_quarantine.initial_offsets(history, batch)
         for offset_range in offset_ranges.kafka_ranges(first_offset, batch.source_to):
             stored_offsets = arrived.within(offset_range)
-            if missing := check_range(name, batch.name, offset_range, stored_offsets):
+            elsewhere = set(quarantined.within(offset_range)) if quarantined else set()
+            if batch.skipped:
+                elsewhere |= set(range(offset_range.first, offset_range.after)) - set(stored_offsets)
+            if missing := check_range(name, batch.name, offset_range, stored_offsets, elsewhere):
                 topic = (name, offset_range.topic)
                 empty_offsets[topic] = empty_offsets.get(topic, 0) + missing
             expected += len(stored_offsets)

@@ -56,10 +56,13 @@ class StoredOffsets:
         return offsets[bisect_left(offsets, range_.first) : bisect_left(offsets, range_.after)]
 
 
-def check_range(cluster_name: str | None, batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int]) -> int:
+def check_range(
+    cluster_name: str | None, batch_name: str, range_: OffsetRange, stored_offsets: Sequence[int], elsewhere: set[int]
+) -> int:
     """Returns how many offsets of the range hold no record, as after compaction and transactions.
 
     cluster_name: the Kafka cluster. batch_name: for messages. stored_offsets: the result of `StoredOffsets.within`.
+    elsewhere: offsets that the table need not hold, because they are in its quarantine or were left out by approval.
     Raises LedgerMismatch for a missing or repeated row, and Unreachable where Kafka does not answer about missing ones.
     """
     repeated = next(
@@ -71,7 +74,9 @@ def check_range(cluster_name: str | None, batch_name: str, range_: OffsetRange, 
             f"{batch_name}: offset {repeated} of {range_.topic}/{range_.partition} is in the table more than once"
         )
     missing = (
-        set(range(range_.first, range_.after)) - set(stored_offsets) if len(stored_offsets) < range_.count else set()
+        set(range(range_.first, range_.after)) - set(stored_offsets) - elsewhere
+        if len(stored_offsets) < range_.count
+        else set()
     )
     if missing:
         # Records that retention has deleted since count as offsets without a record.

@@ -7,9 +7,10 @@ from sqlalchemy import select
 from include.control.store import database
 from include.control.store.schema import losses
 from include.errors import LedgerMismatch
-from include.readers import active_commits, offset_log, stored_table
+from include.readers import active_commits, offset_log, offset_ranges, stored_table
 from include.readers.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.readers.delta_log import DeltaLog
+from include.readers.offset_ranges import is_kafka
 from include.settings import settings
 from include.spec import Table
 
@@ -95,6 +96,15 @@ def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:
     """Returns the Kafka offsets at which the first batch of a flow began, as `offset_log.begins`."""
     generation = history.generations(batch.flow).get(batch.generation)
     return offset_log.initial_offsets(generation.path) if generation else None
+
+
+def skipped_words(batch: BatchRecord) -> str:
+    """Describes a batch that was left out by approval."""
+    ranges = offset_ranges.kafka_ranges(batch.source_from, batch.source_to) if is_kafka(batch.source) else []
+    count = f"{sum(range_.count for range_ in ranges):,} offsets, " if ranges else ""
+    what = offset_ranges.describe(batch.source, batch.source_from, batch.source_to)
+    skipped = batch.skipped or {}
+    return f"{batch.name} was skipped ({count}{what}): asked for by {skipped.get('who')}, {skipped.get('reason')}"
 
 
 def accepted_loss_words(batch: BatchRecord) -> str:

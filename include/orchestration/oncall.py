@@ -10,11 +10,12 @@ from include import catalog
 from include.control import commands
 from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
+from include.control.skips import PlannedBatch
 from include.control.store import database
-from include.errors import LeaseHeld, UsageError
+from include.errors import LeaseHeld, SluiceError, UsageError
 from include.orchestration.tasks import evaluate_approval
 from include.readers import checkpoint, resume_position
-from include.recovery import giving_up
+from include.recovery import giving_up, skipping
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
 from include.spec import Delta, Kafka
@@ -67,7 +68,16 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
 
 def approved_state(request: Command) -> int | list[str]:
     """The state that must not change between request and approval."""
+    if request.action is Action.SKIP:
+        return _planned(request).lines
     return _remains(request).lines if request.job else generation(*request.flows)
+
+
+def _planned(request: Command) -> PlannedBatch:
+    try:
+        return skipping.planned(catalog.load().flow(*request.flows))
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
 
 
 def _remains(request: Command) -> Leftovers:
@@ -90,6 +100,8 @@ def describe_effect(request: Command) -> str:
         lines = [f"**{request.job}** is given up, which leaves this behind:", "", *lines]
         return "\n".join([*lines, "", f"Asked for by {request.who}: {request.reason}"])
     (flow,) = request.flows
+    if request.action is Action.SKIP:
+        return _skip(flow, request)
     current = generation(flow)
     source = catalog.load().flow(flow).source
     if request.action is Action.RELEASE:
@@ -114,6 +126,16 @@ def describe_effect(request: Command) -> str:
 def _holds_rows_of(flow: str) -> bool:
     table = catalog.load().flow(flow)
     return settings().is_stored(table.name) and resume_position.last_commit_metadata(table) is not None
+
+
+def _skip(flow: str, request: Command) -> str:
+    planned = _planned(request)
+    return (
+        f"**{flow}** leaves out batch {planned.batch} of generation {planned.generation}, which reads "
+        f"**{planned.reads}**. What lies there **stays missing**, in its table and in every table that reads it, until "
+        f"a backfill brings it. Its source keeps it. The commit of the batch names who approved that, and `verify` "
+        f"counts it.\n\nAsked for by {request.who}: {request.reason}"
+    )
 
 
 def _release(flow: str, source: object, request: Command) -> str:
@@ -142,6 +164,13 @@ def run_command(
     if request.job:
         return [_give_up(engine, request, approved, approver)]
     (flow,) = request.flows
+    if request.action is Action.SKIP:
+        planned = _planned(request)
+        if planned.lines != approved:
+            _refuse(engine, request, f"nothing done, the flow has come to {' and '.join(planned.lines)} since")
+        return commands.execute(
+            engine, Command(request.action, request.flows, approver, request.reason, planned=planned)
+        )
     if generation(flow) != approved:
         change = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
         _refuse(engine, request, f"nothing done, {change}")

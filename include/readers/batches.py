@@ -38,7 +38,7 @@ class BatchRecord:
     source: the topics, table or folder that it read. source_from, source_to: its offsets in Spark's checkpoint format.
     tally: the engine's count of what became of its rows; None where the engine does not count.
     lookups: the version of each table that it has looked into.
-    merged: of a MERGE, by Delta's count; empty for others.
+    merged: of a MERGE, by Delta's count; empty for others. skipped: by whom it was left out, and why (`who`, `reason`).
 
     Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
@@ -59,6 +59,7 @@ class BatchRecord:
     lookups: dict[str, int] | None = None
     planned_at: float | None = None
     merged: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -176,6 +177,7 @@ class BatchHistory:
             *(metadata.get("source"), metadata.get("source_from"), metadata.get("source_to"), metadata.get("rows")),
             metadata.get("lookups"),
             merged=commit.merged,
+            skipped=metadata.get("skipped"),
         )
 
     def _without_commit(

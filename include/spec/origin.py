@@ -8,6 +8,8 @@ TYPED_FORMATS = ("parquet", "orc", "avro")
 FORMATS = ("csv", "json", "text", *TYPED_FORMATS)
 # Columns that identify the origin of a row: a record of a file, or of a topic.
 ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
+# Columns of a quarantine that say which row of the source could not be processed, and why.
+FAILED_REASON, FAILED_RECORD = "_failed_reason", "_failed_record"
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
 INTEGER_TIMES = ("micros", "millis")
 EVOLUTIONS = ("follow", "refuse", "fail")

@@ -1,6 +1,7 @@
 """A request of the on-call engineer runs once. A request that cannot be undone needs an approval."""
 
 import getpass
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from sqlalchemy import Engine, select
 
 from include.control import acknowledgements, incidents, orders
 from include.control.store import database
-from include.control.store.schema import audits, releases, resets
+from include.control.store.schema import audits, releases, resets, skips
 from include.local import environment
 from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings
@@ -20,6 +21,7 @@ from tests.conftest import free_port
 from tests.support.oncall import OnCall, on_call
 
 FLOW, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
+APPROVED = {"chosen_options": ["Approve"], "responded_by_user": {"id": "1", "name": "grace"}}
 
 
 def form(**values) -> dict:
@@ -96,6 +98,32 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release
     assert "its table has to be moved away, and built anew" in release
     assert release.endswith("Asked for by ada: a test")
+
+
+def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_path):
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    command = oncall.command(form(flow=BRONZE, action="skip"), "ada")
+    with pytest.raises(AirflowFailException, match="has no batch that is planned and not written"):
+        oncall.describe_effect(command)
+    offsets = settings().checkpoints(BRONZE) / "1" / "offsets"
+    offsets.mkdir(parents=True)
+    try:
+        (offsets.parent / "owner.json").write_text('{"source": {"topics": {"tracker-events": "id"}}}')
+        for batch, end in enumerate((5, 8)):
+            (offsets / str(batch)).write_text(f'v1\n{{}}\n{{"tracker-events":{{"0":{end}}}}}')
+        assert "batch 1 of generation 1, which reads **tracker-events/0 5 to 7**" in oncall.describe_effect(command)
+        approved, answer = oncall.approved_state(command), APPROVED
+        assert oncall.run_command(engine, command, approved, answer) == [
+            f"{BRONZE}: leaves out batch 1 of generation 1, which reads tracker-events/0 5 to 7"
+        ]
+        (offsets / "2").write_text('v1\n{}\n{"tracker-events":{"0":9}}')
+        with pytest.raises(AirflowSkipException, match="the flow has come to batch 2 of generation 1 and"):
+            oncall.run_command(engine, command, approved, answer)
+    finally:
+        shutil.rmtree(offsets.parent)
+    [skip] = rows_of(engine, skips)
+    assert (skip.flow, skip.generation, skip.batch, skip.reason) == (BRONZE, 1, 1, "a test")
+    assert "ada" in skip.who and "grace" in skip.who
 
 
 @pytest.mark.parametrize(

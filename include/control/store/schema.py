@@ -151,6 +151,18 @@ losses = Table(
     Column("reason", String, nullable=False),
 )
 
+skips = Table(
+    "skip",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, comment="the flow leaves it out, and goes on behind it"),
+    Column("reads", String, nullable=False, comment="what the batch reads of its source, in words"),
+    Column("approved_at", Float, nullable=False),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+)
+
 backlogs = Table(
     "backlog",
     metadata,

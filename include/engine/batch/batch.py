@@ -1,23 +1,30 @@
 """Writes one micro-batch: from its source rows to its commit."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.control.skips import Skip
 from include.engine import struct_type
 from include.engine.batch import (
     data_skipping,
     deduplicate,
+    isolation,
     lookup,
     merge_batch,
     prepare,
     quality,
+    storable,
     table_rows,
     tuning,
     watermark,
 )
+from include.engine.batch.isolation import FailedRows
 from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
 from include.engine.checkpoints.checkpoint import Checkpoint
@@ -25,11 +32,12 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
 from include.engine.python.limited_batch import limited
-from include.engine.tables import commit
+from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.read_table import read_table
 from include.readers import checkpoint, offset_ranges
 from include.settings import settings
-from include.spec import Append, Files, Replace, Rule, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Files, Replace, Rule, Table, Upsert
 
 
 @dataclass
@@ -39,7 +47,9 @@ class FlowContext:
     rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. newest: for a table with a
     watermark, its greatest time so far, in microseconds since 1970; None until it is read. fast_path: writes small
     batches; None if Spark writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of
-    the tables of its lookups; None if it has no lookups.
+    the tables of its lookups; None if it has no lookups. constraints: CHECK constraints of the table, as rules; read
+    when a batch has failed. left_out: for an aggregate, source rows as JSON of which none can be computed, by its
+    quarantine; None until they are read.
     """
 
     table: Table
@@ -50,6 +60,8 @@ class FlowContext:
     fast_path: FastPath | None = None
     is_prepared: bool = False
     versions: Versions | None = None
+    constraints: tuple[Expect, ...] = ()
+    left_out: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.table.lookups and self.versions is None:
@@ -87,17 +99,84 @@ class FlowContext:
         """
         return (self.checkpoint.last_commit or (0, 0)) if self.may_have_been_tried(batch) else None
 
+    def rules(self) -> tuple[Rule, ...]:
+        """Returns the rules by which Spark's path checks rows that are not prepared."""
+        return (*watermark.rules_of(self.table, self.newest), *self.constraints)
+
+
+class SourceRowsNeeded(Exception):
+    """A row may have made the batch fail. Its rows have to be those of the source, to find that row."""
+
 
 def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
     """Writes one batch of a flow. Repeating it with the same batch leaves the tables unchanged.
 
-    rows: columns of the source, or those of `prepare.prepared` if `context.is_prepared`.
+    rows: columns of the source, or those of `prepare.prepared` if `context.is_prepared`. Rows of the source of which no
+    row can be made go to the quarantine. Raises SourceRowsNeeded if they are to be looked for among prepared rows.
     """
     if batch <= context.checkpoint.written:
         # The batch is committed. A changed rule or transform must not alter its quarantined rows.
         return
-    with limited(rows, context.table, batch):
-        _write_unwritten(rows, batch, context)
+    if (skip := context.checkpoint.skip) and skip.batch == batch:
+        _leave_out(rows.sparkSession, context, context.stamp(batch), skip)
+        return
+    try:
+        with limited(rows.sparkSession, context.table, batch):
+            _write_unwritten(rows, batch, context)
+    except (PySparkException, Py4JError) as error:
+        if isinstance(error, commit.CONFLICTS) or not isolation.is_suspected(error, context.table):
+            raise
+        if context.is_prepared and not context.table.is_recomputed:
+            raise SourceRowsNeeded from error
+        if isinstance(context.table.source, Files):
+            # Its files were searched already.
+            raise isolation.not_narrowed(context.table, context.stamp(batch), error) from error
+        _write_isolated(rows, context, context.stamp(batch), error)
+
+
+def _leave_out(spark: SparkSession, context: FlowContext, metadata: CommitMetadata, skip: Skip) -> None:
+    """Commits the batch without rows, with the name of who approved that."""
+    table = context.table
+    metadata = replace(metadata, skipped={"who": skip.who, "reason": skip.reason})
+    if table.watermark:
+        metadata = replace(metadata, newest={table.watermark.of: watermark.newest(spark, table)})
+    last_commit = context.last_commit_before(metadata.batch)
+    if isinstance(table.source, Files):
+        left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
+        commit.add_to_companion(left_out, table.quarantine, metadata, True, last_commit)
+    elif settings().is_stored(table.quarantine):
+        # Rows of an earlier try.
+        none = read_table(spark, table.quarantine).limit(0).drop(*commit.quarantine_columns(asdict(metadata)))
+        commit.add_to_companion(none, table.quarantine, metadata, True, last_commit)
+    no_rows = spark.createDataFrame([], struct_type.from_ddl(table.schema))
+    commit.execute(lambda: commit.append(no_rows, table), spark, metadata)
+    print(f"sluice: {table.flow}: batch {metadata.batch} was left out, as {skip.who} has approved", file=sys.stderr)
+
+
+def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, error: Exception) -> None:
+    """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
+    table = context.table
+    isolation.announce(table, metadata, error)
+    if context.fast_path:
+        context.fast_path.forget()
+    if isinstance(table.write, Upsert) and table.is_recomputed:
+        _recompute_isolated(rows, context, table.write, metadata, error)
+        return
+    context.constraints = storable.constraints_of(table)
+
+    def check(some_rows: DataFrame) -> DataFrame:
+        return _checked(some_rows, context, metadata, context.rules())
+
+    is_proven = isolation.has_made_rows(table, context.checkpoint)
+    with isolation.isolated(rows, table, metadata, error, check, is_proven) as isolated:
+        try:
+            with limited(rows.sparkSession, table, metadata.batch):
+                # An earlier try may have left rows in the quarantine.
+                _write(isolated.rows, context, metadata, True, isolated.failed)
+        except (PySparkException, Py4JError) as still:
+            if isinstance(still, commit.CONFLICTS) or not isolation.is_suspected(still, table):
+                raise
+            raise isolation.not_narrowed(table, metadata, still) from still
 
 
 def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
@@ -108,7 +187,9 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
         return
     if table.watermark and context.newest is None:
         context.newest = watermark.newest(rows.sparkSession, table)
-    if context.fast_path and not isinstance(table.source, Files):
+    if table.is_recomputed and context.left_out is None:
+        context.left_out = isolation.left_out(table)
+    if context.fast_path and not isinstance(table.source, Files) and not context.left_out:
         try:
             written = context.fast_path.write(
                 rows,
@@ -132,8 +213,17 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
     _write(rows, context, metadata, may_be_replay)
 
 
-def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_be_replay: bool) -> None:
-    """Writes the batch with Spark's writers, which take batches of any size and tables of any kind."""
+def _write(
+    rows: DataFrame,
+    context: FlowContext,
+    metadata: CommitMetadata,
+    may_be_replay: bool,
+    failed: FailedRows | None = None,
+) -> None:
+    """Writes the batch with Spark's writers, which take batches of any size and tables of any kind.
+
+    failed: rows of the source that go to the quarantine, because no row can be made of them.
+    """
     table = context.table
     is_raw = prepare.is_raw(table)
     records = (
@@ -150,36 +240,59 @@ def _write(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_
     elif isinstance(table.write, Upsert) and not table.merges_changes:
         context.rows_before = _recompute(rows, context, table.write, metadata)
     elif is_raw:
+        if failed:
+            _quarantine(failed.rows, context, metadata, may_be_replay)
+        rows = isolation.with_storable_times(rows)
         commit.commit(table_rows.coalesce_small(rows, records), table, metadata)
     else:
         assert not isinstance(table.write, Replace), "a view has no flow"
-        context.rows_before = _write_checked(rows, context, table.write, metadata, may_be_replay)
+        context.rows_before = _write_checked(rows, context, table.write, metadata, may_be_replay, failed)
 
 
-def _write_checked(
-    rows: DataFrame, context: FlowContext, write: Append | Upsert, metadata: CommitMetadata, may_be_replay: bool
-) -> int:
-    """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
+def _checked(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, rules: tuple[Rule, ...]) -> DataFrame:
+    """Returns the rows of a batch as rows of the table plus `_rules`, the rules that each breaks."""
     table = context.table
-    rules = watermark.rules_of(table, context.newest)
     if table.lookups:
         parsed_rows = rows if context.is_prepared else prepare.parsed(rows, table)
         dimensions = lookup.dimensions(rows.sparkSession, table, metadata.lookups)
-        checked_rows = prepare.looked_up(parsed_rows, table, rules, dimensions)
-    elif context.is_prepared:
-        checked_rows = watermark.with_lateness(rows, table, context.newest)
-    else:
-        checked_rows = prepare.with_violations(rows, table, rules)
-    checked_rows = checked_rows.persist()
+        return prepare.looked_up(parsed_rows, table, rules, dimensions)
+    if context.is_prepared:
+        return watermark.with_lateness(rows, table, context.newest)
+    return prepare.with_violations(rows, table, rules)
+
+
+def _quarantine(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_be_replay: bool) -> None:
+    """Writes rows of the batch into the quarantine, which it creates for a table whose rules need none."""
+    table = context.table
+    if not settings().is_stored(table.quarantine):
+        create_table.create_quarantine(rows.sparkSession, table, rows.sparkSession.sql)
+    last_commit = context.last_commit_before(metadata.batch)
+    commit.add_to_companion(rows.coalesce(1), table.quarantine, metadata, may_be_replay, last_commit)
+
+
+def _write_checked(
+    rows: DataFrame,
+    context: FlowContext,
+    write: Append | Upsert,
+    metadata: CommitMetadata,
+    may_be_replay: bool,
+    failed: FailedRows | None,
+) -> int:
+    """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
+    table, rules = context.table, context.rules()
+    checked_rows = _checked(rows, context, metadata, rules).persist()
     try:
         counts, minutes, newest = _count_rows(checked_rows, rules, table, write)
         quality.require_none_fails(counts, rules, metadata)
         last_commit = context.last_commit_before(metadata.batch)
-        if counts.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
-            quarantined = checked_rows.filter(quality.ends_as("quarantine", rules)).coalesce(1)
-            commit.add_to_companion(quarantined, table.quarantine, metadata, may_be_replay, last_commit)
         kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
         kept_rows = kept_rows.drop(quality.RULES)
+        counts = counts.with_failed(failed.count if failed else 0)
+        if counts.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
+            quarantined = storable.for_quarantine(checked_rows.filter(quality.ends_as("quarantine", rules)))
+            if failed:
+                quarantined = quarantined.unionByName(failed.rows, allowMissingColumns=True)
+            _quarantine(quarantined, context, metadata, may_be_replay)
         if isinstance(write, Upsert):
             metadata = replace(metadata, rows=asdict(counts))
             merge_batch.write(kept_rows, table, write, metadata, may_be_replay, last_commit)
@@ -223,13 +336,68 @@ def _count_rows(
 def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:
     """Recomputes the keys or buckets that the batch touches, and merges them. Returns how many rows the batch has."""
     table, bucket, version = context.table, write.recompute, checkpoint.read_version(metadata.source_to)
+    left_out = context.left_out or ()
     if bucket is None:
-        commit.commit(table_rows.recomputed(rows.sparkSession, table, write, version), table, metadata)
+        recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, left_out=left_out)
+        commit.commit(recomputed_rows, table, metadata)
         return rows.count()
-    counts = table_rows.count_by_bucket(rows if context.is_prepared else prepare.starts(rows, table, bucket))
+    counts = _count_by_bucket(rows, context, bucket)
     starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
-    buckets = table_rows.Buckets.at(starts, bucket, write)
-    recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, buckets)
+    _replace_buckets(rows.sparkSession, starts, context, write, metadata)
+    return sum(counts.values())
+
+
+def _count_by_bucket(rows: DataFrame, context: FlowContext, bucket: Bucket) -> dict[int | None, int]:
+    return table_rows.count_by_bucket(rows if context.is_prepared else prepare.starts(rows, context.table, bucket))
+
+
+def _replace_buckets(
+    spark: SparkSession, starts: Iterable[int | None], context: FlowContext, write: Upsert, metadata: CommitMetadata
+) -> None:
+    """Recomputes the buckets with these starts, in seconds since 1970, and commits them as the batch."""
+    table, bucket, starts = context.table, write.recompute, set(starts)
+    assert bucket
+    version, buckets = checkpoint.read_version(metadata.source_to), table_rows.Buckets.at(starts, bucket, write)
+    recomputed_rows = table_rows.recomputed(spark, table, write, version, buckets, context.left_out or ())
     pruning = data_skipping.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
     commit.commit(recomputed_rows, table, metadata, pruning=pruning)
-    return sum(counts.values())
+
+
+def _recompute_isolated(
+    rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata, error: Exception
+) -> None:
+    """Recomputes without the source rows that fail by themselves, and without the buckets that then still fail.
+
+    Both go to the quarantine. A bucket keeps its stored rows.
+    """
+    table, spark, bucket = context.table, rows.sparkSession, write.recompute
+    assert isinstance(table.source, Delta)
+    starts = sorted(
+        data_skipping.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
+        if bucket
+        else (),
+        key=lambda start: (start is not None, start),
+    )
+    version = checkpoint.read_version(metadata.source_to)
+    source = table_rows.without(read_table(spark, table.source.table, version), context.left_out or ())
+    buckets = table_rows.Buckets.at(starts, bucket, write) if bucket else table_rows.Buckets()
+    if not table.steps:
+        source = source.filter(buckets.source)
+
+    def aggregate(some_rows: DataFrame) -> DataFrame:
+        return table_rows.aggregated(some_rows, table, write, buckets)
+
+    def aggregate_buckets(some_starts: Sequence[int | None], left_out: frozenset[str]) -> DataFrame:
+        assert bucket
+        some_buckets = table_rows.Buckets.at(some_starts, bucket, write)
+        left_out |= context.left_out or frozenset()
+        return table_rows.recomputed(spark, table, write, version, some_buckets, left_out)
+
+    with isolation.rows_and_buckets(source, starts, table, metadata, error, aggregate, aggregate_buckets) as isolated:
+        context.left_out = (context.left_out or frozenset()) | isolated.left_out
+        if isolated.failed:
+            _quarantine(isolated.failed.rows, context, metadata, True)
+        if bucket:
+            _replace_buckets(spark, isolated.starts, context, write, metadata)
+        else:
+            _recompute(rows, context, write, metadata)

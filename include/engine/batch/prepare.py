@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from include.engine.batch import quality, table_rows
+from include.engine.batch import quality, storable, table_rows
 from include.engine.batch.determinism import AnalysedPlan
 from include.engine.files.schema_evolution import FILE_COLUMNS
 from include.rules import Expect, Rule
@@ -32,8 +32,9 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
         elif table.lookups:
             prepared_rows = parsed(rows, table)
         else:
-            is_simple = all(isinstance(rule, Expect) for rule in table.rules)
-            prepared_rows = with_violations(rows, table, table.rules) if is_simple else None
+            rules = storable.rules_of(table)
+            is_simple = all(isinstance(rule, Expect) for rule in rules)
+            prepared_rows = with_violations(rows, table, rules) if is_simple else None
         return prepared_rows if prepared_rows is not None and AnalysedPlan(prepared_rows, rows).can_stream else None
     except Exception:
         # The transform is user code and may use what streams do not support. The batch reports the error.

@@ -3,25 +3,27 @@
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from include.engine.batch import read
+from include.engine.batch import read, storable
 from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, Unreachable
-from include.rules import ACTIONS, Expect, References, Rule, Unique
+from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
 from include.spec import CHANGE_RULE, Append, Table, Upsert
 
 RULES = "_rules"
 HOLDS = "_holds_"
 ANSI = "spark.sql.ansi.enabled"
 ANALYSIS = threading.Lock()
+# Rules that hold for a delete, too, because it is retained.
+NEVER_EXEMPT = (CHANGE_RULE, storable.TIMES)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class RowCounts:
         by_action = dict.fromkeys(ACTIONS, 0)
         for names, count in groups:
             by_action[strictest(names, rules)] += count
-        broke = {rule.name: sum(count for names, count in groups if rule.name in names) for rule in rules}
+        counts = {rule.name: sum(count for names, count in groups if rule.name in names) for rule in rules}
+        implied = {rule.name for rule in rules if isinstance(rule, Expect) and rule.implied}
+        broke = {name: count for name, count in counts.items() if count or name not in implied}
         return cls(sum(by_action.values()), by_action["warn"], by_action["quarantine"], by_action["drop"], broke)
 
     def __add__(self, other: "RowCounts") -> "RowCounts":
@@ -54,12 +58,17 @@ class RowCounts:
             self.kept + other.kept,
             self.quarantined + other.quarantined,
             self.dropped + other.dropped,
-            {name: count + other.broke[name] for name, count in self.broke.items()},
+            {name: self.broke.get(name, 0) + other.broke.get(name, 0) for name in self.broke | other.broke},
         )
+
+    def with_failed(self, count: int) -> "RowCounts":
+        """Counts source rows of which no row could be made, too."""
+        broke = self.broke | ({FAILED: count} if count else {})
+        return replace(self, read=self.read + count, quarantined=self.quarantined + count, broke=broke)
 
     def failing(self, rules: tuple[Rule, ...]) -> str:
         """Returns the broken rules of action `fail` with their row counts, as a phrase; empty if none was broken."""
-        counts = {rule.name: self.broke[rule.name] for rule in rules if rule.otherwise == "fail"}
+        counts = {rule.name: self.broke.get(rule.name, 0) for rule in rules if rule.otherwise == "fail"}
         return " and ".join(f"'{name}' ({count:,} rows)" for name, count in counts.items() if count)
 
 
@@ -127,7 +136,7 @@ def with_violations(
         if DELETED in columns:
             # A delete often brings its key alone, and a tombstone nothing.
             is_exempt = F.coalesce(F.col(DELETED), F.lit(True))
-            holds |= {name: is_exempt | hold for name, hold in holds.items() if name != CHANGE_RULE}
+            holds |= {name: is_exempt | hold for name, hold in holds.items() if name not in NEVER_EXEMPT}
             holds |= {name: F.col(DELETED).isNull() | hold for name, hold in holds.items()}
         if TRUNCATES in columns and table and isinstance(table.write, Upsert):
             has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()

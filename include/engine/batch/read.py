@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,7 @@ from include.engine.tables.read_table import read_table
 from include.errors import Unreachable
 from include.readers import landing_folder, starting_version, stored_table
 from include.readers.kafka import cluster
+from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
@@ -100,6 +102,32 @@ def kafka_from(spark: SparkSession, source: Kafka, begin_offsets: Mapping[str, M
     reader = spark.read.format("kafka").options(**KAFKA_OPTIONS).option("assign", json.dumps(assigned))
     reader = reader.options(**cluster.of(source).spark_options()).option("startingOffsets", json.dumps(begin_offsets))
     return _with_ids(reader.load(), source)
+
+
+def kafka_between(spark: SparkSession, source: Kafka, ranges: Iterable[OffsetRange]) -> DataFrame:
+    """Returns the records of these ranges, at least one; commits nothing to the broker."""
+    # Spark reads one range of a partition at a time.
+    layers: list[dict[tuple[str, int], OffsetRange]] = []
+    for range_ in ranges:
+        place = range_.topic, range_.partition
+        layer = next((layer for layer in layers if place not in layer), None)
+        if layer is None:
+            layers.append(layer := {})
+        layer[place] = range_
+    frames = [_kafka_ranges(spark, source, layer.values()) for layer in layers]
+    return _with_ids(reduce(DataFrame.unionAll, frames), source)
+
+
+def _kafka_ranges(spark: SparkSession, source: Kafka, ranges: Iterable[OffsetRange]) -> DataFrame:
+    begin: dict[str, dict[int, int]] = {}
+    end: dict[str, dict[int, int]] = {}
+    for range_ in ranges:
+        begin.setdefault(range_.topic, {})[range_.partition] = range_.first
+        end.setdefault(range_.topic, {})[range_.partition] = range_.after
+    assigned = {topic: list(partitions) for topic, partitions in begin.items()}
+    reader = spark.read.format("kafka").options(**KAFKA_OPTIONS).option("assign", json.dumps(assigned))
+    reader = reader.options(**cluster.of(source).spark_options()).option("startingOffsets", json.dumps(begin))
+    return reader.option("endingOffsets", json.dumps(end)).load()
 
 
 def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:

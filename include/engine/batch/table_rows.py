@@ -1,6 +1,6 @@
 """Turns rows of a source into rows of the table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -112,11 +112,22 @@ class Buckets:
 
 
 def recomputed(
-    spark: SparkSession, table: Table, write: Upsert, version: int, buckets: Buckets = Buckets()
+    spark: SparkSession,
+    table: Table,
+    write: Upsert,
+    version: int,
+    buckets: Buckets = Buckets(),
+    left_out: Collection[str] = (),
 ) -> DataFrame:
-    """Returns rows of an aggregate, computed from all source rows at a version."""
+    """Returns rows of an aggregate, computed from all source rows at a version. left_out: rows as JSON."""
     assert isinstance(table.source, Delta)
-    return aggregated(read_table(spark, table.source.table, version), table, write, buckets)
+    source = read_table(spark, table.source.table, version)
+    return aggregated(without(source, left_out), table, write, buckets)
+
+
+def without(rows: DataFrame, left_out: Collection[str]) -> DataFrame:
+    """Returns the rows that are not, as JSON, among these."""
+    return rows.filter(~F.to_json(F.struct("*")).isin(list(left_out))) if left_out else rows
 
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, buckets: Buckets = Buckets()) -> DataFrame:

@@ -6,7 +6,7 @@ The commits of the table store the watermark, not Spark's state, so it survives 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import quality, read
+from include.engine.batch import quality, read, storable
 from include.readers import resume_position
 from include.rules import Rule
 from include.spec import Expect, Table, Watermark
@@ -44,8 +44,9 @@ def border_micros(watermark: Watermark) -> int:
 
 
 def rules_of(table: Table, newest: int | None) -> tuple[Rule, ...]:
-    """Returns the table's rules, and that of late rows. newest: microseconds since 1970."""
-    return (*table.rules, rule(table.watermark, newest)) if table.watermark else table.rules
+    """Returns the rules that rows are checked by, and that of late rows. newest: microseconds since 1970."""
+    rules = storable.rules_of(table)
+    return (*rules, rule(table.watermark, newest)) if table.watermark else rules
 
 
 def with_lateness(rows: DataFrame, table: Table, newest: int | None) -> DataFrame:

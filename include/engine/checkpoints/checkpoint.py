@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from include.control.resets import Reset
+from include.control.skips import Skip
 from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
@@ -30,7 +31,8 @@ class Checkpoint:
     committed: the last batch in Spark's commit log. written: the last batch that the table holds, at most one more.
     Both are -1 before the first. last_commit: generation and batch of the flow's newest commit, if any. source: its
     topics or table. deployed_from: the first batch by today's definition, if that is new. has_older_rows: the last
-    definition computed other rows. lost: records of the topic that this start skipped for good.
+    definition computed other rows. lost: records of the topic that this start skipped for good. skip: the batch to
+    leave out, if that is its first one.
     """
 
     path: LakePath
@@ -42,6 +44,7 @@ class Checkpoint:
     deployed_from: int | None = None
     has_older_rows: bool = False
     lost: tuple[LostOffsets, ...] = ()
+    skip: Skip | None = None
 
 
 def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:

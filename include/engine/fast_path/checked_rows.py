@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.engine.batch import quality
+from include.engine.batch import quality, storable
 from include.engine.batch.quality import RowCounts
+from include.engine.fast_path.features import NotSupported
 from include.rules import Rule
 
 Groups = list[tuple[str, ...]]
@@ -27,7 +28,11 @@ def broken_rules(rows: pa.Table) -> Groups:
 
 
 def divide(rows: pa.Table, groups: Groups, rules: tuple[Rule, ...]) -> CheckedRows:
-    """rows: with the column `_rules`. groups: the rules that each row breaks."""
+    """rows: with the column `_rules`. groups: the rules that each row breaks. Raises NotSupported for rows that only
+    Spark's path quarantines.
+    """
+    if any(storable.TIMES in names for names in groups):
+        raise NotSupported("times of its rows are not within the years 1 to 9999")
     actions = {names: quality.strictest(names, rules) for names in set(groups)}
     with_rules = rows.set_column(
         rows.column_names.index(quality.RULES), quality.RULES, pa.array(groups, pa.list_(pa.string()))

@@ -14,6 +14,7 @@ from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.readers import stored_table
 from include.settings import settings
+from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 _TYPES = {
     "_flow": pa.string(),
@@ -42,14 +43,22 @@ class Companion:
             raise NotSupported(f"an earlier try has left rows in {self.name}")
 
     def append(self, rows: pa.Table, metadata: CommitMetadata) -> None:
-        """Appends rows of the batch, with at least the columns of the companion that do not describe the batch."""
+        """Appends rows of the batch, with at least the columns of the companion that do not describe the batch.
+
+        Raises NotSupported if the companion is not stored, as for a table without rules until a row breaks one that its
+        columns imply.
+        """
         if not len(rows):
             return
         if self._target is None:
+            if not settings().is_stored(self.name):
+                raise NotSupported(f"{self.name} is not stored yet")
             self._target = Target(self._spark, self.name)
         transaction = self._target.begin()
         for column, value in commit.quarantine_columns(asdict(metadata)).items():
             rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
+        for column in (FAILED_REASON, FAILED_RECORD):
+            rows = rows.append_column(column, pa.nulls(len(rows), pa.string()))
         file = data_file.write([rows], self._target.path, transaction.layout)
         self.has_written = True
         transaction.append([file.added()], json.dumps(asdict(metadata)), None, file.rows, reads=False)

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from include.engine.batch import merge_changes, quality, table_rows
+from include.engine.batch import merge_changes, quality, storable, table_rows
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES
 from include.engine.batch.quality import RowCounts
@@ -60,8 +60,9 @@ class Merger:
         """
         for companion in self.companions:
             companion.has_written = False
-        checked = checked_rows.divide(rows, checked_rows.broken_rules(rows), self._table.rules)
-        quality.require_none_fails(checked.counts, self._table.rules, metadata)
+        rules = storable.rules_of(self._table)
+        checked = checked_rows.divide(rows, checked_rows.broken_rules(rows), rules)
+        quality.require_none_fails(checked.counts, rules, metadata)
         transaction = self._target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return None
@@ -99,7 +100,11 @@ class Merger:
         if not set(bounds) <= set(actions.column_names) or pa.types.is_timestamp(changes.schema.field(name).type):
             # The greatest time may be truncated to milliseconds.
             return files
-        values = sorted(set(changes.column(name).to_pylist()))
+        try:
+            values = sorted(set(changes.column(name).to_pylist()))
+        except (ValueError, OverflowError):
+            # Python does not know such a date or text.
+            return files
         pairs = zip(*(actions.column(bound).to_pylist() for bound in bounds), strict=True)
         return [
             file for file, (least, greatest) in zip(files, pairs, strict=True) if _overlaps(values, least, greatest)
@@ -177,9 +182,30 @@ class Merger:
 def _rows_by_key(parts: list[pa.Table], columns: tuple[str, ...]) -> dict[Key, Rows]:
     rows: dict[Key, Rows] = {}
     for part in parts:
-        for key, row in zip(keys_of(part, columns), part.to_pylist(), strict=True):
+        for key, row in zip(keys_of(part, columns), _plain(part).to_pylist(), strict=True):
             rows.setdefault(key, {})[repr(row)] = bool(row.get(IS_CURRENT, True))
     return rows
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Returns rows with times as integers and text as bytes: Python has no year 10000, and no text that is no UTF-8."""
+    return rows.cast(pa.schema([pa.field(field.name, _plain_type(field.type)) for field in rows.schema]))
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    if pa.types.is_string(type_):
+        return pa.binary()
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(pa.field(type_.value_field.name, _plain_type(type_.value_type)))
+    if pa.types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+    return type_
 
 
 def _outcomes(changed: list[tuple[Rows, Rows]], keys: int, kept: int) -> KeyOutcomes:

@@ -103,8 +103,8 @@ class FastPath:
         """
         try:
             return self._write(rows, metadata, newest, last_commit, left_before, is_prepared)
-        except (pa.ArrowException, DeltaError, OSError, KeyError) as error:
-            # Spark may read what these libraries cannot, or explain the error better.
+        except (pa.ArrowException, DeltaError, OSError, KeyError, ValueError, OverflowError) as error:
+            # Spark may read what these libraries cannot, such as text that is no UTF-8, or explain the error better.
             raise NotSupported(f"{type(error).__name__}: {error}") from error
 
     def append(self, rows: DataFrame, metadata: CommitMetadata) -> None:

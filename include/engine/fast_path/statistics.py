@@ -106,7 +106,11 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
     if pa.types.is_date32(type_):
         return _day_bounds(*_min_max(values.cast(pa.int32())))
     if pa.types.is_string(type_):
-        least, greatest = _min_max(values)
+        try:
+            least, greatest = _min_max(values)
+        except UnicodeDecodeError:
+            # Spark stores any bytes as text, and JSON takes characters alone.
+            return None
         return least[:PREFIX_CHARACTERS], shortened_up(greatest)
     if pa.types.is_integer(type_):
         return _min_max(values)

@@ -19,6 +19,8 @@ FIRST_RECORDS, MOST_RECORDS, PART_BYTES = 100, 10_000, 8 * 2**20
 # After this long without a record or an end of partition, Spark takes over; its errors are well known.
 SILENT_SECONDS = 30
 LOOK_SECONDS = 0.1
+# The years that readers of Delta know, in milliseconds since 1970.
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 SCHEMA = pa.schema(
     {
         "key": pa.binary(),
@@ -126,6 +128,8 @@ def _table(records: list[Message]) -> pa.Table:
     timestamps = [record.timestamp() for record in records]
     if any(type_ == TIMESTAMP_NOT_AVAILABLE for type_, _ in timestamps):
         raise NotSupported("its records have no timestamps")
+    if any(not FIRST_MS <= milliseconds <= LAST_MS for _, milliseconds in timestamps):
+        raise NotSupported("the time of one of its records is not within the years 1 to 9999")
     columns = {
         "key": [record.key() for record in records],
         "value": [record.value() for record in records],

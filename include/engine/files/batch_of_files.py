@@ -34,7 +34,7 @@ from include.readers.landing_folder import FolderFile, PlannedFile
 from include.settings import settings
 from include.spec import TYPED_FORMATS, Files, Table
 
-CHANGED = "changed"
+CHANGED, SKIPPED = "changed", "skipped"
 INVISIBLE = {
     landing_folder.MISNAMED: "its name is no UTF-8: rename it, and it is read",
     landing_folder.DANGLING: "it is a link to a file that is not there: mend the link, and it is read",
@@ -154,6 +154,19 @@ def _is_healthy(spark: SparkSession) -> bool:
         return True
     except (PySparkException, Py4JError):
         return False
+
+
+def left_out(
+    spark: SparkSession, table: Table, flow_checkpoint: Checkpoint, metadata: CommitMetadata, who: str
+) -> DataFrame:
+    """Returns rows of the quarantine for the files of a batch that is left out."""
+    assert isinstance(table.source, Files)
+    present = landing_folder.files_in_folder(table.source)
+    files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
+    reason = f"its batch was left out, as {who} has approved"
+    return _quarantine_rows(
+        spark, table, [BadFile(file.path, SKIPPED, reason, present.get(file.path)) for file in files]
+    )
 
 
 def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, fast_path: FastPath | None) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
 from include.engine import struct_type
-from include.engine.batch import merge_changes, table_rows
+from include.engine.batch import merge_changes, storable, table_rows
 from include.engine.batch.merge_changes import RETAINED, SHOWN
 from include.engine.jobs import replay
 from include.engine.jobs.backfill_rows import condition
@@ -24,11 +24,11 @@ def replace_quarantine(
     rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
 ) -> None:
     """Replaces the range in the quarantine; the new rows carry the newest batch of their flow."""
-    if table.rules:
+    if storable.rules_of(table):
         parts = [
             commit.with_batch_columns(rows.filter(F.col("_flow") == flow), newest) for flow, newest in commits.items()
         ]
-        rows = reduce(DataFrame.unionByName, parts)
+        rows = storable.for_quarantine(reduce(DataFrame.unionByName, parts))
     # Rows of a batch that has not committed do not count: its next try counts and writes them again.
     count = _stored_range(rows.sparkSession, table, table.quarantine, job).filter(replay.is_committed(table)).count()
     with commit.user_metadata(rows.sparkSession, {**metadata, BACKFILL: commit_metadata(job, count)}, {}):

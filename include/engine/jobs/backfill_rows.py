@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
-from include.engine.batch import deduplicate, quality, read, table_rows
+from include.engine.batch import deduplicate, quality, read, storable, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
@@ -101,16 +101,17 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
     with ExitStack() as cleanup:
         unchecked_rows = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
-        rows = quality.with_violations(unchecked_rows, table.rules, table, other_rows)
-        if not all(isinstance(rule, Expect) for rule in table.rules):
+        rules = storable.rules_of(table)
+        rows = quality.with_violations(unchecked_rows, rules, table, other_rows)
+        if not all(isinstance(rule, Expect) for rule in rules):
             rows = rows.persist()
             cleanup.callback(rows.unpersist)
         counts = _count_rows(rows, table)
-        good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", table.rules))
+        good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", rules))
         good = good.select(*[f"`{name}`" for name in table_rows.names_of_changes(table)])
         if isinstance(table.write, Append) and table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
-        bad = rows.filter(quality.ends_as("quarantine", table.rules)) if counts.quarantined else rows.limit(0)
+        bad = rows.filter(quality.ends_as("quarantine", rules)) if counts.quarantined else rows.limit(0)
         yield CheckedRows(good, bad, counts.kept, commits)
 
 
@@ -172,14 +173,15 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
     """Returns the transformed rows that lie in the range, with the columns of `RangeRows.rows`."""
     rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(condition(flow, job))
-    return rows.withColumn("_flow", F.lit(flow.flow)) if flow.rules else rows
+    return rows.withColumn("_flow", F.lit(flow.flow)) if storable.rules_of(flow) else rows
 
 
 def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
     """Counts the rows by what the rules say of them. Raises FlowBroken if a row breaks a rule that fails."""
     groups = checked_rows.groupBy(quality.RULES).count().collect()
-    counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], table.rules)
-    if failing := counts.failing(table.rules):
+    rules = storable.rules_of(table)
+    counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], rules)
+    if failing := counts.failing(rules):
         raise FlowBroken(
             f"{table.name}: rows of the range break {failing}, and nothing of it was replaced: mend the rule or the "
             f"transform, or let the rule say otherwise='quarantine'",

@@ -77,7 +77,10 @@ class AppendedRows:
     def replace(self) -> None:
         table, job, checked = self._table, self._job, self._checked_rows
         backfills.set_phase(self._worker.engine, job.number, backfills.REPLACING, "replaces its range")
-        if settings().is_stored(table.quarantine):
+        if not (is_stored := settings().is_stored(table.quarantine)) and not checked.bad.isEmpty():
+            create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
+            is_stored = True
+        if is_stored:
             replace_quarantine(checked.bad, table, job, self._metadata, checked.last_commits)
         rows = checked.good
         if isinstance(table.write, Upsert):

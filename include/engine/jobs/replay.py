@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
-from include.engine.batch import deduplicate, merge_batch, quality, table_rows
+from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
 from include.engine.jobs import window
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
@@ -27,6 +27,7 @@ from include.errors import UsageError
 from include.readers import resume_position, stored_table
 from include.settings import settings
 from include.spec import Append, Table, Upsert
+from include.spec.origin import FAILED_RECORD
 from include.validation.declaration import suggest
 
 STEP = "replay quarantine"
@@ -172,10 +173,13 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
     """
     stored_rows = read_table(spark, table.quarantine)
     _require_known(stored_rows, table, rules)
-    is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table), F.lit(False))
+    # What could not be processed or stored has no row to put back.
+    is_row = F.col(FAILED_RECORD).isNull() if FAILED_RECORD in stored_rows.columns else F.lit(True)
+    is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table) & is_row, F.lit(False))
     candidates = stored_rows.filter(is_chosen).withColumnRenamed(quality.RULES, VIOLATED_THEN)
-    checked_rows = quality.with_violations(candidates, table.rules, table).withColumn(
-        IS_GOOD, quality.ends_as("warn", table.rules)
+    known_rules = storable.rules_of(table)
+    checked_rows = quality.with_violations(candidates, known_rules, table).withColumn(
+        IS_GOOD, quality.ends_as("warn", known_rules)
     )
     checked_rows = checked_rows.withColumnsRenamed({quality.RULES: VIOLATED_NOW, VIOLATED_THEN: quality.RULES})
     other_rows = stored_rows.filter(~is_chosen)

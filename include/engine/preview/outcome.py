@@ -62,7 +62,7 @@ def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], limit: int) -> Ou
     return Outcome(
         total=counts.read,
         ends={end: ends[end] for end in ENDS if ends[end]},
-        broke=[(rule, counts.broke[rule.name]) for rule in rules],
+        broke=[(rule, counts.broke[rule.name]) for rule in rules if rule.name in counts.broke],
         columns=rows.columns,
         rows=[PreviewRow(json.loads(row["row"]), row[quality.RULES], row[BECOMES]) for row in worst_rows],
     )

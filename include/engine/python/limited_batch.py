@@ -1,45 +1,35 @@
-"""Runs a batch within the limits of its Python functions, and explains their errors."""
+"""Runs a batch within the limits of its Python functions, and explains what goes over them."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
-from include.engine import failure
-from include.engine.python import failing_row
 from include.engine.python.limits import limit_time
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.spec import PythonLimits, Table
 
 
 @contextmanager
-def limited(rows: DataFrame, table: Table, batch: int) -> Iterator[None]:
-    """Does nothing for a table without Python functions. rows: of the source.
-
-    Raises FlowFailed for a batch that takes too long. Raises FlowBroken for functions that need too much memory, and
-    for a row that makes one fail.
-    """
+def limited(spark: SparkSession, table: Table, batch: int) -> Iterator[None]:
+    """Does nothing for a table without Python functions. Raises FlowFailed for a batch that takes too long."""
     if table.python is None:
         yield
         return
-    with limit_time(rows.sparkSession, table.python.seconds) as is_over:
+    with limit_time(spark, table.python.seconds) as is_over:
         try:
             yield
-            return
         except SluiceError:
             raise
-        except Exception as raised:
-            error = raised
-    if is_over.is_set():
-        raise _too_long(table, batch, table.python) from error
-    cause = failure.python_error(error)
-    if cause is None:
-        raise error
-    if cause.partition(":")[0].endswith("MemoryError"):
-        raise _too_large(table, batch, table.python, cause) from error
-    print(f"sluice: {table.flow}: looks for the row of batch {batch} that fails with {cause}", file=sys.stderr)
-    raise _failed(table, batch, cause, failing_row.find(rows, table, table.python.seconds)) from error
+        except Exception as error:
+            if is_over.is_set():
+                raise _too_long(table, batch, table.python) from error
+            raise
+
+
+def is_too_large(cause: str) -> bool:
+    """Whether a Python function has failed with this exception because of its memory."""
+    return cause.partition(":")[0].endswith("MemoryError")
 
 
 def _too_long(table: Table, batch: int, limits: PythonLimits) -> FlowFailed:
@@ -50,23 +40,9 @@ def _too_long(table: Table, batch: int, limits: PythonLimits) -> FlowFailed:
     )
 
 
-def _too_large(table: Table, batch: int, limits: PythonLimits, cause: str) -> FlowBroken:
+def too_large(table: Table, batch: int, limits: PythonLimits, cause: str) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: a Python function needs more for batch {batch} than its limit of {limits.memory_mb} MB "
         f"({cause}): let it use less, or allow more, PythonLimits(memory_mb=...), and restart",
         "PYTHON_MEMORY_LIMIT",
-    )
-
-
-def _failed(table: Table, batch: int, cause: str, place: str | None) -> FlowFailed:
-    if place is None:
-        return FlowFailed(
-            f"{table.flow}: a Python function failed in batch {batch} ({cause}), and with no row of it alone: "
-            f"it is tried again",
-            "PYTHON_EXCEPTION",
-        )
-    return FlowBroken(
-        f"{table.flow}: a Python function fails in batch {batch} at {place} ({cause}): mend the function, or let it "
-        f"return NULL for such a row, and restart",
-        "PYTHON_EXCEPTION",
     )

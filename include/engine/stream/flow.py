@@ -17,7 +17,7 @@ from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.store import database
 from include.engine.batch import batch, prepare, read
-from include.engine.batch.batch import FlowContext
+from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.session import late_commits_fail
@@ -42,12 +42,15 @@ NEWEST_JOBS = 3
 KEPT_BATCHES = 500
 # How long an idle query takes to stop on a busy machine.
 STOP_SECONDS = 2
+# For so many batches after a start that looks for failing rows, a flow builds its plan for each batch.
+ISOLATED_BATCHES = 100
 
 
 @dataclass
 class Flow:
     """A running flow. order: what was wanted when it started. must_end: stops at the gate before the next batch.
     once: reads its source to the end, then stops. needs_new_plan: it has stopped at a batch that needs another query.
+    isolates: its batches get the rows of the source, among which to find those that make one fail.
 
     error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
     `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
@@ -60,6 +63,7 @@ class Flow:
     generation: int
     once: bool = False
     needs_new_plan: bool = False
+    isolates: bool = False
     query: StreamingQuery = field(init=False)
     must_end: bool = False
     is_stopped_at_gate: bool = False
@@ -143,12 +147,21 @@ class Flow:
 
 
 def start(
-    spark: SparkSession, table: Table, claim: Checkpoint, renewer: LeaseRenewer, order: Order, pacer: Pacer, once: bool
+    spark: SparkSession,
+    table: Table,
+    claim: Checkpoint,
+    renewer: LeaseRenewer,
+    order: Order,
+    pacer: Pacer,
+    once: bool,
+    isolates: bool = False,
 ) -> Flow:
-    """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops."""
+    """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops. isolates: as
+    for `Flow`.
+    """
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)
-    flow = Flow(spark, table, order, claim.generation, once)
+    flow = Flow(spark, table, order, claim.generation, once, isolates=isolates)
     topics = kafka_broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -163,7 +176,15 @@ def start(
             pacer.begin(table.flow)
             if topics:
                 _check_topics(context, batch_id, topics)
-            batch.write(rows, batch_id, context)
+            if isolates and batch_id > claim.written + ISOLATED_BATCHES:
+                flow.is_stopped_at_gate = flow.needs_new_plan = True
+                flow.isolates = False
+                raise InterruptedError(f"{table.flow} starts again, as no row has failed for a while")
+            try:
+                batch.write(rows, batch_id, context)
+            except SourceRowsNeeded as needed:
+                flow.is_stopped_at_gate = flow.needs_new_plan = flow.isolates = True
+                raise InterruptedError(f"{table.flow} starts again, to find the row that fails") from needed
             flow.note_read(batch_id, context.rows_before)
             pacer.commit(table.flow)
             # In the query's own session: other flows of this driver may compact their tables at the same time.
@@ -177,7 +198,7 @@ def start(
 
     # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
-    rows, schemas = _rows(spark, context)
+    rows, schemas = _rows(spark, context, isolates)
     writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
     writer = writer.option("checkpointLocation", str(claim.path))
     flow.query = pacer.start(writer, table, once)
@@ -190,14 +211,15 @@ def _lock_request(spark: SparkSession, table: Table) -> LockRequest:
     return LockRequest(table.flow, table.name, is_alone, is_conditional)
 
 
-def _rows(spark: SparkSession, context: FlowContext) -> tuple[DataFrame, FlowSchemas | None]:
+def _rows(spark: SparkSession, context: FlowContext, isolates: bool) -> tuple[DataFrame, FlowSchemas | None]:
     """Returns the rows of the source, with the columns of `prepare.prepared` if these suit every batch. Also returns
     the schemas of a registry that these columns read; without them, each batch asks for those of its own rows.
+    isolates: without these columns.
     """
     context.fast_path = path.of(spark, context.table)
     rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
-    schemas = flow_schemas.of(context.table, context.checkpoint) if context.fast_path else None
-    if not context.fast_path or (schemas is None and flow_schemas.uses_registry(context.table)):
+    schemas = flow_schemas.of(context.table, context.checkpoint) if context.fast_path and not isolates else None
+    if isolates or not context.fast_path or (schemas is None and flow_schemas.uses_registry(context.table)):
         return rows, None
     prepared_rows = prepare.prepared(rows, schemas.table if schemas else context.table)
     context.is_prepared = prepared_rows is not None

@@ -142,17 +142,20 @@ class Host:
         """Starts a flow whose query has ended, under the same lease; returns the error that prevents that, if any."""
         ended_flow = self._flows.pop(name)
         self._progress.end(ended_flow)
-        return self._start(name, ended_flow.order, ended_flow.once, ended_flow.table)
+        return self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
 
     def _may_start(self, name: str, order: Order, is_ending: bool) -> bool:
         # Its last result must be stored before it may start again.
         is_settled = not self._pending_writes and name not in self._orders.failed
         return is_settled and not is_ending and order.state != "stopped"
 
-    def _start(self, name: str, order: Order, once: bool, table: Table | None = None) -> SluiceError | None:
+    def _start(
+        self, name: str, order: Order, once: bool, table: Table | None = None, isolates: bool = False
+    ) -> SluiceError | None:
         """Starts a flow; returns the error that prevents that, if any.
 
         table: its declaration, if the caller holds its lease. None means that this takes the lease and reads the file.
+        isolates: as for `Flow`.
         """
         try:
             if table is None:
@@ -164,7 +167,7 @@ class Host:
                 table = preparation.declared(name)
             claim = preparation.claim(self._spark, self._engine, self._renewer, table)
             self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
-            self._flows[name] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once)
+            self._flows[name] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once, isolates)
             preparation.keep_definition(table)
         except Exception as error:
             # An error of one flow, such as a damaged log, must not end the others.

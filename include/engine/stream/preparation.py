@@ -3,13 +3,14 @@
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import resets, vacuum_holds
+from include.control import resets, skips, vacuum_holds
 from include.control.definitions import INVALID_DEFINITION
 from include.control.jobs import rewinds
 from include.control.lease_renewer import LeaseRenewer
@@ -46,7 +47,7 @@ def claim(spark: SparkSession, engine: Engine, renewer: LeaseRenewer, table: Tab
     claimed = checkpoint.claim(spark, table, reset)
     if reset:
         resets.complete(engine, reset, claimed.generation, claimed.lost)
-    return claimed
+    return replace(claimed, skip=skips.of_batch(engine, table.flow, claimed.generation, claimed.written + 1))
 
 
 def keep_definition(table: Table) -> None:

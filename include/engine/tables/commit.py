@@ -41,7 +41,7 @@ class CommitMetadata:
     source: the topics or table. source_from and source_to: the batch's offsets, as in the checkpoint. rows: the batch's
     `include.engine.batch.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
     column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
-    lookups: the version of each table that its lookups have read.
+    lookups: the version of each table that its lookups have read. skipped: by whom and why the batch was left out.
     """
 
     flow: str
@@ -55,6 +55,7 @@ class CommitMetadata:
     newest: dict[str, int | None] | None = None
     fast_path: bool = False
     lookups: dict[str, int] | None = None
+    skipped: dict[str, str] | None = None
 
     @property
     def txn_app_id(self) -> str:

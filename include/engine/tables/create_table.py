@@ -16,6 +16,7 @@ from include.engine.tables import table_properties
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Append, Files, Table, Upsert, ddl
+from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 PROPERTIES = {
     # A writer's log clean-up could delete a version that a stream has yet to read.
@@ -32,6 +33,9 @@ LOG_SECONDS = 30 * 86_400
 # Columns by which Kafka records are looked up.
 KAFKA_PLACE = ("timestamp", "partition", "offset")
 
+# Features that a stored table needs before a column of the type is added.
+FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+
 # The remedy when a stored table cannot be changed to its declaration.
 ANEW = "make all of it anew (jobs/backfill.py --full)"
 
@@ -47,6 +51,11 @@ BATCH_SCHEMA = """
     _replay BIGINT COMMENT 'the replay that is about to put the row into the table'
 """
 RULES_SCHEMA = "_rules ARRAY<STRING> COMMENT 'the expectations it broke'"
+# Columns of a quarantine for rows of the source of which no row of the table could be made, or none that can be stored.
+FAILED_SCHEMA = f"""
+    {FAILED_REASON} STRING COMMENT 'why no row could be made of a row of the source',
+    {FAILED_RECORD} STRING COMMENT 'JSON: that row of the source, or the row that cannot be stored'
+"""
 FLAGS_SCHEMA = {
     DELETED: "_deleted BOOLEAN COMMENT 'whether the change deletes its key; NULL for a tombstone'",
     TRUNCATES: "_truncates BOOLEAN COMMENT 'whether the change deletes all keys'",
@@ -108,6 +117,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
 
 def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(BATCH_SCHEMA)])
+    _drop_not_null(table.retained, alter)
     if not settings().is_stored(table.retained):
         comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
         _create(spark, table.retained, schema, comment, _properties(table))
@@ -116,10 +126,10 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
 
 
 def _columns_of_rows(table: Table) -> list[StructField]:
-    """Returns the columns of the rows that a batch writes into companions of the table."""
+    """Returns the columns of the rows that a batch writes into companions of the table. Each may be NULL there."""
     if isinstance(table.source, Files):
         return list(struct_type.from_ddl(FILE_SCHEMA))
-    columns = list(struct_type.from_ddl(table.schema))
+    columns = list(struct_type.from_ddl(table.schema).toNullable())
     if not isinstance(table.write, Upsert) or not table.merges_changes:
         return columns
     computed = ddl.columns(table.computed_schema) if table.computed_schema else []
@@ -130,7 +140,9 @@ def _columns_of_rows(table: Table) -> list[StructField]:
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     """Creates the quarantine alone, or adds missing columns to it."""
     is_of_files = isinstance(table.source, Files)
-    schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(f"{RULES_SCHEMA}, {BATCH_SCHEMA}")])
+    added = f"{RULES_SCHEMA}, {BATCH_SCHEMA}" + ("" if is_of_files else f", {FAILED_SCHEMA}")
+    schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])
+    _drop_not_null(table.quarantine, alter)
     if settings().is_stored(table.quarantine):
         if not table_properties.has_columns(table.quarantine, schema):
             _evolve(spark, table.quarantine, schema, alter)
@@ -192,8 +204,23 @@ def _evolve(
                 "SCHEMA_CHANGED",
             )
     new_columns = StructType([field for field in schema if field.name not in stored])
+    if required := next((field.name for field in new_columns if not field.nullable), None):
+        raise FlowBroken(
+            f"{name}: column '{required}' is new and NOT NULL, and stored rows hold NULL there: declare it without "
+            f"NOT NULL, and a rule for its values (not_null), or {ANEW}",
+            "SCHEMA_CHANGED",
+        )
     if new_columns:
+        for feature in sorted({feature for word, feature in FEATURES.items() if word in new_columns.simpleString()}):
+            alter(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.feature.{feature}' = 'supported')")
         alter(f"ALTER TABLE {name} ADD COLUMNS ({new_columns.toDDL()})")
+
+
+def _drop_not_null(name: str, alter: Callable[[str], object]) -> None:
+    """Lets the columns of a stored companion be NULL: it takes the rows that its table refuses."""
+    if settings().is_stored(name):
+        for column in table_properties.required_columns(name):
+            alter(f"ALTER TABLE delta.`{settings().table_path(name)}` ALTER COLUMN `{column}` DROP NOT NULL")
 
 
 def _create(

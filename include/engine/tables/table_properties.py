@@ -1,7 +1,7 @@
 """Changes a stored table to its declaration: comments, owner, properties, clustering."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as Log
@@ -68,6 +68,22 @@ def has_columns(name: str, schema: StructType) -> bool:
     except UNREADABLE_LOG_ERRORS:
         return False
     return stored == _types(schema)
+
+
+def required_columns(name: str) -> list[str]:
+    """Returns the columns of a stored table that may not be NULL, dotted if they are nested."""
+    try:
+        return list(_required(_schema(stored_table.open_table(name)), ""))
+    except UNREADABLE_LOG_ERRORS:
+        return []
+
+
+def _required(schema: StructType, prefix: str) -> Iterator[str]:
+    for field in schema:
+        if not field.nullable:
+            yield f"{prefix}{field.name}"
+        if isinstance(field.dataType, StructType):
+            yield from _required(field.dataType, f"{prefix}{field.name}`.`")
 
 
 def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: Callable[[str], object]) -> None:

@@ -1,8 +1,10 @@
 """Transforms that run Arrow and pandas functions, within their limits."""
 
+import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,7 @@ from pyspark.sql import functions as F
 
 from include.errors import FlowBroken, FlowFailed
 from include.readers import resume_position
+from include.rules import FAILED
 from include.settings import settings
 from include.spec import Delta, Expect, PythonLimits, Table
 from tests.support.batches import BatchWriter
@@ -103,21 +106,16 @@ def crash_at_thirteen(values: pa.Array) -> pa.Array:
     return values
 
 
-def test_a_row_that_makes_a_function_fail_is_named_and_nothing_of_its_batch_is_written(spark, run_once, name):
-    arrive(spark, name, 60, 13, *range(60, 86))
+def test_a_row_that_makes_a_function_fail_is_quarantined_with_what_the_function_says(spark, run_once, name):
+    arrive(spark, name, 60, 13, *range(60, 66))
     failures = {refuse_thirteen: "ValueError: 13 is no heart rate", crash_at_thirteen: "its process died"}
     for function, cause in failures.items():
-        table = python_table(name, arrow(function))
-        with pytest.raises(FlowBroken) as error:
-            run_once(table)
-        assert str(error.value) == (
-            f"{table.name}: a Python function fails in batch 0 at topic beats, partition 0, offset 1 ({cause}): mend "
-            f"the function, or let it return NULL for such a row, and restart"
-        )
-        assert error.value.error == "PYTHON_EXCEPTION"
-        assert rows_of(table.name) == []
-    run_once(python_table(name, arrow(double)))
-    assert len(rows_of(table.name)) == 28
+        table = replace(python_table(f"{name}_{function.__name__}", arrow(function)), source=Delta(f"bronze.{name}"))
+        run_once(table)
+        assert sorted(row["offset"] for row in rows_of(table.name)) == [0, 2, 3, 4, 5, 6, 7]
+        (row,) = rows_of(table.quarantine)
+        assert (row["offset"], row["_rules"], row["_failed_reason"]) == (1, [FAILED], cause)
+        assert json.loads(row["_failed_record"]) == {"topic": "beats", "partition": 0, "offset": 1, "bpm": 13}
 
 
 def fill_600_mb(values: pa.Array) -> pa.Array:
@@ -166,7 +164,7 @@ def test_a_function_that_loops_is_ended_after_its_time_with_its_process(spark, r
     assert [row["bpm"] for row in rows_of(table.name)] == [120]
 
 
-def test_a_failure_that_no_row_repeats_is_tried_again(spark, run_once, name, tmp_path: Path):
+def test_a_failure_that_no_row_repeats_is_tried_again_at_once(spark, run_once, name, tmp_path: Path):
     failed = tmp_path / "failed"
 
     def fail_once(values):
@@ -177,8 +175,6 @@ def test_a_failure_that_no_row_repeats_is_tried_again(spark, run_once, name, tmp
 
     table = python_table(name, arrow(fail_once))
     arrive(spark, name, 60)
-    with pytest.raises(FlowFailed, match=r"failed in batch 0 \(OSError: the model is not there\)") as error:
-        run_once(table)
-    assert not error.value.needs_person
     run_once(table)
     assert [row["bpm"] for row in rows_of(table.name)] == [60]
+    assert not settings().is_stored(table.quarantine)

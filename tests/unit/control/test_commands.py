@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, lease, orders
+from include.control import commands, lease, orders, skips
 from include.control.commands import DESTRUCTIVE, REPEAT_SECONDS, Action, Command
 from include.control.decide import State
 from include.control.lease import Lease
 from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.store import database
+from include.control.skips import PlannedBatch, Skip
+from include.control.store import database, schema
 from include.control.store.schema import audits, desired, drivers, releases, resets, runs
 from include.control.supervision import supervision
 from tests.support.waiting import wait_until
@@ -22,7 +23,7 @@ RESET = "begins a new generation of its checkpoint at its next start"
 DRAIN = "reads what its source holds now, then stops"
 ENDS_ALREADY = "nothing done, it reads to the end already"
 RUNS = "nothing done, it runs: action stop first"
-RESETS = sorted(DESTRUCTIVE - {Action.RELEASE, Action.GIVE_UP})
+RESETS = sorted(DESTRUCTIVE - {Action.SKIP, Action.RELEASE, Action.GIVE_UP})
 
 # (action, wanted state): wanted state after it, number of new turns, and answer.
 CASES = {
@@ -50,6 +51,7 @@ CASES = {
         0,
         "nothing done, all its rows are of the definition that it has now",
     ),
+    (Action.SKIP, "running"): ("running", 0, "nothing done, no batch of it is planned"),
     (Action.GIVE_UP, "stopped"): ("stopped", 0, "nothing done, a job is given up, and no flow: name the job"),
     (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
@@ -215,6 +217,19 @@ def test_a_reset_says_who_asked_and_whether_the_loss_is_accepted(engine, action:
         "the topic was shortened",
     )
     assert ask(engine, action) == [f"{FLOW}: nothing done, that is asked for already and happens at its next start"]
+
+
+def test_a_batch_is_skipped_once_with_the_name_of_who_approved_it(engine):
+    planned = PlannedBatch(2, 7, "t/0 3 to 4")
+    fail_flows(engine)
+    command = Command(Action.SKIP, (FLOW,), "ann, approved by bob", "poison", planned=planned)
+    assert commands.execute(engine, command) == [f"{FLOW}: leaves out batch 7 of generation 2, which reads t/0 3 to 4"]
+    assert is_forgiven(engine)
+    assert commands.execute(engine, command) == [f"{FLOW}: nothing done, batch 7 of generation 2 is left out already"]
+    [row] = rows(engine, schema.skips)
+    assert (row.flow, row.generation, row.batch, row.reads) == (FLOW, 2, 7, "t/0 3 to 4")
+    assert skips.of_batch(engine, FLOW, 2, 7) == Skip(7, "ann, approved by bob", "poison")
+    assert skips.of_batch(engine, FLOW, 2, 8) is None
 
 
 def test_a_loss_can_be_accepted_though_a_plain_reset_was_asked_for_and_failed(engine):

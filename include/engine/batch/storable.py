@@ -1,0 +1,122 @@
+"""Rules that a row has to meet to be stored: what its columns say of themselves, and what readers of Delta know."""
+
+from functools import lru_cache
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from include.engine import struct_type
+from include.readers import stored_table
+from include.rules import Expect, Rule
+from include.spec import Table
+from include.spec.origin import FAILED_RECORD
+
+# Python, Arrow and most readers of Delta know only these years.
+TIMES = "times within the years 1 to 9999"
+NOT_NULL = "values in columns that are NOT NULL"
+CONSTRAINT = "delta.constraints."
+FIRST, LAST = "0001-01-01", "9999-12-31"
+
+
+def rules_of(table: Table) -> tuple[Rule, ...]:
+    """Returns the rules of the table, and those that its columns imply. Rows that break one are quarantined."""
+    return (*table.rules, *_implied(table.schema, table.computed_schema if table.merges_changes else ""))
+
+
+def constraints_of(table: Table) -> tuple[Expect, ...]:
+    """Returns the CHECK constraints of the stored table as rules. Somebody has added them by hand."""
+    properties = stored_table.open_table(table.name).metadata().configuration
+    return tuple(
+        Expect(f"constraint {name.removeprefix(CONSTRAINT)}", condition, implied=True)
+        for name, condition in properties.items()
+        if name.startswith(CONSTRAINT)
+    )
+
+
+def for_quarantine(rows: DataFrame) -> DataFrame:
+    """Returns quarantined rows as a table can store them: where a row breaks `TIMES`, NULL stands for such a value, and
+    `_failed_record` has the row as JSON.
+
+    rows: with `_rules`.
+    """
+    conditions = {
+        field.name: text
+        for field in rows.schema
+        if (text := _times(_quoted(field.name), field.dataType, field.nullable))
+    }
+    if not conditions:
+        return rows
+    record = F.when(F.array_contains("_rules", TIMES), F.to_json(F.struct("*")))
+    stored = {name: F.when(F.expr(text), F.col(_quoted(name))) for name, text in conditions.items()}
+    return rows.withColumns({FAILED_RECORD: record, **stored})
+
+
+@lru_cache(maxsize=1_000)
+def _implied(schema: str, computed: str) -> tuple[Expect, ...]:
+    names = struct_type.from_ddl(computed).fieldNames() if computed else []
+    fields = [field for field in struct_type.from_ddl(schema) if field.name not in names]
+    rules = []
+    for name, condition in ((TIMES, _times), (NOT_NULL, _present)):
+        conditions = [
+            text for field in fields if (text := condition(_quoted(field.name), field.dataType, field.nullable))
+        ]
+        if conditions:
+            rules.append(Expect(name, " AND ".join(conditions), implied=True))
+    return tuple(rules)
+
+
+def _times(value: str, type_: DataType, _: bool, depth: int = 0) -> str | None:
+    """Returns a SQL condition that is never NULL, for the times in a value; None for a type without times."""
+    if isinstance(type_, DateType):
+        return f"coalesce({value} BETWEEN DATE'{FIRST}' AND DATE'{LAST}', true)"
+    if isinstance(type_, (TimestampType, TimestampNTZType)):
+        is_local = isinstance(type_, TimestampNTZType)
+        word, zone = ("TIMESTAMP_NTZ", "") if is_local else ("TIMESTAMP", " UTC")
+        first, last = f"{word}'{FIRST} 00:00:00{zone}'", f"{word}'{LAST} 23:59:59.999999{zone}'"
+        return f"coalesce({value} BETWEEN {first} AND {last}, true)"
+    return _nested(_times, value, type_, depth)
+
+
+def _present(value: str, type_: DataType, is_nullable: bool, depth: int = 0) -> str | None:
+    """Returns a SQL condition that is never NULL, for a value and all fields in it that may not be NULL."""
+    conditions = [f"{value} IS NOT NULL"] if not is_nullable else []
+    if inner := _nested(_present, value, type_, depth):
+        conditions.append(inner)
+    return " AND ".join(conditions) or None
+
+
+def _nested(condition, value: str, type_: DataType, depth: int) -> str | None:  # type: ignore[no-untyped-def]
+    if isinstance(type_, StructType):
+        fields = [
+            text
+            for field in type_
+            if (text := condition(f"{value}.{_quoted(field.name)}", field.dataType, field.nullable, depth))
+        ]
+        return f"({value} IS NULL OR {' AND '.join(fields)})" if fields else None
+    if isinstance(type_, ArrayType):
+        return _all(condition, value, type_.elementType, depth)
+    if isinstance(type_, MapType):
+        parts = [
+            _all(condition, f"map_keys({value})", type_.keyType, depth),
+            _all(condition, f"map_values({value})", type_.valueType, depth),
+        ]
+        return " AND ".join(part for part in parts if part) or None
+    return None
+
+
+def _all(condition, values: str, type_: DataType, depth: int) -> str | None:  # type: ignore[no-untyped-def]
+    inner = condition(f"x{depth}", type_, True, depth + 1)
+    return f"coalesce(forall({values}, x{depth} -> {inner}), true)" if inner else None
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

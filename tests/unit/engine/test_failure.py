@@ -1,0 +1,61 @@
+"""What an error says, and whether a row may have caused it."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from include.engine import failure
+
+RECURSIVE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "next", "type": ["null", "Node"]}, {"name": "value", "type": "int"}],
+}
+
+
+def error_of(run) -> Exception:
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        run()
+    return raised.value
+
+
+def test_a_reason_is_what_java_says_with_its_class(spark, tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "brotli.parquet", compression="brotli")
+    avro = spark.read.format("avro").option("avroSchema", json.dumps(RECURSIVE))
+    ids = spark.range(3)
+    reasons = {
+        "java": failure.reason(error_of(lambda: spark._jvm.java.lang.Integer.parseInt("12a"))),
+        "without a message": failure.reason(error_of(lambda: spark._jvm.java.util.ArrayDeque().pop())),
+        "recursive avro": failure.reason(error_of(lambda: avro.load(str(tmp_path)))),
+        "brotli": failure.reason(error_of(lambda: spark.read.parquet(str(tmp_path / "brotli.parquet")).collect())),
+        "division": failure.reason(error_of(lambda: ids.select(F.lit(1) / F.col("id")).collect())),
+        "column": failure.reason(error_of(lambda: ids.select("missing"))),
+    }
+    assert not [reason for reason in reasons.values() if "An error occurred" in reason or "\n" in reason]
+    assert reasons["java"] == 'NumberFormatException: For input string: "12a"'
+    assert reasons["without a message"] == "NoSuchElementException"
+    assert "recursive reference in Avro schema" in reasons["recursive avro"]
+    assert "brotli" in reasons["brotli"].lower()
+    assert reasons["division"].startswith("[DIVIDE_BY_ZERO")
+    assert reasons["column"].startswith("[UNRESOLVED_COLUMN")
+
+
+def test_only_errors_that_a_row_may_cause_are_searched(spark, tmp_path):
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 no parquet")
+    ids = spark.range(3)
+    of_rows = [
+        lambda: ids.select(F.lit(1) / F.col("id")).collect(),
+        lambda: ids.select(F.raise_error(F.lit("no"))).collect(),
+        lambda: spark._jvm.java.lang.Math.multiplyExact(2**62, 2**62),
+    ]
+    others = [
+        lambda: ids.select("missing"),
+        lambda: spark.read.schema("a INT").parquet(str(tmp_path / "damaged.parquet")).collect(),
+        lambda: spark.read.parquet(str(tmp_path / "gone")),
+        lambda: int("x"),
+    ]
+    assert [failure.may_follow_a_row(error_of(run)) for run in of_rows] == [True] * 3
+    assert [failure.may_follow_a_row(error_of(run)) for run in others] == [False] * 4

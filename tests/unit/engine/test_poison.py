@@ -1,0 +1,67 @@
+"""The search for what makes a whole fail, by halves, without Spark."""
+
+import pytest
+
+from include.engine.batch import isolation, poison
+from include.readers.offset_ranges import OffsetRange
+
+
+class Things:
+    """Things of which some fail, alone and with others. flaky: fail only so many times."""
+
+    def __init__(self, failing: set[int], flaky: dict[int, int] | None = None) -> None:
+        self.failing, self.flaky, self.runs = failing, dict(flaky or {}), 0
+
+    def error_of(self, begin: int, end: int) -> Exception | None:
+        self.runs += 1
+        for thing in range(begin, end):
+            if self.flaky.get(thing, 0):
+                self.flaky[thing] -= 1
+                return ValueError("a lost task")
+        return ValueError("poison") if self.failing & set(range(begin, end)) else None
+
+    def search(self, count: int) -> poison.Search:
+        return poison.search(count, self.error_of, ValueError("poison"))
+
+
+@pytest.mark.parametrize("failing", [{0}, {99}, {7, 8}, {0, 50, 99}, set(range(40, 60))], ids=str)
+def test_exactly_what_fails_alone_is_found_in_order(failing):
+    result = Things(failing).search(100)
+    assert [row.position for row in result.found] == sorted(failing)
+    assert result.has_passed and not result.is_over and not result.is_broken
+
+
+def test_one_thing_among_a_million_takes_few_runs():
+    things = Things({123_456})
+    assert [row.position for row in things.search(1_000_000).found] == [123_456]
+    assert things.runs <= 2 * 20 + 1
+
+
+def test_what_failed_once_and_passes_then_is_not_found():
+    result = Things(set(), {3: 2}).search(8)
+    assert result.found == [] and result.has_passed
+
+
+def test_where_everything_fails_the_search_ends_soon_and_says_so():
+    result = Things(set(range(100_000))).search(100_000)
+    assert result.is_broken and result.is_over
+    assert len(result.found) == poison.MOST_WITHOUT_ONE
+
+
+def test_a_batch_of_one_failing_row_is_no_proof_of_a_sound_definition():
+    result = Things({0}).search(1)
+    assert result.is_broken and not result.is_over
+
+
+def test_where_too_much_fails_the_search_ends_at_its_limit(monkeypatch):
+    monkeypatch.setattr(poison, "MOST_ROWS", 30)
+    result = Things(set(range(0, 200, 2))).search(200)
+    assert result.is_over and not result.is_broken
+    assert len(result.found) == 30
+
+
+def test_offsets_are_divided_over_the_ranges_of_all_partitions():
+    ranges = [OffsetRange("t", 0, 10, 13), OffsetRange("t", 1, 0, 2)]
+    assert isolation._part(ranges, 2, 4) == [OffsetRange("t", 0, 12, 13), OffsetRange("t", 1, 0, 1)]
+    parts = [range_ for part in isolation._between(ranges, [1, 3]) for range_ in part]
+    assert parts == [OffsetRange("t", 0, 10, 11), OffsetRange("t", 0, 12, 13), OffsetRange("t", 1, 1, 2)]
