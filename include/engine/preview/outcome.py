@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from include.engine.batch import deduplicate, quality
+from include.engine.batch import deduplicate, merge_changes, quality, table_rows
 from include.engine.batch.quality import RowCounts
 from include.rules import ACTIONS, Rule
-from include.spec import Append, Table
+from include.spec import Append, Table, Upsert
 
 BECOMES = "_becomes"
 KEPT, REPEATED = "kept", "repeated"
+# Of a change of a key: it changes nothing, as it has no value or a later change counts, or it deletes its key or all.
+TOMBSTONE, STALE, DELETES, TRUNCATES = "tombstone", "stale", "deletes", "truncates"
 # What may happen to a row, worst first.
-ENDS = (*ACTIONS[:-1], REPEATED, KEPT)
+ENDS = (*ACTIONS[:-1], REPEATED, TOMBSTONE, STALE, TRUNCATES, DELETES, KEPT)
 SHOWN_BYTES = 200
 
 
@@ -83,12 +85,34 @@ def _with_becomes(checked_rows: DataFrame, table: Table, rules: tuple[Rule, ...]
     for action in reversed(ACTIONS[:-1]):
         becomes = F.when(quality.ends_as(action, rules), action).otherwise(becomes)
     checked_rows = checked_rows.withColumn(BECOMES, becomes)
+    if isinstance(table.write, Upsert) and table.merges_changes:
+        return checked_rows.withColumn(BECOMES, _end_of_change(table, table.write))
     if not (isinstance(table.write, Append) and table.write.unique):
         return checked_rows
     kept_rows = deduplicate.with_rank(checked_rows.filter(F.col(BECOMES) == KEPT), table.write, table.write.watermark)
     is_repeated = F.col(deduplicate.PLACE) > 1
     kept_rows = kept_rows.withColumn(BECOMES, F.when(is_repeated, REPEATED).otherwise(KEPT)).drop(deduplicate.PLACE)
     return kept_rows.unionByName(checked_rows.filter(F.col(BECOMES) != KEPT))
+
+
+def _end_of_change(table: Table, write: Upsert) -> Column:
+    """What becomes of a change, compared with the others. Reads column `_becomes`."""
+    is_kept, deleted = F.col(BECOMES) == KEPT, F.col(merge_changes.DELETED)
+    truncates = F.col(merge_changes.TRUNCATES) if write.truncates else F.lit(False)
+    is_of_key = is_kept & deleted.isNotNull() & ~truncates
+    keys = [F.col(f"`{key}`") for key in write.keys]
+    others = [F.col(f"`{name}`") for name in table_rows.names_of_rows(table) if name not in write.keys]
+    newest = Window.partitionBy(is_of_key, *keys).orderBy(
+        F.struct(F.col(f"`{write.sequence_by}`"), deleted, *others).desc()
+    )
+    return (
+        F.when(~is_kept, F.col(BECOMES))
+        .when(deleted.isNull(), TOMBSTONE)
+        .when(truncates, TRUNCATES)
+        .when(F.row_number().over(newest) > 1, STALE)
+        .when(deleted, DELETES)
+        .otherwise(KEPT)
+    )
 
 
 def _worst(rows_with_end: DataFrame, rows: DataFrame, limit: int) -> DataFrame:

@@ -99,7 +99,7 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
             newest = engine_watermark.newest(request.spark, table)
         result_rows, notes = _computed(rows, table)
         result = outcome.of(result_rows, table, engine_watermark.rules_of(table, newest), request.rows)
-        notes += (*_repeats(table), *_lateness(table, newest))
+        notes += (*_repeats(table), *_changes(table), *_lateness(table, newest))
         return Preview(table.flow, inputs.what, rows.count(), result, notes=notes)
 
 
@@ -239,6 +239,11 @@ def _repeats(table: Table) -> Iterator[str]:
     is_unique = isinstance(table.write, Append) and bool(table.write.unique)
     if is_unique or any(isinstance(rule, Unique) for rule in table.expect):
         yield f"rows that repeat each other are found among these alone: what {table.name} holds is not looked at"
+
+
+def _changes(table: Table) -> Iterator[str]:
+    if table.merges_changes:
+        yield f"changes are compared with each other alone: what {table.name} holds of their keys is not looked at"
 
 
 def _lateness(table: Table, newest: int | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from include.engine.preview.outcome import KEPT, REPEATED, PreviewRow
+from include.engine.preview.outcome import DELETES, KEPT, REPEATED, STALE, TOMBSTONE, TRUNCATES, PreviewRow
 from include.engine.preview.preview import Preview
 
 WIDEST_CELL = 28
@@ -15,6 +15,10 @@ ERRORS = "_errors"
 WORDS = {
     KEPT: "kept",
     REPEATED: "left out, as they repeat another",
+    TOMBSTONE: "change nothing, as they are tombstones",
+    STALE: "stale, as a later change of their key is among these",
+    TRUNCATES: "delete all keys",
+    DELETES: "delete their key",
     "drop": "dropped",
     "quarantine": "quarantined",
     "fail": "would end the flow, and nothing of its batch be written",

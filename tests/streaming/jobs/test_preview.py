@@ -24,6 +24,7 @@ from include.spec import (
     Append,
     Bucket,
     Cast,
+    Debezium,
     Delta,
     Expect,
     Json,
@@ -369,3 +370,26 @@ def test_a_wrong_file_is_told_in_a_sentence(preview, bronze, minutes, counted, t
         (tmp_path / file).write_text(content)
     with pytest.raises(UsageError, match=says):
         preview(bronze, minutes, counted, file=tmp_path / file if file else tmp_path / "nowhere")
+
+
+def test_a_change_is_shown_as_what_the_flow_counts_it(bronze, name, preview, tmp_path):
+    silver = Table(
+        name=f"silver.{name}",
+        comment="changes of a database",
+        source=Delta(bronze.name),
+        schema="id INT, _sequence BIGINT, _errors ARRAY<STRUCT<field: STRING, message: STRING>>",
+        parse=Debezium("value", into=("id",)),
+        write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'"),
+    )
+    changes = [("c", 1, 1), ("u", 1, 2), ("c", 2, 3), ("d", 2, 4), ("t", None, 5), ("x", 3, 6)]
+    values = [
+        json.dumps({"op": op, "before": {"id": key}, "after": {"id": key}, "source": {"lsn": lsn}}).encode()
+        for op, key, lsn in changes
+    ]
+    file = tmp_path / "changes.parquet"
+    parquet.write_table(pa.table({"value": pa.array([*values, None, b"[1]"], pa.binary())}), file)
+    shown = preview(bronze, silver, file=file)
+    ends = {"quarantine": 2, "tombstone": 1, "stale": 2, "truncates": 1, "deletes": 1, "kept": 1}
+    assert shown.outcome.ends == ends
+    assert [(row.row["id"], row.row["_sequence"]) for row in shown.outcome.rows if row.becomes == "kept"] == [(1, 2)]
+    assert "  1 change nothing, as they are tombstones" in list(preview_report.lines(shown))
