@@ -81,6 +81,14 @@ def one_of(
     return Expect(name or f"{column} in set", f"{_quoted(column)} IN ({literals})", otherwise, (column,))
 
 
+def no_error(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Expect:
+    """None of these columns has an entry in `_errors`, which says that its value could not be typed."""
+    fields = ", ".join(map(_literal, _require_values(columns)))
+    # A row that was not typed has no errors.
+    condition = f"NOT coalesce(exists(_errors, error -> error.field IN ({fields})), false)"
+    return Expect(name or f"{' and '.join(columns)} without error", condition, otherwise, ("_errors",))
+
+
 def unique(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Unique:
     """No other row, of the same batch or stored, has the same values in these columns. The first row stays.
 

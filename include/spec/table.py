@@ -1,14 +1,24 @@
 """The declaration of a table: expectations, storage, schedule and maintenance."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from include.rules import Rule, not_null
+from include.rules import Rule, no_error, not_null
 from include.spec import ddl
 from include.spec.lookup import Lookup
 from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
-from include.spec.write_mode import CHANGE_RULE, HISTORY_SCHEMA, PARTIAL_SCHEMA, Append, Replace, Upsert, Watermark
+from include.spec.write_mode import (
+    CHANGE_RULE,
+    FLAG_RULE,
+    HISTORY_SCHEMA,
+    PARTIAL_SCHEMA,
+    Append,
+    Replace,
+    Upsert,
+    Watermark,
+)
 
 Transform = Callable[[Any], Any] | str
 LAYERS = ("bronze", "silver", "gold")
@@ -194,11 +204,14 @@ class Table:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Its expectations. Changes must also name their key and their place in the sequence."""
+        """Its expectations. Changes must also name their key and their place in the sequence, and what they do."""
         write = self.write
         if not isinstance(write, Upsert) or not write.sequence_by:
             return self.expect
-        return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *self.expect)
+        named = [name for name in (self.parse.into if self.parse else ()) if _is_named(name, write)]
+        has_errors = bool(named) and "_errors" in ddl.columns(self.schema)
+        known = [no_error(*named, name=FLAG_RULE)] if has_errors else []
+        return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *known, *self.expect)
 
     @property
     def retained(self) -> str:
@@ -215,6 +228,12 @@ class Table:
     def merges_in_windows(self) -> bool:
         """Whether its flow runs only in maintenance windows."""
         return isinstance(self.write, Upsert) and self.write.in_windows
+
+
+def _is_named(column: str, write: Upsert) -> bool:
+    """Whether the column decides what a change does."""
+    conditions = [condition for condition in (write.deletes, write.truncates) if condition]
+    return any(re.search(rf"\b{re.escape(column)}\b", condition, re.IGNORECASE) for condition in conditions)
 
 
 def table_of(flow: str) -> str:

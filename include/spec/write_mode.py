@@ -54,6 +54,8 @@ class Bucket:
 
 # The rule that a change breaks which has no place in the table.
 CHANGE_RULE = "key and sequence not null"
+# The rule that a change breaks of which a column could not be typed that decides what it does.
+FLAG_RULE = "known whether it deletes"
 # The columns of a history, and the column of a table with partial changes.
 HISTORY_SCHEMA = """
     valid_from {type} COMMENT 'the change that began this row',

@@ -43,6 +43,8 @@ def merged(changes: DataFrame, write: Upsert) -> DataFrame:
     if not write.truncates:
         return _merged(changes, write)
     sequence = write.sequence_by or ""
+    # NULL in changes that were retained before the table declared truncates.
+    changes = changes.withColumn(TRUNCATES, F.coalesce(TRUNCATES, F.lit(False)))
     truncates = changes.filter(TRUNCATES).groupBy(*_quoted([sequence])).agg(F.max(RETAINED).alias(RETAINED))
     changes = changes.filter(~F.col(TRUNCATES)).drop(TRUNCATES)
     # Of a key, a truncate is a delete that need not be retained once more.

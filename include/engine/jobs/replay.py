@@ -18,6 +18,7 @@ from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
 from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
+from include.engine.batch.merge_changes import DELETED
 from include.engine.jobs import window
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
@@ -189,6 +190,9 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
 def _is_chosen(table: Table, rules: list[str]) -> Column:
     """Whether the row is to be replayed. Late rows go back only if their rule is named: readers may not expect them."""
     is_named = _breaks_any(*rules) if rules else F.lit(True)
+    if table.merges_changes:
+        # Rows of a time when the table merged no changes do not tell what they do.
+        is_named &= F.col(DELETED).isNotNull()
     if table.watermark is None or table.watermark.rule in rules:
         return is_named
     return is_named & ~_breaks_any(table.watermark.rule)

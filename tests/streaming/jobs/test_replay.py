@@ -15,7 +15,7 @@ from include.errors import FlowFailed, UsageError
 from include.readers.delta_log import DeltaLog
 from include.rules import Expect, unique
 from include.settings import settings
-from include.spec import Append, Delta, Table, Watermark
+from include.spec import Append, Delta, Table, Upsert, Watermark
 from tests.support.batches import BatchWriter
 from tests.support.flows import only_in_full_runs, rows_of
 
@@ -238,3 +238,13 @@ def test_a_dry_run_counts_and_touches_nothing(table, batches, spark, monkeypatch
 def test_a_table_without_a_quarantine_cannot_be_replayed(table):
     with pytest.raises(UsageError, match="has no quarantine whose rows a rule of its could let in"):
         engine_replay.run(table, Catalog({table.name: table}), [], dry_run=False)
+
+
+def test_rows_of_a_time_when_the_table_merged_no_changes_stay_in_the_quarantine(batches, replay, table):
+    batches.write(table, FIRST_ROWS)
+    merging = replace(table, write=Upsert(("device",), sequence_by="place"), expect=())
+    batches.write(merging, [("c", at(4), 60, 9)])
+    quarantined = sorted(row["place"] for row in rows_of(table.quarantine))
+    assert len(quarantined) > 1
+    replay(merging)
+    assert sorted(row["place"] for row in rows_of(table.quarantine)) == quarantined

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from include.cli import expectations, inspect
 from include.monitoring import row_outcomes
 from include.readers.batches import BatchHistory
-from include.spec import Delta, Expect, Table, Upsert
+from include.spec import Delta, Expect, Json, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.batches import BatchWriter
 from tests.support.flows import only_in_full_runs, rows_of
@@ -85,6 +85,35 @@ def test_a_truncate_that_is_not_declared_is_quarantined(batches):
     batches.write(table, [(1, "north", "calm", 1, "c"), (None, None, None, 5, "t")])
     assert rows(table, "id") == [(1,)]
     assert [row["_rules"] for row in rows_of(table.quarantine)] == [["key and sequence not null"]]
+
+
+def test_a_delete_that_was_retained_before_truncates_were_declared_still_counts(batches):
+    table = table_of(LATEST)
+    batches.write(table, [(1, None, None, 7, "d")])
+    table = replace(table, write=replace(LATEST, truncates="op = 't'"))
+    batches.write(table, [(1, "north", "calm", 5, "c"), (2, "west", "calm", 1, "c")])
+    assert rows(table, "id", "place") == [(2, "west")]
+
+
+def test_a_change_is_quarantined_if_a_value_that_could_not_be_typed_decides_whether_it_deletes(spark, tmp_path):
+    table = replace(
+        table_of(Upsert(("id",), sequence_by="seq", deletes="NOT active", truncates="op = 't'")),
+        schema="id INT, seq INT, active BOOLEAN, amount INT, _errors ARRAY<STRUCT<field: STRING, message: STRING>>",
+        parse=Json("value", into=("id", "seq", "active", "amount")),
+        transform="SELECT *, get_json_object(value, '$.op') AS op FROM source",
+    )
+    values = [
+        '{"id": 1, "seq": 1, "active": true}',
+        '{"id": 1, "seq": 2, "active": "maybe"}',
+        '{"id": 2, "seq": 1}',
+        '{"id": 3, "seq": 1, "active": true, "amount": "much"}',
+        '{"id": 4, "seq": 1, "active": true}',
+        '{"id": 4, "seq": 2, "active": false, "amount": "much"}',
+    ]
+    result = BatchWriter(spark, tmp_path, "value STRING").write(table, [(value,) for value in values])
+    assert rows(table, "id", "seq", "active") == [(1, 1, True), (2, 1, None), (3, 1, True)]
+    assert [(row["seq"], row["_rules"]) for row in rows_of(table.quarantine)] == [(2, ["known whether it deletes"])]
+    assert (result.quarantined, result.outcomes["stale"]) == (1, 1)
 
 
 def test_a_partial_change_sets_only_what_it_brings(batches):
