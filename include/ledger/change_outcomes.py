@@ -3,7 +3,9 @@
 from typing import Any
 
 # The outcomes of a change that is kept.
-OUTCOMES = ("inserted", "updated", "deleted", "unchanged", "stale", "truncates")
+OUTCOMES = ("inserted", "updated", "deleted", "unchanged", "stale", "truncates", "tombstones")
+# Those that are named only where there are some.
+SELDOM = ("truncates", "tombstones")
 # Those that change the table.
 EFFECTIVE = ("inserted", "updated", "deleted", "truncates")
 
@@ -19,9 +21,11 @@ def of(tally: dict[str, Any] | None, merged: dict[str, int]) -> dict[str, int] |
         return None
     did = {name: merged.get(name, 0) if changes[name] is None else changes[name] for name in EFFECTIVE[:3]}
     unchanged = changes["keys"] - sum(did.values())
-    return {**did, "unchanged": unchanged, "stale": changes["stale"], "truncates": changes["truncates"]}
+    # An earlier release counted tombstones as stale.
+    others = {name: changes.get(name, 0) for name in OUTCOMES[4:]}
+    return {**did, "unchanged": unchanged, **others}
 
 
 def words(outcomes: dict[str, int]) -> list[str]:
-    """Returns each outcome with its number; without truncates where there are none."""
-    return [f"{count:,} {name}" for name, count in outcomes.items() if count or name != "truncates"]
+    """Returns each outcome with its number; without truncates and tombstones where there are none."""
+    return [f"{count:,} {name}" for name, count in outcomes.items() if count or name not in SELDOM]

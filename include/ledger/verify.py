@@ -64,6 +64,7 @@ def verify(table: Table) -> Verification:
             verification.notes.append(f"{flow} is declared no more: what it read is not counted again")
         elif isinstance(declared.source, Delta):
             verification.notes += _check_source_rows(declared, declared.source, flow_batches)
+            verify_merges.check_tombstones(declared, declared.source, flow_batches)
     if all(isinstance(flow.source, Kafka) for flow in table.flows):
         _check_records(history, [batch for batch in entries if batch.state in STATES_WITH_ROWS], others, verification)
     elif isinstance(table.source, Files):

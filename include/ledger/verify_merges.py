@@ -2,10 +2,16 @@
 
 from collections.abc import Iterator
 
-from include.errors import LedgerMismatch
+import pyarrow.parquet as parquet
+
+from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import change_outcomes, verify_quarantine
+from include.ledger.batch_files import AppendedFiles
+from include.readers import stored_table
 from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
-from include.spec import Table, Upsert
+from include.readers.delta_log import DeltaLog
+from include.settings import settings
+from include.spec import Debezium, Delta, Table, Upsert
 
 
 def check_batch(table: Table, batch: BatchRecord) -> None:
@@ -31,6 +37,40 @@ def check_batch(table: Table, batch: BatchRecord) -> None:
             raise LedgerMismatch(
                 f"{batch.name} says that it {name} {outcomes[name]:,} rows, and version {batch.version} says {rows:,}"
             )
+
+
+def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> None:
+    """Checks that no batch counts more tombstones than its source has records without a value. Raises LedgerMismatch.
+
+    Whatever else changes nothing must not pass as one. Batches whose files are gone are not checked.
+    """
+    if not isinstance(flow.parse, Debezium) or any(step.transform for step in (flow, *flow.steps)):
+        return
+    appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
+    for batch in flow_batches:
+        tombstones = (batch.tally or {}).get("changes", {}).get("tombstones", 0)
+        if not tombstones:
+            continue
+        try:
+            counts = [_count_nulls(source.table, file.path, flow.parse.column) for file in appends.of(batch)]
+        except (FlowBroken, FileNotFoundError):
+            continue
+        if None not in counts and tombstones > (empty := sum(filter(None, counts))):
+            raise LedgerMismatch(
+                f"{batch.name} counts {tombstones:,} tombstones, and {source.table} holds {empty:,} records without a "
+                f"value of that batch"
+            )
+
+
+def _count_nulls(table: str, file: str, column: str) -> int | None:
+    """Counts NULL in a column of a data file, by the footer of the file; None if that does not say it."""
+    with stored_table.file_system(table).open_input_file(file) as content:
+        footer = parquet.ParquetFile(content).metadata
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        statistics = [chunk.statistics for chunk in columns if chunk.path_in_schema == column]
+    counts = [each.null_count if each is not None and each.has_null_count else None for each in statistics]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def check_total(history: BatchHistory, entries: list[BatchRecord], others: list[OtherCommit]) -> Iterator[str]:

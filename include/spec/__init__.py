@@ -8,6 +8,7 @@ from include.rules import References as References
 from include.rules import Rule as Rule
 from include.rules import Unique as Unique
 from include.spec.lookup import Lookup as Lookup
+from include.spec.origin import BINARY_FORMS as BINARY_FORMS
 from include.spec.origin import CHANGE_SCHEMA as CHANGE_SCHEMA
 from include.spec.origin import EVOLUTIONS as EVOLUTIONS
 from include.spec.origin import FILES_SCHEMA as FILES_SCHEMA

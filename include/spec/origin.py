@@ -11,7 +11,10 @@ ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 # Columns of a quarantine that say which row of the source could not be processed, and why.
 FAILED_REASON, FAILED_RECORD = "_failed_reason", "_failed_record"
 NEW_COLUMNS = ("add", "rescue", "fail", "ignore")
-INTEGER_TIMES = ("micros", "millis")
+# Of Debezium: units of integer times, forms of bytes, and what stands for a value that the database did not send.
+INTEGER_TIMES = ("micros", "millis", "nanos", "days")
+BINARY_FORMS = ("base64", "base64-url-safe", "hex")
+NOT_SENT = "__debezium_unavailable_value"
 EVOLUTIONS = ("follow", "refuse", "fail")
 
 # The columns of Spark's Kafka source with includeHeaders=true.
@@ -228,27 +231,46 @@ class Debezium:
     """Typed columns from a change of a database, an event of Debezium as JSON in `column`, with or without its schema.
 
     into: names of columns of the database table. Each gets the type in the schema of the table, as for `Json`, from the
-        row after the change, or for a delete from the row before. Debezium has to write decimals as strings
-        (`decimal.handling.mode=string`).
-    sequence: the field of `source` that orders the changes: `lsn` for PostgreSQL.
-    integer_times: the unit of times that Debezium writes as integers: `micros`, or `millis` with
-        `time.precision.mode=connect`. Integer dates are days.
+        row after the change, or for a delete from the row before.
+    sequence: the field of `source` that orders the changes, or several: `lsn` for PostgreSQL, `("file", "pos", "row")`
+        for MySQL, `("change_lsn", "event_serial_no")` for SQL Server, `scn` for Oracle.
+    integer_times: the unit of times that are integers: `micros`, `millis` with `time.precision.mode=connect`, `nanos`
+        or `days`, for all columns or by column. Without it, a column of type DATE has days, another one microseconds.
+        An event with its schema says the unit itself.
     fails: end the flow on an error, with a message that names the row and the field.
+    unwrapped: values are rows, as the transformation `ExtractNewRecordState` leaves them. It has to add the operation
+        and the sequence (`add.fields=op,source.lsn,source.ts_ms`), and deletes
+        (`delete.tombstone.handling.mode=rewrite`, or `rewrite-with-tombstone`).
+    placeholder: what stands for a value that the database did not send: `unavailable.value.placeholder`.
+    binary: the form of bytes: `base64`, `base64-url-safe` or `hex`, as `binary.handling.mode` says.
 
     Adds these columns, for `Upsert` and `transform`: `_op STRING` (r: snapshot, c: insert, u: update, d: delete,
-    t: truncate), `_sequence BIGINT`, `_database_time TIMESTAMP`, and `_rescued_data STRING` with the fields of the row
-    that `into` does not name, as JSON. They are stored if the schema declares them.
+    t: truncate), `_sequence`, `_database_time TIMESTAMP`, and `_rescued_data STRING` with the fields of the row that
+    `into` does not name, as JSON. They are stored if the schema declares them.
 
-    A tombstone, which follows a delete and repeats it, has the `_op` tombstone, and changes nothing. A value that the
-    database did not send, because it is large and unchanged, is NULL for a table with partial changes, and an error for
-    others.
+    `_sequence` is a BIGINT. It is a STRING, in which numbers have leading zeros, if `sequence` has several fields or
+    the schema declares it so. A row of a snapshot that has no place gets one before all changes.
+
+    A tombstone, a record without a value that follows a delete, has the `_op` tombstone and changes nothing. What is no
+    change event has NULL in all columns, and an entry in `_errors`. A value that the database did not send, because it
+    is large and unchanged, is NULL for a table with partial changes, and an error for others. Decimals are exact as
+    text (`decimal.handling.mode=string`), and as bytes if the event has its schema.
     """
 
     column: str
     into: tuple[str, ...]
-    sequence: str = "lsn"
-    integer_times: str = "micros"
+    sequence: str | tuple[str, ...] = "lsn"
+    integer_times: str | Mapping[str, str] = "micros"
     fails: bool = False
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    unwrapped: bool = field(default=False, repr=False)
+    placeholder: str = field(default=NOT_SENT, repr=False)
+    binary: str = field(default="base64", repr=False)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The fields of `source` that order the changes."""
+        return (self.sequence,) if isinstance(self.sequence, str) else self.sequence
 
 
 Parse = Json | Avro | Cast | Debezium

@@ -6,7 +6,6 @@ from include.spec import (
     CHANGE_SCHEMA,
     FILES_SCHEMA,
     FORMATS,
-    INTEGER_TIMES,
     NEW_COLUMNS,
     TYPED_FORMATS,
     Append,
@@ -19,6 +18,7 @@ from include.spec import (
     Table,
     ddl,
 )
+from include.validation import debezium
 from include.validation.declaration import declaration_error, suggest
 
 GLOB = "*?[]{}"
@@ -118,10 +118,8 @@ def _check_columns(table: Table, source: Files) -> None:
 
 
 def _check_parse(table: Table, parse: Parse, tables: dict[str, Table]) -> None:
-    if isinstance(parse, Debezium) and parse.integer_times not in INTEGER_TIMES:
-        raise declaration_error(
-            table, f"integer_times is '{parse.integer_times}': {suggest(parse.integer_times, list(INTEGER_TIMES))}"
-        )
+    if isinstance(parse, Debezium):
+        debezium.check(table, parse)
     for reader in table.readers:
         columns = _source_columns(reader.source, tables)
         for name in parse.into if isinstance(parse, Cast) else (parse.column,):

@@ -73,6 +73,77 @@ CASES = (
         "silver/readings.py: integer_times is 'milis': did you mean 'millis'?",
     ),
     case(
+        "debezium_times_of_a_column_in_an_unknown_unit",
+        replace(TYPED, parse=Debezium("value", into=("device",), integer_times={"device": "seconds"})),
+        "silver/readings.py: integer_times of 'device' is 'seconds': there are micros, millis, nanos, days",
+    ),
+    case(
+        "debezium_times_of_an_unknown_column",
+        replace(TYPED, parse=Debezium("value", into=("device",), integer_times={"devise": "millis"})),
+        "silver/readings.py: integer_times names 'devise', which into does not: did you mean 'device'?",
+    ),
+    case(
+        "debezium_times_of_a_text",
+        replace(TYPED, parse=Debezium("value", into=("device",), integer_times={"device": "millis"})),
+        "silver/readings.py: integer_times names 'device', which is STRING and no time: take it out",
+    ),
+    case(
+        "debezium_bytes_in_an_unknown_form",
+        replace(TYPED, parse=Debezium("value", into=("device",), binary="base32")),
+        "silver/readings.py: binary is 'base32': did you mean 'base64'?",
+    ),
+    case(
+        "debezium_placeholder_is_empty",
+        replace(TYPED, parse=Debezium("value", into=("device",), placeholder="")),
+        "silver/readings.py: placeholder is empty, and so are values: name the unavailable.value.placeholder of the "
+        "connector",
+    ),
+    case(
+        "debezium_sequence_is_empty",
+        replace(TYPED, parse=Debezium("value", into=("device",), sequence=())),
+        "silver/readings.py: sequence is empty: name the fields of source that order the changes",
+    ),
+    case(
+        "debezium_sequence_is_repeated",
+        replace(TYPED, parse=Debezium("value", into=("device",), sequence=("pos", "pos"))),
+        "silver/readings.py: sequence names 'pos' twice: take one of them out",
+    ),
+    case(
+        "debezium_sequence_does_not_order",
+        replace(TYPED, parse=Debezium("value", into=("device",), sequence="gtid")),
+        "silver/readings.py: sequence names 'gtid', which does not order the changes: name a position in the log",
+    ),
+    case(
+        "debezium_sequence_of_several_fields_is_a_number",
+        replace(
+            TYPED,
+            schema=f"{TYPED.schema}, _sequence BIGINT",
+            parse=Debezium("value", into=("device",), sequence=("file", "pos")),
+        ),
+        "silver/readings.py: column '_sequence' is BIGINT, and the place of a change by file and pos is a text: "
+        "declare it STRING",
+    ),
+    case(
+        "debezium_sequence_of_text_is_a_number",
+        replace(
+            TYPED,
+            schema=f"{TYPED.schema}, _sequence BIGINT",
+            parse=Debezium("value", into=("device",), sequence="change_lsn"),
+        ),
+        "silver/readings.py: column '_sequence' is BIGINT, and the place of a change by change_lsn is a text: declare "
+        "it STRING",
+    ),
+    case(
+        "debezium_sequence_is_a_time",
+        replace(
+            TYPED,
+            schema=f"{TYPED.schema}, _sequence TIMESTAMP",
+            parse=Debezium("value", into=("device",)),
+        ),
+        "silver/readings.py: column '_sequence' is TIMESTAMP, which no place of a change is: declare it BIGINT "
+        "or STRING",
+    ),
+    case(
         "into_is_no_column",
         replace(TYPED, parse=Json("value", into=("devise",))),
         "silver/readings.py: into names 'devise', no column of its schema: did you mean 'device'?",

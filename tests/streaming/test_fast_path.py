@@ -302,7 +302,7 @@ def assert_each_falsified_number_is_found(table: Table) -> None:
         info["commitInfo"]["userMetadata"] = json.dumps(metadata)
         file.write_text("\n".join(json.dumps(info) if line is commit else line for line in lines))
 
-    names = ["keys", "stale", "truncates"]
+    names = ["keys", "stale", "truncates", "tombstones"]
     falsified = [*(("sluice", name) for name in names), ("delta", MERGED["inserted"]), ("delta", MERGED["deleted"])]
     for section, name in falsified:
         falsify(section, name)

@@ -1,8 +1,8 @@
 """Counts what a batch of changes did to the keys of its table.
 
 Of each key, one change counts as inserted, updated, deleted or unchanged: by the row of the key before and after the
-batch, and for a history by its current row. The other changes of the key are stale. This needs no look at the table
-besides that of the merge.
+batch, and for a history by its current row. The other changes of the key are stale. Tombstones are no changes. This
+needs no look at the table besides that of the merge.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ CHANGED, BEFORE, AFTER, HAD, HAS = "_changed", "_before", "_after", "_had", "_ha
 
 @dataclass(frozen=True)
 class KeyOutcomes:
-    """What became of the kept changes of a batch, which are as many as keys, stale and truncates together.
+    """What became of the kept changes of a batch, which are as many as keys, stale, truncates and tombstones together.
 
-    keys: how many the batch changes. stale: its further changes of these keys, and tombstones. truncates: its changes
-    that delete all keys. inserted: keys that had no row, or no current one, and have one now. deleted: the reverse.
-    updated: keys whose rows differ otherwise. None: Delta's commit counts them. The other keys are unchanged.
+    keys: how many the batch changes. stale: its further changes of these keys. truncates: its changes that delete all
+    keys. tombstones: its records without a value, which change nothing. inserted: keys that had no row, or no current
+    one, and have one now. deleted: the reverse. updated: keys whose rows differ otherwise. None: Delta's commit counts
+    them. The other keys are unchanged.
     """
 
     keys: int
@@ -31,6 +32,7 @@ class KeyOutcomes:
     inserted: int | None = None
     updated: int | None = None
     deleted: int | None = None
+    tombstones: int = 0
 
 
 def count_keys(write: Upsert) -> Column:
@@ -38,13 +40,21 @@ def count_keys(write: Upsert) -> Column:
     return F.count_if(~F.col(TRUNCATES)) if write.truncates else F.count("*")
 
 
-def count(changes: DataFrame, result: DataFrame, write: Upsert, kept: int) -> KeyOutcomes:
+def count_tombstones(changes: DataFrame) -> int:
+    """Counts the changes that are none, with the columns of `merge_changes.flags`."""
+    return changes.filter(F.col(DELETED).isNull()).count()
+
+
+def count(
+    changes: DataFrame, result: DataFrame, write: Upsert, kept: int, may_have_tombstones: bool = True
+) -> KeyOutcomes:
     """Counts the outcomes of a batch.
 
     changes: its good changes, `kept` in number, with the columns of `merge_changes.flags`. result: the rows of
     `merge_changes.merged`, and the stored rows of the keys, which have no value in `_shown`.
     """
     truncates = changes.filter(TRUNCATES).count() if write.truncates else 0
+    tombstones = count_tombstones(changes) if may_have_tombstones else 0
     of_keys = changes.filter(F.col(DELETED).isNotNull())
     of_keys = of_keys.filter(~F.col(TRUNCATES)) if write.truncates else of_keys
     keys = [F.col(f"`{key}`") for key in write.keys]
@@ -69,7 +79,8 @@ def count(changes: DataFrame, result: DataFrame, write: Upsert, kept: int) -> Ke
         )
         .collect()[0]
     )
-    return KeyOutcomes(stale=kept - counts["keys"] - truncates, truncates=truncates, **counts.asDict())
+    stale = kept - counts["keys"] - truncates - tombstones
+    return KeyOutcomes(stale=stale, truncates=truncates, tombstones=tombstones, **counts.asDict())
 
 
 def _before_and_after(result: DataFrame, write: Upsert) -> DataFrame:

@@ -56,15 +56,19 @@ def write(
     """
     merged = merge(changes, table, write, last_commit)
     rows = metadata.rows or {}
-    metadata = replace(metadata, rows=rows | {"changes": asdict(_outcomes(merged, changes, write, rows["kept"]))})
+    metadata = replace(
+        metadata, rows=rows | {"changes": asdict(_outcomes(merged, changes, table, write, rows["kept"]))}
+    )
     commit.add_to_companion(merged.hidden, table.retained, metadata, may_be_replay, last_commit)
     commit.execute(lambda: replace_rows(merged, table, write), changes.sparkSession, metadata)
 
 
-def _outcomes(merged: Merged, changes: DataFrame, write: Upsert, kept: int) -> KeyOutcomes:
+def _outcomes(merged: Merged, changes: DataFrame, table: Table, write: Upsert, kept: int) -> KeyOutcomes:
+    may_have_tombstones = table_rows.has_tombstones(table)
     if merged.is_computed:
-        return key_outcomes.count(changes, merged.result, write, kept)
-    return KeyOutcomes(merged.keys, stale=kept - merged.keys, truncates=0)
+        return key_outcomes.count(changes, merged.result, write, kept, may_have_tombstones)
+    tombstones = key_outcomes.count_tombstones(changes) if may_have_tombstones else 0
+    return KeyOutcomes(merged.keys, stale=kept - merged.keys - tombstones, truncates=0, tombstones=tombstones)
 
 
 def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[int, int] | None) -> Merged:

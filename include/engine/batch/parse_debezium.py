@@ -5,91 +5,178 @@ The format: https://debezium.io/documentation/reference/stable/connectors/postgr
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, DateType, StructType, TimestampType
+from pyspark.sql.types import StringType, StructType
 
-from include.engine.batch.parse import cast, cast_error, error, error_list, quoted
+from include.engine.batch import debezium_places, debezium_values
+from include.engine.batch.debezium_values import FIELD, UNITS, Placeholder
+from include.engine.batch.parse import cast_error, error, error_list, quoted
 from include.spec import Debezium
 
-# What Debezium writes in place of a large value that the change leaves as it is.
-NOT_SENT = "__debezium_unavailable_value"
 OPERATIONS = ("r", "c", "u", "d", "t")
 # The operation of a record without a value, which follows a delete.
 TOMBSTONE = "tombstone"
-# Integers that are a time in the range of Spark, by unit.
-INTEGER_TIME = {"micros": r"^-?\d{1,18}$", "millis": r"^-?\d{1,15}$"}
-INTEGER_DATE = r"^-?\d{1,7}$"
+ROW = "MAP<STRING, STRING>"
+# Fields that the transformation ExtractNewRecordState adds to a row.
+FLAT_OP, FLAT_DELETED = "__op", "__deleted"
+UNSENT = "the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"
 
 
 def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool) -> DataFrame:
     """Returns the changes with a typed column for each name in `parse.into`, `_op`, `_sequence`, `_database_time`,
     `_rescued_data` and `_errors`.
+
+    What is no change event has an error, and NULL in all other columns.
     """
     payload = F.col(f"`{parse.column}`").cast("string")
-    rows = rows.withColumn("_event", _event(payload, parse))
-    is_delete = F.col("_event.op") == "d"
-    rows = rows.withColumn("_row", F.when(is_delete, F.col("_event.before")).otherwise(F.col("_event.after")))
-    columns, errors = {}, [_event_error(payload, parse)]
+    rows = rows.withColumn("_event", _flat_event(payload, parse) if parse.unwrapped else _event(payload, parse))
+    rows = rows.withColumn("_problem", F.when(payload.isNotNull(), _problem(payload, parse)))
+    rows = rows.withColumn("_event", F.when(F.col("_problem").isNull(), F.col("_event")))
+    rows = rows.withColumn("_row", debezium_values.decoded(F.col("_event.row"), F.col("_event.fields"), schema, parse))
+    time = F.col("_event.source.ts_ms")
+    columns = {
+        "_op": F.when(payload.isNull(), TOMBSTONE).otherwise(F.col("_event.op")),
+        "_sequence": debezium_places.place(
+            F.col("_event.source"), parse, _type_of_places(parse, schema), F.col("_event.op") == "r"
+        ),
+        "_database_time": F.timestamp_micros(debezium_values.micros(time, F.lit(UNITS["millis"]))),
+        "_rescued_data": _others(parse),
+    }
+    is_no_event = F.when(F.col("_problem").isNotNull(), error(parse.column, F.col("_problem")))
+    errors = [is_no_event, *_event_errors(parse, columns["_sequence"])]
+    errors.append(cast_error("_database_time", time, columns["_database_time"], "timestamp"))
+    placeholder = Placeholder(parse.placeholder)
     for name in parse.into:
         raw, type_ = F.col("_row").getItem(name), schema[name].dataType
-        sent = F.when(raw != NOT_SENT, raw)
-        columns[name] = _value(sent, type_, parse.integer_times)
+        is_unsent = placeholder.matches(raw)
+        sent = F.when(~is_unsent, raw)
+        columns[name] = debezium_values.value(sent, _field(name), name, type_, parse)
         errors.append(cast_error(name, sent, columns[name], type_.simpleString()))
         if not is_partial:
-            message = "the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"
-            errors.append(F.when(raw == NOT_SENT, error(name, F.lit(message))))
-    others = F.map_filter("_row", lambda name, _: ~name.isin(*parse.into))
-    columns |= {
-        "_op": F.when(payload.isNull(), TOMBSTONE).otherwise(F.col("_event.op")),
-        "_sequence": F.col(f"_event.source.`{parse.sequence}`").try_cast("bigint"),
-        "_database_time": F.timestamp_millis(F.col("_event.source.ts_ms").try_cast("bigint")),
-        "_rescued_data": F.when(F.size(others) > 0, F.to_json(others)),
-        "_errors": error_list(errors),
-    }
-    return rows.withColumns(columns).drop("_event", "_row")
+            errors.append(F.when(is_unsent, error(name, F.lit(UNSENT))))
+    return rows.withColumns(columns | {"_errors": error_list(errors)}).drop("_event", "_row", "_problem")
+
+
+def _type_of_places(parse: Debezium, schema: StructType) -> str:
+    is_text = "_sequence" in schema.names and schema["_sequence"].dataType == StringType()
+    return "string" if is_text or len(parse.places) > 1 else "bigint"
+
+
+def _document(payload: Column, type_name: str) -> Column:
+    """Returns the JSON document of the payload in this type; NULL if it is no single document."""
+    # Wrapped in an array, because Spark stops after one document and ignores what follows.
+    documents = F.from_json(
+        F.concat(F.lit("["), payload, F.lit("]")), f"ARRAY<{type_name}>", {"allowSingleQuotes": "false"}
+    )
+    # Spark replaces invalid UTF-8, which could make two keys equal.
+    return F.when(F.is_valid_utf8(payload) & (F.size(documents) == 1), F.get(documents, F.lit(0)))
 
 
 def _event(payload: Column, parse: Debezium) -> Column:
-    """Returns the fields of an event as text: `op`, `before`, `after` and `source`; NULL if it is none."""
-    source = ", ".join(f"`{name}`: STRING" for name in dict.fromkeys((parse.sequence, "ts_ms")))
-    row = "MAP<STRING, STRING>"
-    event = f"op: STRING, before: {row}, after: {row}, source: STRUCT<{source}>"
-    # Wrapped in an array, because Spark stops after one document and ignores what follows.
-    documents = F.from_json(
-        F.concat(F.lit("["), payload, F.lit("]")),
-        f"ARRAY<STRUCT<{event}, payload: STRUCT<{event}>>>",
-        {"allowSingleQuotes": "false"},
-    )
-    # Spark replaces invalid UTF-8, which could make two keys equal.
-    document = F.when(F.is_valid_utf8(payload) & (F.size(documents) == 1), documents[0])
+    """Returns `op`, the `row`, the `source` and the row's `fields` in the schema, all as text; without `op`, `is_flat`
+    tells whether the payload is a row as ExtractNewRecordState leaves it.
+    """
+    source = ", ".join(f"`{name}`: STRING" for name in _names_of_source(parse))
+    fields = dict.fromkeys(("op", FLAT_OP, FLAT_DELETED), "STRING")
+    fields |= {"before": ROW, "after": ROW, "source": f"STRUCT<{source}>"}
+    event = ", ".join(f"{name}: {type_name}" for name, type_name in fields.items())
+    described = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: ARRAY<{FIELD}>>>>"
+    document = _document(payload, f"STRUCT<{event}, schema: {described}, payload: STRUCT<{event}>>")
     # With its schema, the event is one level deeper.
-    plain = F.struct(*[document[name].alias(name) for name in ("op", "before", "after", "source")])
-    return F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
-
-
-def _event_error(payload: Column, parse: Debezium) -> Column:
-    is_event = F.coalesce(F.col("_event.op").isin(*OPERATIONS), F.lit(False))
-    has_row = F.col("_row").isNotNull() | (F.col("_event.op") == "t")
+    plain = F.struct(*[document[name].alias(name) for name in fields])
+    content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
+    described_row = F.filter(document["schema"]["fields"], lambda item: item["field"] == "after")
     return F.when(
-        payload.isNotNull(),
-        F.when(~is_event, error(parse.column, F.concat(quoted(payload), F.lit(" is no change event"))))
-        .when(~has_row, error(parse.column, F.lit("the change has no row")))
-        .when(
-            F.col(f"_event.source.`{parse.sequence}`").isNull(),
-            error(parse.column, F.lit(f"the change has no source.{parse.sequence}")),
+        document.isNotNull(),
+        F.struct(
+            content["op"].alias("op"),
+            F.when(content["op"] == "d", content["before"]).otherwise(content["after"]).alias("row"),
+            content["source"].alias("source"),
+            _named(F.get(described_row, F.lit(0))["fields"]).alias("fields"),
+            F.coalesce(content[FLAT_OP], content[FLAT_DELETED]).isNotNull().alias("is_flat"),
         ),
     )
 
 
-def _value(raw: Column, type_: DataType, integer_times: str) -> Column:
-    match type_:
-        case TimestampType():
-            to_time = F.timestamp_micros if integer_times == "micros" else F.timestamp_millis
-            time = to_time(F.when(raw.rlike(INTEGER_TIME[integer_times]), raw).try_cast("bigint"))
-            return F.coalesce(time, cast(raw, "timestamp"))
-        case DateType():
-            date = F.date_from_unix_date(F.when(raw.rlike(INTEGER_DATE), raw).try_cast("int"))
-            return F.coalesce(date, cast(raw, "date"))
-        case BinaryType():
-            return F.try_to_binary(raw, F.lit("base64"))
-        case _:
-            return cast(raw, type_.simpleString())
+def _flat_event(payload: Column, parse: Debezium) -> Column:
+    """Returns the same of a payload that is a row."""
+    row = _document(payload, ROW)
+    # With its schema, the row is one level deeper. A row may have such columns of its own.
+    is_described = row["payload"].isNotNull() & row["schema"].isNotNull()
+    is_described &= F.coalesce(row[FLAT_OP], row[FLAT_DELETED]).isNull()
+    described = _document(
+        F.when(is_described, payload), f"STRUCT<schema: STRUCT<fields: ARRAY<{FIELD}>>, payload: {ROW}>"
+    )
+    row = F.when(is_described, described["payload"]).otherwise(row)
+    op = F.when(row[FLAT_DELETED] == "true", "d").otherwise(F.coalesce(row[FLAT_OP], _op_of_deleted(row)))
+    source = [F.coalesce(*[row[key] for key in _flat_names(name)]).alias(name) for name in _names_of_source(parse)]
+    return F.when(
+        row.isNotNull(),
+        F.struct(
+            op.alias("op"),
+            row.alias("row"),
+            F.struct(*source).alias("source"),
+            _named(described["schema"]["fields"]).alias("fields"),
+            F.lit(False).alias("is_flat"),
+        ),
+    )
+
+
+def _op_of_deleted(row: Column) -> Column:
+    """An operation for rows that only tell whether they are deleted."""
+    return F.when(row[FLAT_DELETED] == "false", "u")
+
+
+def _names_of_source(parse: Debezium) -> list[str]:
+    return list(dict.fromkeys((*parse.places, "ts_ms")))
+
+
+def _flat_names(name: str) -> tuple[str, ...]:
+    # The other `__ts_ms` is when Debezium processed the change.
+    return (f"__source_{name}",) if name == "ts_ms" else (f"__source_{name}", f"__{name}")
+
+
+def _named(fields: Column) -> Column:
+    """Returns the fields whose type has a name, without which it says no more than the value."""
+    return F.filter(fields, lambda item: item["name"].isNotNull())
+
+
+def _field(name: str) -> Column:
+    return F.get(F.filter("_event.fields", lambda item: item["field"] == name), F.lit(0))
+
+
+def _others(parse: Debezium) -> Column:
+    """Returns the fields of the row that no column takes, as JSON."""
+    known = [*parse.into]
+    if parse.unwrapped:
+        known += [FLAT_OP, FLAT_DELETED, *[key for name in _names_of_source(parse) for key in _flat_names(name)]]
+    others = F.map_filter("_event.row", lambda name, _: ~name.isin(*known))
+    return F.when(F.size(others) > 0, F.to_json(others))
+
+
+def _problem(payload: Column, parse: Debezium) -> Column:
+    """Returns why the payload is no change event, if so."""
+    op, name = F.col("_event.op"), FLAT_OP if parse.unwrapped else "op"
+    hint = ": add.fields has to name op" if parse.unwrapped else ""
+    why = (
+        F.when(~F.is_valid_utf8(payload), "it is no UTF-8")
+        .when(F.trim(payload) == "", "it is empty")
+        .when(F.col("_event").isNull(), "it is no JSON object")
+        .when(op.isNull() & F.col("_event.is_flat"), "it is a row, which Debezium(unwrapped=True) reads")
+        .when(op.isNull(), f"it has no {name}{hint}")
+        .when(~op.isin(*OPERATIONS), F.concat(F.lit(f"its {name} is "), quoted(op)))
+    )
+    return F.concat(quoted(payload), F.lit(" is no change event: "), why)
+
+
+def _event_errors(parse: Debezium, place: Column) -> list[Column]:
+    op, row = F.col("_event.op"), F.col("_event.row")
+    missing = F.lit(None).cast("string")
+    for name in reversed(parse.places):
+        text = debezium_places.field(F.col("_event.source"), name)
+        missing = F.when(text.isNull(), F.lit(f"the change has no source.{name}")).otherwise(missing)
+    texts = F.concat_ws(", ", *[F.col(f"_event.source.`{name}`") for name in parse.places])
+    no_place = F.concat(quoted(texts), F.lit(f" is no place among the changes, by source.{', '.join(parse.places)}"))
+    return [
+        F.when((op != "t") & row.isNull(), error(parse.column, F.lit("the change has no row"))),
+        F.when(op.isNotNull() & place.isNull(), error(parse.column, F.coalesce(missing, no_place))),
+    ]

@@ -50,10 +50,16 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
     if isinstance(table.write, Upsert) and table.write.sequence_by:
         conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}
         values = {name: F.coalesce(F.expr(conditions[name] or "false"), F.lit(False)) for name in flags(table.write)}
-        if isinstance(table.parse, Debezium) and "_op" in rows.columns:
-            values[DELETED] = F.when(F.col("_op") != parse_debezium.TOMBSTONE, values[DELETED])
+        if has_tombstones(table) and "_op" in rows.columns:
+            is_tombstone = F.col("_op").eqNullSafe(parse_debezium.TOMBSTONE) & ~values[DELETED]
+            values[DELETED] = F.when(~is_tombstone, values[DELETED])
         columns += [value.alias(name) for name, value in values.items()]
     return rows.select(*columns)
+
+
+def has_tombstones(table: Table) -> bool:
+    """Whether changes of the table may be tombstones, which change nothing."""
+    return any(isinstance(part.parse, Debezium) for part in (*table.steps, table))
 
 
 def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -> DataFrame:

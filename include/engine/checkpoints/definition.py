@@ -11,7 +11,7 @@ from include import catalog
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
 from include.readers import offset_log
-from include.spec import Avro, Files, Json, Parse, Table, Transform, ddl
+from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster")
@@ -39,7 +39,7 @@ def fingerprint(table: Table) -> str:
     """Returns the SHA-256 of the declaration and of the files that hold the transforms of the table and its steps."""
     parts = (*table.steps, table)
     texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in parts]
-    texts += [repr(registry) for part in parts for registry in _registry(part.parse)]
+    texts += [repr(values) for part in parts for values in _newer_values(part.parse)]
     texts += [repr(options) for part in parts if (options := _file_options(part.source))]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -58,7 +58,7 @@ def rows_fingerprint(table: Table) -> str:
             _values(part.write),
             part.expect,
             *[_values(lookup) for lookup in part.lookups],
-            *_registry(part.parse),
+            *_newer_values(part.parse),
         )
         for part in (*table.steps, table)
     ]
@@ -86,8 +86,15 @@ def _values(declared: Any) -> dict[str, Any]:
     return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
 
 
-def _registry(parse: Parse | None) -> list[dict[str, Any]]:
-    return [_values(parse.registry)] if isinstance(parse, Avro | Json) and parse.registry else []
+def _newer_values(parse: Parse | None) -> list[dict[str, Any]]:
+    """Returns what is declared beyond the options of older releases, which alone are part of `repr`."""
+    if isinstance(parse, Avro | Json) and parse.registry:
+        return [_values(parse.registry)]
+    if isinstance(parse, Debezium):
+        newer = [option for option in fields(parse) if not option.repr]
+        values = {option.name: getattr(parse, option.name) for option in newer}
+        return [values] if any(values[option.name] != option.default for option in newer) else []
+    return []
 
 
 def _file_options(source: Any) -> dict[str, Any]:

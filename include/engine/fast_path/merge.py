@@ -77,7 +77,8 @@ class Merger:
         self._quarantine.append(checked.quarantined, metadata)
         is_hidden = pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED)))
         self._retained.append(result.filter(is_hidden), metadata)
-        self._replace(transaction, stored, shown, keys, metadata, checked.counts)
+        tombstones = len(checked.kept) - len(changes)
+        self._replace(transaction, stored, shown, keys, metadata, checked.counts, tombstones)
         return checked.counts
 
     def forget(self) -> None:
@@ -159,6 +160,7 @@ class Merger:
         keys: set[Key],
         metadata: CommitMetadata,
         counts: RowCounts,
+        tombstones: int,
     ) -> None:
         """Replaces the stored rows of these keys, except of those that stay as they are."""
         columns = self._write.keys
@@ -166,7 +168,7 @@ class Merger:
         old, new = _rows_by_key(known, columns), _rows_by_key([shown], columns)
         changed = {key for key in keys if old.get(key) != new.get(key)}
         rows_of_changed = [(old.get(key, {}), new.get(key, {})) for key in changed]
-        outcomes = asdict(_outcomes(rows_of_changed, len(keys), counts.kept))
+        outcomes = asdict(_outcomes(rows_of_changed, len(keys), counts.kept, tombstones))
         metadata = replace(metadata, rows=asdict(counts) | {"changes": outcomes})
         if not changed:
             replaced_files.discard(stored)
@@ -208,11 +210,12 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _outcomes(changed: list[tuple[Rows, Rows]], keys: int, kept: int) -> KeyOutcomes:
+def _outcomes(changed: list[tuple[Rows, Rows]], keys: int, kept: int, tombstones: int) -> KeyOutcomes:
     """Counts the outcomes of a batch without truncates. changed: the rows before and after of each changed key."""
     had_and_has = [(any(old.values()), any(new.values())) for old, new in changed]
     inserted, deleted = had_and_has.count((False, True)), had_and_has.count((True, False))
-    return KeyOutcomes(keys, kept - keys, 0, inserted, len(changed) - inserted - deleted, deleted)
+    updated = len(changed) - inserted - deleted
+    return KeyOutcomes(keys, kept - keys - tombstones, 0, inserted, updated, deleted, tombstones)
 
 
 def _merge_metrics(changed: list[tuple[Rows, Rows]]) -> dict[str, int]:

@@ -21,8 +21,6 @@ from confluent_kafka import Producer
 
 from include import spec
 from include.catalog import Catalog
-from include.engine import struct_type
-from include.engine.batch import parse_debezium
 from include.errors import SetupError, Unreachable, UsageError
 from include.examples import connector
 from include.ledger import trace, verify
@@ -368,85 +366,3 @@ def test_page_views_are_joined_with_purchases_of_the_billing_database(
     assert stored == connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
     amounts = {row["receipt"]: row["amount"] for row in rows_of(conversion.views.name) if row["receipt"]}
     assert amounts == {**{number: Decimal(10) for number in range(1, 12)}, 9: None}
-
-
-def event(payload: str) -> str:
-    return '{"schema": {}, "payload": ' + payload + "}"
-
-
-SOURCE = '"source": {"lsn": 7, "ts_ms": 1700000000000}'
-
-
-@pytest.mark.parametrize(
-    ("value", "change"),
-    [
-        pytest.param(
-            '{"op": "c", "after": {"id": 1, "amount": "1.5", "at": 1700000000000000}, ' + SOURCE + "}",
-            (1, Decimal("1.50"), datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), "c", 7, None, []),
-            id="insert",
-        ),
-        pytest.param(
-            event('{"op": "d", "before": {"id": 1, "amount": null}, "after": null, ' + SOURCE + "}"),
-            (1, None, None, "d", 7, None, []),
-            id="delete, with its schema",
-        ),
-        pytest.param(
-            '{"op": "r", "after": {"id": 1, "amount": "1", "at": "2026-01-02T03:04:05Z", "tags": [1, "b"]}, '
-            + SOURCE
-            + "}",
-            (
-                1,
-                Decimal("1.00"),
-                datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-                "r",
-                7,
-                '{"tags":"[1,\\"b\\"]"}',
-                [],
-            ),
-            id="field without a column",
-        ),
-        pytest.param('{"op": "t", ' + SOURCE + "}", (None, None, None, "t", 7, None, []), id="truncate"),
-        pytest.param(
-            '{"op": "u", "after": {"id": 1, "amount": "AJY="}, ' + SOURCE + "}",
-            (1, None, None, "u", 7, None, ["'AJY=' is no DECIMAL(10,2)"]),
-            id="decimal as bytes",
-        ),
-        pytest.param(
-            '{"op": "u", "after": {"id": 1, "amount": "__debezium_unavailable_value"}, ' + SOURCE + "}",
-            (
-                1,
-                None,
-                None,
-                "u",
-                7,
-                None,
-                ["the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"],
-            ),
-            id="value that was not sent",
-        ),
-        pytest.param('{"id": 1}', (None, None, None, None, None, None, ["'{\"id\": 1}' is no change event"]), id="row"),
-        pytest.param("x", (None, None, None, None, None, None, ["'x' is no change event"]), id="no JSON"),
-        pytest.param(
-            '{"op": "c", "after": {"id": 1}, "source": {}}',
-            (1, None, None, "c", None, None, ["the change has no source.lsn"]),
-            id="no sequence",
-        ),
-    ],
-)
-def test_an_event_of_debezium_becomes_a_typed_change(spark, value: str, change: tuple):
-    assert typed(spark, value) == [change]
-
-
-def test_a_tombstone_is_told_from_a_broken_event(spark):
-    assert typed(spark, None) == [(None, None, None, "tombstone", None, None, [])]
-
-
-def typed(spark, value: str | None) -> list[tuple]:
-    schema = struct_type.from_ddl(f"id INT, amount DECIMAL(10,2), at TIMESTAMP, {ERRORS}")
-    rows = spark.createDataFrame([(None if value is None else value.encode(),)], "value BINARY")
-    parsed = parse_debezium.typed(rows, Debezium("value", into=("id", "amount", "at")), schema, is_partial=False)
-    names = ("id", "amount", "at", "_op", "_sequence", "_rescued_data")
-    return [
-        (*(row[name] for name in names), [error["message"] for error in row["_errors"]])
-        for row in parsed.toArrow().to_pylist()
-    ]

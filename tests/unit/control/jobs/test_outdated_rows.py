@@ -14,7 +14,7 @@ from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
 from include.monitoring.outdated_rows import describe, range_of
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
+from include.spec import Append, Bucket, Debezium, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
 from include.validation.slices import Slice
 
 FLOW = "silver.orders"
@@ -241,3 +241,15 @@ def test_a_changed_lookup_is_another_definition_of_rows(case: str):
 def test_how_often_a_lookup_reads_a_new_version_is_no_other_definition_of_rows():
     table, changed = (replace(TABLE, lookups=(replace(LOOKUP, refresh_seconds=seconds),)) for seconds in (60, 5))
     assert rows_fingerprint(changed) == rows_fingerprint(table)
+
+
+def test_a_definition_of_debezium_is_that_of_older_releases_until_it_uses_a_newer_option():
+    parse = Debezium("value", into=("amount",))
+    older = "Debezium(column='value', into=('amount',), sequence='lsn', integer_times='micros', fails=False)"
+    assert repr(parse) == older
+    table = replace(TABLE, parse=parse)
+    assert rows_fingerprint(table) == rows_fingerprint(replace(TABLE, parse=replace(parse, binary="base64")))
+    changes = ({"unwrapped": True}, {"placeholder": "none"}, {"binary": "hex"}, {"integer_times": {"amount": "millis"}})
+    others = [replace(TABLE, parse=replace(parse, **change)) for change in changes]
+    for of in (rows_fingerprint, fingerprint):
+        assert len({of(each) for each in (table, *others)}) == 1 + len(others)

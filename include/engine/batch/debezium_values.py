@@ -1,0 +1,198 @@
+"""Types the values of a Debezium event: by the schema in the event where it has one, else by declaration.
+
+The forms: https://debezium.io/documentation/reference/stable/connectors/postgresql.html, section "Data type mappings".
+"""
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from include.engine.batch.parse import cast
+from include.spec import Debezium
+
+# A field of the row in the schema of an event.
+FIELD = "STRUCT<field: STRING, name: STRING, parameters: MAP<STRING, STRING>>"
+DECIMAL, VARIABLE_SCALE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+BITS = "io.debezium.data.Bits"
+DAY = 86_400_000_000
+# Microseconds of a unit of integer times. A nanosecond is less, and has none.
+NANOS = 0
+UNITS = {"micros": 1, "millis": 1_000, "nanos": NANOS, "days": DAY}
+# The unit of integers by the name of their type.
+TIMES = {
+    "io.debezium.time.Date": DAY,
+    "io.debezium.time.Timestamp": UNITS["millis"],
+    "io.debezium.time.MicroTimestamp": UNITS["micros"],
+    "io.debezium.time.NanoTimestamp": NANOS,
+    "org.apache.kafka.connect.data.Date": DAY,
+    "org.apache.kafka.connect.data.Timestamp": UNITS["millis"],
+}
+# The years 1 to 9999, which all readers know, in microseconds since 1970.
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+MOST_DIGITS = 38
+# Of PostGIS, for a geometry and for a geography that were not sent.
+UNSENT_SHAPES = (
+    "0101000020E6100000000000FC83D797C1000000FC83D797C1",
+    "0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640",
+)
+
+
+def value(raw: Column, field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
+    """Returns a value of the column's type; NULL if the text is none.
+
+    raw: as `decoded` returns it. field: a `FIELD`, or NULL.
+    """
+    type_name = type_.simpleString()
+    match type_:
+        case TimestampType() | TimestampNTZType():
+            instant = F.timestamp_micros(micros(raw, _unit(field, name, type_, parse)))
+            return F.coalesce(instant.cast(type_name), cast(raw, type_name))
+        case DateType():
+            at = micros(raw, _unit(field, name, type_, parse))
+            date = F.timestamp_micros(F.when(F.pmod(at, F.lit(DAY)) == 0, at)).cast(type_name)
+            return F.coalesce(date, cast(raw, type_name))
+        case BinaryType():
+            return _binary(F.coalesce(F.when(raw.startswith("{"), F.get_json_object(raw, "$.wkb")), raw), parse.binary)
+        case _:
+            return cast(raw, type_name)
+
+
+def decoded(row: Column, fields: Column, schema: StructType, parse: Debezium) -> Column:
+    """Returns the row with plain text for numbers that are sent as bytes. fields: those with a named type."""
+    numbers = [name for name in parse.into if isinstance(schema[name].dataType, NumericType)]
+    texts = [name for name in parse.into if isinstance(schema[name].dataType, StringType)]
+    if not numbers and not texts:
+        return row
+
+    def text(name: Column, raw: Column) -> Column:
+        field = F.get(F.filter(fields, lambda item: item["field"] == name), F.lit(0))
+        is_decimal = name.isin(*numbers, *texts) & field["name"].isin(DECIMAL, VARIABLE_SCALE)
+        is_decimal = F.coalesce(is_decimal, F.lit(False)) | (name.isin(*numbers) & raw.startswith("{"))
+        is_bits = name.isin(*numbers) & (field["name"] == BITS)
+        return F.coalesce(F.when(is_decimal, decimal_text(raw, field)).when(is_bits, _bits(raw)), raw)
+
+    # Most events have no such value, and Spark generates no code for what follows.
+    has_objects = F.exists(F.map_values(row), lambda raw: raw.startswith("{")) if numbers else F.lit(False)
+    return F.when((F.size(fields) > 0) | has_objects, F.transform_values(row, text)).otherwise(row)
+
+
+def micros(raw: Column, unit: Column) -> Column:
+    """Returns an integer time in microseconds since 1970; NULL if it is no integer, or outside the years 1 to 9999.
+
+    unit: in microseconds, `NANOS` for nanoseconds, which are cut off to microseconds.
+    """
+    number = F.when(raw.rlike(r"^-?\d{1,19}$"), raw).try_cast("bigint")
+    rest = F.pmod(number, F.lit(1_000)).cast("bigint")
+    nanos = F.call_function("div", F.try_subtract(number, rest), F.lit(1_000))
+    at = F.when(unit == NANOS, nanos).otherwise(F.try_multiply(number, unit))
+    return F.when(at.between(FIRST, LAST), at)
+
+
+def decimal_text(raw: Column, field: Column) -> Column:
+    """Returns the digits of a decimal that is sent as bytes, in base64; NULL if it has too many, or is none.
+
+    The bytes are an integer. Its scale is in the schema, or beside the bytes where it varies by row.
+    """
+    varies = raw.startswith("{")
+    scale = F.when(varies, F.get_json_object(raw, "$.scale")).otherwise(field["parameters"]["scale"]).try_cast("int")
+    digits = F.hex(F.try_to_binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), F.lit("base64")))
+    is_negative = F.substring(digits, 1, 1) >= "8"
+    fits = F.length(digits).between(2, 32) & scale.between(-MOST_DIGITS, MOST_DIGITS)
+    # Of a negative number all bits are inverted, which leaves one less than its amount.
+    bits = F.when(is_negative, F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")).otherwise(digits)
+    bits = F.lpad(F.when(fits, bits), 32, "0")
+    parts = [F.conv(F.substring(bits, first, 8), 16, 10).try_cast("decimal(20,0)") for first in (1, 9, 17, 25)]
+    amount = parts[0]
+    for part in parts[1:]:
+        amount = F.try_add(F.try_multiply(amount, F.lit(2**32).cast("decimal(10,0)")).try_cast("decimal(38,0)"), part)
+        amount = amount.try_cast("decimal(38,0)")
+    amount = F.when(is_negative, F.try_add(amount, F.lit(1).cast("decimal(1,0)")).try_cast("decimal(38,0)")).otherwise(
+        amount
+    )
+    text = F.concat(amount.cast("string"), F.repeat(F.lit("0"), F.greatest(F.lit(0), -scale)))
+    places = F.greatest(F.lit(0), scale)
+    text = F.lpad(text, F.greatest(F.length(text), places + 1), F.lit("0"))
+    whole, fraction = F.left(text, F.length(text) - places), F.right(text, places)
+    text = F.when(places > 0, F.concat(whole, F.lit("."), fraction)).otherwise(text)
+    return F.when(is_negative, F.concat(F.lit("-"), text)).otherwise(text)
+
+
+class Placeholder:
+    """What stands for a value that the database did not send, in each form that Debezium gives it."""
+
+    def __init__(self, placeholder: str) -> None:
+        texts, documents = _texts(placeholder), _documents(placeholder)
+        self._texts = texts
+        self._documents = F.array(*[F.lit(document) for document in documents])
+
+    def matches(self, raw: Column) -> Column:
+        """Whether the text of a value is the placeholder."""
+        is_document = raw.startswith("[") | raw.startswith("{")
+        compact = F.regexp_replace(raw, r"\s+", "")
+        return F.when(is_document, F.array_contains(self._documents, compact)).otherwise(raw.isin(*self._texts))
+
+
+def _unit(field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
+    """Returns the unit of an integer time, in microseconds."""
+    unit = parse.integer_times
+    if isinstance(unit, Mapping):
+        unit = unit.get(name, "days" if isinstance(type_, DateType) else "micros")
+    elif isinstance(type_, DateType):
+        unit = "days"
+    by_name = F.when(F.lit(False), F.lit(0).cast("bigint"))
+    for size in dict.fromkeys(TIMES.values()):
+        by_name = by_name.when(field["name"].isin(*[known for known, of in TIMES.items() if of == size]), F.lit(size))
+    return by_name.otherwise(F.lit(UNITS[unit])).cast("bigint")
+
+
+def _bits(raw: Column) -> Column:
+    """Returns the number of up to 63 bits, whose bytes are sent from the last to the first."""
+    pairs = F.regexp_extract_all(F.hex(F.try_to_binary(raw, F.lit("base64"))), F.lit("(..)"), 1)
+    return F.conv(F.array_join(F.reverse(F.when(F.size(pairs) <= 8, pairs)), ""), 16, 10)
+
+
+def _binary(raw: Column, form: str) -> Column:
+    if form == "hex":
+        return F.try_to_binary(raw, F.lit("hex"))
+    return F.try_to_binary(F.translate(raw, "-_", "+/") if form == "base64-url-safe" else raw, F.lit("base64"))
+
+
+def _texts(placeholder: str) -> list[str]:
+    content = placeholder.encode()
+    digest = uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3)
+    base64s = [encode(content).decode() for encode in (base64.b64encode, base64.urlsafe_b64encode)]
+    return list(dict.fromkeys([placeholder, *base64s, content.hex(), content.hex().upper(), str(digest)]))
+
+
+def _documents(placeholder: str) -> list[str]:
+    """Returns the placeholder inside JSON, without whitespace: as the elements of an array, a byte each, and so on."""
+    signed = [byte - 256 if byte > 127 else byte for byte in placeholder.encode()]
+    encoded = [base64.b64encode(bytes([byte])).decode() for byte in placeholder.encode()]
+    documents = [
+        *([text] for text in _texts(placeholder)),
+        {placeholder: placeholder},
+        signed,
+        [float(byte) for byte in signed],
+        encoded,
+        [{"scale": 0, "value": byte} for byte in encoded],
+    ]
+    for shape in UNSENT_SHAPES:
+        wkb = base64.b64encode(bytes.fromhex(shape)).decode()
+        documents += [{"wkb": wkb, "srid": 4326}, {"srid": 4326, "wkb": wkb}]
+    texts = [json.dumps(document, ensure_ascii=is_ascii) for document in documents for is_ascii in (True, False)]
+    return list(dict.fromkeys("".join(text.split()) for text in texts))

@@ -1,0 +1,358 @@
+"""Events of Debezium become typed changes, in each form that connectors write."""
+
+import base64
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal, localcontext
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.engine import struct_type
+from include.engine.batch import parse_debezium
+from include.engine.batch.parse_debezium import UNSENT
+from include.spec import Debezium
+
+ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
+PLACEHOLDER = "__debezium_unavailable_value"
+TIME, CONNECT, DATA = "io.debezium.time.", "org.apache.kafka.connect.data.", "io.debezium.data."
+MOST = 10**38 - 1
+
+
+def typed(spark: SparkSession, values: list, schema: str, is_partial: bool = False, **options: Any) -> list[dict]:
+    """The typed columns of these values, text or bytes, in one Spark job. An error is a pair of field and message."""
+    columns = struct_type.from_ddl(f"{schema}, {ERRORS}")
+    into = tuple(name for name in columns.names if not name.startswith("_"))
+    rows = [(value if value is None or isinstance(value, bytes) else str(value).encode(),) for value in values]
+    frame = spark.createDataFrame(rows, "value BINARY").coalesce(1)
+    parsed = parse_debezium.typed(frame, Debezium("value", into=into, **options), columns, is_partial)
+    return [_plain(row) for row in parsed.drop("value").toArrow().to_pylist()]
+
+
+def _plain(row: dict) -> dict:
+    errors = [(error["field"], error["message"]) for error in row["_errors"]]
+    times = {name: value.replace(tzinfo=None) for name, value in row.items() if isinstance(value, datetime)}
+    return row | times | {"_errors": errors}
+
+
+def event(row: dict | None, op: str = "u", /, **source: Any) -> str:
+    source = {"lsn": 7, "ts_ms": 1_700_000_000_000} | source
+    return json.dumps({"op": op, "before": None, "after": row, "source": source})
+
+
+def described(types: dict[str, tuple], row: dict, op: str = "u") -> str:
+    """An event with its schema. types: the name of the type by field, and its scale."""
+    fields = [
+        {"type": "any", "optional": True, "field": field, "name": name, "version": 1, "parameters": {"scale": scale}}
+        for field, (name, scale) in types.items()
+    ]
+    images = [{"type": "struct", "fields": fields, "field": image} for image in ("before", "after")]
+    schema = {"type": "struct", "fields": [*images, {"type": "string", "field": "op"}], "name": "x.Envelope"}
+    return json.dumps({"schema": schema, "payload": json.loads(event(row, op))})
+
+
+def test_an_event_becomes_a_typed_change_with_its_schema_and_without(spark):
+    moment = datetime(2023, 11, 14, 22, 13, 20)
+    plain = event({"id": 1, "amount": "1.5", "at": 1_700_000_000_000_000}, "c")
+    delete = '{"op": "d", "before": {"id": 1, "amount": null}, "after": null, "source": {"lsn": 7}}'
+    others = event({"id": 1, "at": "2026-01-02T03:04:05Z", "tags": [1, "b"]}, "r")
+    values = [plain, f'{{"schema": {{}}, "payload": {delete}}}', delete, others, '{"op": "t", "source": {"lsn": 7}}']
+    rows = typed(spark, [*values, None, event({"id": 1}, lsn=None)], "id INT, amount DECIMAL(10,2), at TIMESTAMP")
+    names = ("id", "amount", "at", "_op", "_sequence", "_rescued_data", "_errors")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (1, Decimal("1.50"), moment, "c", 7, None, []),
+        (1, None, None, "d", 7, None, []),
+        (1, None, None, "d", 7, None, []),
+        (1, None, datetime(2026, 1, 2, 3, 4, 5), "r", 7, '{"tags":"[1,\\"b\\"]"}', []),
+        (None, None, None, "t", 7, None, []),
+        (None, None, None, "tombstone", None, None, []),
+        (1, None, None, "u", None, None, [("value", "the change has no source.lsn")]),
+    ]
+    assert rows[0]["_database_time"] == moment
+
+
+def test_what_is_no_change_event_has_an_error_and_is_null(spark):
+    is_row = "it is a row, which Debezium(unwrapped=True) reads"
+    values = {
+        "x": "it is no JSON object",
+        event({"id": 1})[:-9]: "it is no JSON object",
+        b'{"op": "c", "after": {"id": "\xff"}, "source": {"lsn": 1}}': "it is no UTF-8",
+        "": "it is empty",
+        "  ": "it is empty",
+        "null": "it is no JSON object",
+        "[1, 2]": "it is no JSON object",
+        event({"id": 1}) + " x": "it is no JSON object",
+        '{"id": 1}': "it has no op",
+        '{"payload": {"id": 1}, "schema": {}}': "it has no op",
+        '{"id": 1, "__op": "c"}': is_row,
+        '{"payload": {"id": 1, "__deleted": "false"}, "schema": {}}': is_row,
+        event({"id": 1}, "x"): "its op is 'x'",
+        event({"id": 1}, "m"): "its op is 'm'",
+        event({"id": 1}, "U"): "its op is 'U'",
+        event({"id": 1}, ""): "its op is ''",
+    }
+    rows = typed(spark, list(values), "id INT, name STRING")
+    assert [row["_errors"][0][1].partition(" is no change event: ")[2] for row in rows] == list(values.values())
+    assert {row[name] for row in rows for name in row if name != "_errors"} == {None}
+
+
+@pytest.mark.parametrize("type_", ["TIMESTAMP", "TIMESTAMP_NTZ"])
+def test_the_schema_of_an_event_tells_the_unit_of_its_times_by_column(spark, type_):
+    names = ("millis", "micros", "nanos", "zoned", "plain")
+    types = dict(
+        zip(names, ("Timestamp", "MicroTimestamp", "NanoTimestamp", "ZonedTimestamp", "IsoTimestamp"), strict=True)
+    )
+    moment = 1_700_000_000
+    row = {"millis": moment * 10**3 + 1, "micros": moment * 10**6 + 1, "nanos": moment * 10**9 + 1_999}
+    row |= {"zoned": "2023-11-14T22:13:20.000001Z", "plain": "2023-11-14T22:13:20.000001"}
+    values = [
+        described({name: (TIME + kind, None) for name, kind in types.items()}, row),
+        described(
+            {"millis": (f"{CONNECT}Timestamp", None), "micros": (f"{TIME}Date", None)}, {"millis": -1, "micros": 1}
+        ),
+        event({"millis": moment * 10**3, "micros": moment * 10**6, "nanos": -1}),
+    ]
+    schema = ", ".join(f"{name} {type_}" for name in names)
+    units = {"millis": "millis", "nanos": "nanos"}
+    rows = typed(spark, values, schema, integer_times=units)
+    expected = datetime(2023, 11, 14, 22, 13, 20, 1)
+    assert [rows[0][name] for name in names] == [expected.replace(microsecond=1_000), *[expected] * 4]
+    assert (rows[1]["millis"], rows[1]["micros"]) == (datetime(1969, 12, 31, 23, 59, 59, 999_000), datetime(1970, 1, 2))
+    assert [rows[2][name] for name in names[:2]] == [expected.replace(microsecond=0)] * 2
+    assert rows[2]["nanos"] == datetime(1969, 12, 31, 23, 59, 59, 999_999)
+    assert [row["_errors"] for row in rows] == [[]] * 3
+
+
+def test_an_instant_outside_the_years_1_to_9999_is_null_with_an_error(spark):
+    first, last = -62_135_596_800_000_000, 253_402_300_799_999_999
+    beyond = [first - 1, last + 1, 253_402_318_799_000_000, 2**63 - 1, -(2**63), 10**30]
+    values = [event({"at": micros, "plain": micros}) for micros in (first, last, *beyond)]
+    days = [event({"day": day}) for day in (-719_162, 2_932_896, -719_163, 2_932_897, 10**9)]
+    rows = typed(spark, values, "at TIMESTAMP, plain TIMESTAMP_NTZ")
+    ends = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]
+    assert [row["at"] for row in rows] == [row["plain"] for row in rows] == [*ends, *[None] * len(beyond)]
+    assert [[field for field, _ in row["_errors"]] for row in rows] == [[], [], *[["at", "plain"]] * len(beyond)]
+    rows = typed(spark, [*days, event({"day": 1}, ts_ms=2**63 - 1)], "day DATE")
+    expected = [date(1, 1, 1), date(9999, 12, 31), None, None, None, date(1970, 1, 2)]
+    assert [row["day"] for row in rows] == expected
+    fields = [[field for field, _ in row["_errors"]] for row in rows]
+    assert fields == [[], [], ["day"], ["day"], ["day"], ["_database_time"]]
+
+
+def test_a_date_takes_days_or_an_instant_at_midnight(spark):
+    at_noon = described({"day": (f"{TIME}Timestamp", None)}, {"day": 43_200_000})
+    values = [
+        described({"day": (f"{TIME}Date", None)}, {"day": 20_000}),
+        described({"day": (f"{CONNECT}Date", None)}, {"day": -1}),
+        described({"day": (f"{TIME}Timestamp", None)}, {"day": 86_400_000}),
+        described({"day": (f"{TIME}IsoDate", None)}, {"day": "2026-01-02"}),
+        event({"day": 1}),
+        at_noon,
+    ]
+    rows = typed(spark, values, "day DATE", integer_times="millis")
+    days = [date(2024, 10, 4), date(1969, 12, 31), date(1970, 1, 2), date(2026, 1, 2), date(1970, 1, 2), None]
+    assert [row["day"] for row in rows] == days
+    assert rows[-1]["_errors"] == [("day", "'43200000' is no DATE")]
+    [row] = typed(spark, [event({"day": 86_400_000})], "day DATE", integer_times={"day": "millis"})
+    assert row["day"] == date(1970, 1, 2)
+
+
+def encoded(unscaled: int) -> str:
+    return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
+
+
+def test_decimals_that_are_sent_as_bytes_are_exact(spark):
+    numbers = (0, 1, -1, 127, 128, -128, -129, 150, 2**32, -(2**32), 2**64 + 1, -(2**64) - 1, MOST, -MOST, 10**37)
+    cases = [(number, scale) for number in numbers for scale in (0, 2, 18)] + [(12, -2), (MOST, 38)]
+    too_long = [(10**38, 0), (-(10**38), 0), (2**127, 0), (-(2**127), 2), (10**60, 0)]
+    values = [
+        described(
+            {"text": (f"{CONNECT}Decimal", str(scale)), "number": (f"{CONNECT}Decimal", str(scale))},
+            {
+                "text": encoded(unscaled),
+                "varies": {"scale": scale, "value": encoded(unscaled)},
+                "number": encoded(unscaled),
+            },
+        )
+        for unscaled, scale in (*cases, *too_long)
+    ]
+    rows = typed(spark, values, "text STRING, varies DECIMAL(38,18), number DECIMAL(38,0)")
+    with localcontext(prec=80):
+        for (unscaled, scale), row in zip(cases, rows, strict=False):
+            number = Decimal(unscaled).scaleb(-scale)
+            assert Decimal(row["text"]) == number
+            if scale == 0:
+                assert row["number"] == number
+            if scale in (2, 18) and abs(number) < 10**20:
+                assert row["varies"] == number
+    for row in rows[len(cases) :]:
+        assert (row["number"], row["varies"]) == (None, None)
+        assert [field for field, _ in row["_errors"]] == ["varies", "number"]
+
+
+def test_other_logical_types_are_read_as_far_as_a_column_can_hold_them(spark):
+    row = {
+        "bits": "AQI=",
+        "number": "AQI=",
+        "shape": {"wkb": "AQI=", "srid": 4326},
+        "json": '{"a": 1}',
+        "uuid": "6f1c6f3e-0f2b-4f2e-9d5d-0b9b7b0c1a2b",
+        "span": "P1Y2M3DT4H5M6.78S",
+        "time": 43_200_000_000,
+        "year": 2026,
+    }
+    types = {
+        "bits": (f"{DATA}Bits", None),
+        "number": (f"{DATA}Bits", None),
+        "shape": (f"{DATA}geometry.Geometry", None),
+        "json": (f"{DATA}Json", None),
+        "uuid": (f"{DATA}Uuid", None),
+        "span": (f"{TIME}Interval", None),
+        "time": (f"{TIME}MicroTime", None),
+        "year": (f"{TIME}Year", None),
+    }
+    schema = "bits BINARY, number BIGINT, shape BINARY, json STRING, uuid STRING, span STRING, time BIGINT, year INT"
+    [change] = typed(spark, [described(types, row)], schema)
+    binary = {"bits": b"\x01\x02", "number": 513, "shape": b"\x01\x02"}
+    assert {name: change[name] for name in row} == row | binary
+    assert change["_errors"] == []
+
+
+@pytest.mark.parametrize("placeholder", [PLACEHOLDER, "not sent: ü"])
+def test_a_value_that_was_not_sent_is_recognized_in_each_form(spark, placeholder):
+    content = placeholder.encode()
+    forms = [
+        placeholder,
+        base64.b64encode(content).decode(),
+        base64.urlsafe_b64encode(content).decode(),
+        content.hex(),
+        [placeholder],
+        [base64.b64encode(content).decode()],
+        [byte - 256 if byte > 127 else byte for byte in content],
+        {placeholder: placeholder},
+        json.dumps({placeholder: placeholder}),
+        json.dumps([placeholder]),
+    ]
+    sent = ["a", [placeholder, "a"], [1], {"a": placeholder}, f"{placeholder} "]
+    values = [event({"id": 1, "data": form, "bytes": None}) for form in (*forms, *sent)]
+    schema = "id INT, data STRING, bytes BINARY"
+    full = typed(spark, values, schema, placeholder=placeholder)
+    assert [row["_errors"] for row in full] == [[("data", UNSENT)]] * len(forms) + [[]] * len(sent)
+    assert [row["data"] is None for row in full] == [True] * len(forms) + [False] * len(sent)
+    partial = typed(spark, values, schema, is_partial=True, placeholder=placeholder)
+    assert [(row["data"] is None, row["_errors"]) for row in partial[: len(forms)]] == [(True, [])] * len(forms)
+
+
+def test_bytes_are_read_in_the_form_that_is_declared(spark):
+    values = [event({"data": text}) for text in ("+/8=", "-_8=", "fbff")]
+    expected = {"base64": [b"\xfb\xff", None], "base64-url-safe": [b"\xfb\xff", b"\xfb\xff"]}
+    for form, data in expected.items():
+        assert [row["data"] for row in typed(spark, values[:2], "data BINARY", binary=form)] == data
+    assert typed(spark, values, "data BINARY", binary="hex")[2]["data"] == b"\xfb\xff"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "kind", "places"),
+    [
+        (
+            "lsn",
+            "BIGINT",
+            [
+                {"lsn": 0},
+                {"lsn": "0/16B3748"},
+                {"lsn": "0/FFFFFFFF"},
+                {"lsn": 2**32},
+                {"lsn": "1/1"},
+                {"lsn": 2**63 - 1},
+            ],
+        ),
+        (
+            "sequence",
+            "STRING",
+            [{"sequence": text} for text in ('[null,"9"]', '["9","10"]', '["10","9"]', '["10","10"]')],
+        ),
+        (
+            ("file", "pos", "row"),
+            "STRING",
+            [
+                {"file": file, "pos": pos, "row": row}
+                for file, pos, row in (
+                    ("mysql-bin.000999", 4, 0),
+                    ("mysql-bin.000999", 4, 1),
+                    ("mysql-bin.000999", 157, 0),
+                    ("mysql-bin.999999", 1_073_741_824, 10),
+                    ("mysql-bin.1000000", 4, 0),
+                )
+            ],
+        ),
+        (
+            ("change_lsn", "event_serial_no"),
+            "STRING",
+            [
+                {"change_lsn": lsn, "event_serial_no": number}
+                for lsn, number in (
+                    ("00000027:00000AC0:0002", 1),
+                    ("00000027:00000ac0:0002", 2),
+                    ("00000027:00000ac0:000a", 1),
+                    ("00000027:00000ac0:0010", 1),
+                    ("000000a0:00000001:0001", 1),
+                )
+            ],
+        ),
+        ("scn", "STRING", [{"scn": str(10**digits)} for digits in range(20)]),
+    ],
+    ids=["LSN of PostgreSQL", "sequence of PostgreSQL", "binlog", "SQL Server", "Oracle"],
+)
+def test_places_order_as_those_of_the_database(spark, sequence, kind, places):
+    missing = dict.fromkeys(places[0])
+    snapshots = [event({"id": 1}, "r", **missing, ts_ms=at) for at in (None, 1, 1_700_000_000_000)]
+    values = [*snapshots, *(event({"id": 1}, **place) for place in places), event({"id": 1}, **missing)]
+    rows = typed(spark, values, f"id INT, _sequence {kind}", sequence=sequence)
+    *sequences, without = [row["_sequence"] for row in rows]
+    assert len(set(sequences)) == len(sequences)
+    assert sorted(sequences) == sequences
+    assert without is None and rows[-1]["_errors"][0][1].startswith("the change has no source.")
+
+
+def test_what_is_no_place_is_an_error(spark):
+    values = [event({"id": 1}, lsn=lsn) for lsn in ("x", "1.5", "FFFFFFFF/FFFFFFFF", 2**63)]
+    for row in typed(spark, values, "id INT"):
+        assert row["_sequence"] is None
+        assert row["_errors"][0][1].endswith("is no place among the changes, by source.lsn")
+    [row] = typed(spark, [event({"id": 1}, scn=str(10**20))], "id INT, _sequence STRING", sequence="scn")
+    assert row["_sequence"] is None and row["_errors"]
+
+
+def test_a_row_that_debezium_has_unwrapped_becomes_a_typed_change(spark):
+    described_row = {
+        "schema": {"type": "struct", "fields": [{"field": "at", "type": "int64", "name": f"{TIME}Timestamp"}]},
+        "payload": {"id": 1, "at": 1_700_000_000_000, "__op": "u", "__lsn": 9},
+    }
+    values = [
+        '{"id": 1, "__op": "c", "__source_lsn": 5, "__source_ts_ms": 1700000000000, "__table": "t", "x": 1}',
+        '{"id": 1, "__op": "d", "__deleted": "true", "__lsn": "0/6"}',
+        '{"id": 1, "__deleted": "false", "__lsn": 6}',
+        '{"id": 1, "__op": "r", "__lsn": null}',
+        json.dumps(described_row),
+        '{"id": 1, "payload": "x", "schema": "y", "__op": "c", "__lsn": 7}',
+        None,
+        '{"id": 1, "__lsn": 7}',
+        event({"id": 1}),
+        "[1]",
+    ]
+    rows = typed(spark, values, "id INT, at TIMESTAMP", unwrapped=True)
+    assert [(row["_op"], row["_sequence"], row["_rescued_data"]) for row in rows] == [
+        ("c", 5, '{"__table":"t","x":"1"}'),
+        ("d", 6, None),
+        ("u", 6, None),
+        ("r", -(10**15), None),
+        ("u", 9, None),
+        ("c", 7, '{"payload":"x","schema":"y"}'),
+        ("tombstone", None, None),
+        *[(None, None, None)] * 3,
+    ]
+    assert rows[0]["_database_time"] == rows[4]["at"] == datetime.fromtimestamp(1_700_000_000, UTC).replace(tzinfo=None)
+    no_op = "it has no __op: add.fields has to name op"
+    reasons = [message.partition(" is no change event: ")[2] for row in rows[-3:] for _, message in row["_errors"]]
+    assert reasons == [no_op, no_op, "it is no JSON object"]
