@@ -18,17 +18,9 @@ from sqlalchemy.engine import make_url
 from include.control.process import Process
 from include.errors import Unreachable, UsageError
 from include.orchestration.launchers import submit
-from include.settings import ROOT, kafka_variables, settings
+from include.settings import ROOT, settings
 
 ANSWER_SECONDS = 60
-# A closed list: any other setting may be a secret, and command lines are public.
-HANDED_ON = tuple(
-    f"SLUICE_{name}"
-    for name in (
-        *("HOME", "LAKE", "JARS", "LANDING", "CONTROL_URL", "LEASE_SECONDS", "EXAMPLES"),
-        *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CREDENTIALS"),
-    )
-)
 POD_GONE = re.compile(r"phase: (Succeeded|Failed)|Application not found|No applications found")
 YARN_ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 YARN_ID = re.compile(r"application_\d+_\d+")
@@ -134,14 +126,7 @@ def _environment(prefix: str, password_source: str) -> dict[str, str]:
         raise UsageError(
             "SLUICE_CONTROL_URL is SQLite, a file that a driver on another machine cannot share: set it to a PostgreSQL"
         )
-    if url.password or "password" in url.query:
-        raise UsageError(
-            "SLUICE_CONTROL_URL holds a password, which would stand on a command line: leave it out of the URL, and "
-            f"give it to Airflow as PGPASSWORD and to the driver by {password_source}"
-        )
-    variables = submit.settings_to_hand_on()
-    handed_on = {name: variables[name] for name in HANDED_ON if name in variables} | kafka_variables(settings())
-    return {prefix + name: value for name, value in handed_on.items()}
+    return {prefix + name: value for name, value in submit.settings_to_hand_on(password_source).items()}
 
 
 def _zip() -> Path:

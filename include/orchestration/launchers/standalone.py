@@ -4,7 +4,7 @@ spark-submit refuses `--deploy-mode cluster` for Python there. The API runs Spar
 mode. Every worker needs this repository, the jars and the home under the paths of this machine: the same image, or a
 shared file system. A worker that ends takes its driver with it.
 
-The API has no authentication: do not expose its port.
+The API has no authentication and no TLS: do not expose its port.
 """
 
 import json
@@ -97,7 +97,8 @@ class Standalone:
 def _environment() -> dict[str, str]:
     """The environment variables of the driver. Others come from the worker."""
     variables = {name: os.environ[name] for name in ("PYSPARK_PYTHON", "SPARK_CONF_DIR") if name in os.environ}
-    return {**submit.settings_to_hand_on(), **variables, "PYTHONPATH": str(ROOT)}
+    public_settings = submit.settings_to_hand_on("the .pgpass of the user that its worker runs as")
+    return {**public_settings, **variables, "PYTHONPATH": str(ROOT)}
 
 
 def _defaults() -> dict[str, str]:

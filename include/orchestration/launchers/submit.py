@@ -10,13 +10,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 import psutil
+from sqlalchemy.engine import make_url
 
 from include.control.process import Process
+from include.errors import UsageError
 from include.retention import LOG_BYTES
-from include.settings import ROOT, settings
+from include.settings import ROOT, kafka_variables, settings
 
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 JOB = ROOT / "jobs" / "stream.py"
+# A closed list: any other setting may be a secret.
+HANDED_ON = tuple(
+    f"SLUICE_{name}"
+    for name in (
+        *("LEASE_SECONDS", "EXAMPLES", "FAST_PATH", "PLATFORM"),
+        *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CREDENTIALS"),
+    )
+)
 
 
 def start_detached(driver: str, options: list[str]) -> Process:
@@ -52,10 +62,20 @@ def kill_tree(root: Process) -> None:
         process.kill()
 
 
-def settings_to_hand_on() -> dict[str, str]:
-    """All `SLUICE_*` variables of this process; defaults that depend on the machine are explicit."""
+def settings_to_hand_on(password_source: str) -> dict[str, str]:
+    """The settings of a driver that another machine starts; defaults that depend on this machine are explicit.
+
+    password_source: where that driver finds the password of the control database, in words.
+    Raises UsageError if a setting holds a password: command lines are public, and so are requests without TLS.
+    """
     current = settings()
-    variables = {name: value for name, value in os.environ.items() if name.startswith("SLUICE_")}
+    url = make_url(current.control_url)
+    if url.password or any("password" in name for name in url.query):
+        raise UsageError(
+            "SLUICE_CONTROL_URL holds a password, which others could read on its way to the driver: leave it out of "
+            f"the URL, and give it to Airflow as PGPASSWORD and to the driver by {password_source}"
+        )
+    variables = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
     resolved = {
         "SLUICE_HOME": current.home,
         "SLUICE_LAKE": current.lake,
@@ -63,7 +83,7 @@ def settings_to_hand_on() -> dict[str, str]:
         "SLUICE_LANDING": current.landing,
         "SLUICE_CONTROL_URL": current.control_url,
     }
-    return variables | {name: str(value) for name, value in resolved.items()}
+    return variables | {name: str(value) for name, value in resolved.items()} | kafka_variables(current)
 
 
 def log(driver: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from include.errors import SluiceError, Unreachable
+from include.errors import SluiceError, Unreachable, UsageError
 from include.orchestration.launchers import standalone
 from include.orchestration.launchers.standalone import Standalone
 from include.settings import settings
@@ -86,7 +86,8 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
         "# spark.driver.memory 9g\nspark.driver.memory  3g\nspark.driver.host 127.0.0.1\nspark.driver.cores=2\n"
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    monkeypatch.setenv("SLUICE_SOMETHING", "else")
+    monkeypatch.setenv("SLUICE_SOMETHING", "a secret, perhaps")
+    monkeypatch.setenv("SLUICE_FAST_PATH", "off")
     monkeypatch.setenv("HTTP_PROXY", "http://nobody.example:3128")
     master.answer = 200, {"success": True, "submissionId": "driver-7"}
     handle = Standalone(MASTER, master.url).launch("main")
@@ -95,7 +96,8 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
     request = master.request["body"]
     assert request["appArgs"][:2] == ["--master", MASTER]
     assert request["appArgs"][-3:] == [f"{ROOT}/jobs/stream.py", "--driver", "main"]
-    assert request["environmentVariables"]["SLUICE_SOMETHING"] == "else"
+    assert request["environmentVariables"]["SLUICE_FAST_PATH"] == "off"
+    assert "SLUICE_SOMETHING" not in request["environmentVariables"]
     assert request["environmentVariables"]["SLUICE_HOME"] == str(settings().home)
     assert request["environmentVariables"]["SLUICE_CONTROL_URL"] == settings().control_url
     assert request["environmentVariables"]["PYTHONPATH"] == str(ROOT)
@@ -105,6 +107,17 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
         "spark.driver.cores": "2",
         "spark.driver.extraClassPath": settings().spark_class_path,
     }
+
+
+@pytest.mark.parametrize(
+    "login", ["//sluice:hush@db.example/c", "//db.example/c?password=hush&user=s", "//db/c?sslpassword=hush"]
+)
+def test_a_password_never_travels_over_plain_http(master: Master, own_settings, login: str):
+    own_settings(SLUICE_CONTROL_URL=f"postgresql+psycopg:{login}")
+    with pytest.raises(UsageError, match=".pgpass") as error:
+        Standalone(MASTER, master.url).launch("main")
+    assert "hush" not in str(error.value)
+    assert master.request == {}
 
 
 def test_a_master_that_takes_no_driver_is_named_with_its_reason(master: Master):
