@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import uuid
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from include.catalog import Catalog, table_packages
 from include.control.process import create_temporary_folder
+from include.engine import sql_text
 from include.errors import UsageError
+from include.lake import creation_race
 from include.lake.object_path import ObjectPath
 from include.settings import LAKE, settings
 
@@ -67,6 +68,11 @@ CONF = {
     # Reports are fetched every few seconds, but less often while the driver starts a flow.
     "spark.sql.streaming.numRecentProgressUpdates": "500",
     "spark.ui.enabled": "false",
+    # Without its pages Spark still keeps what they would show: of each query the plan as text, up to a megabyte.
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
     # Spark's default for timestamps, INT96, is deprecated, and other readers refuse a table with a year 9999 in it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A flow that was stopped for long reads an old version of its source, whose files the vacuum guard has kept.
@@ -163,7 +169,8 @@ def _s3() -> dict[str, str]:
 def late_commits_fail(spark: SparkSession) -> bool:
     """Returns whether a commit of this session fails if another process has made its version.
 
-    That holds on S3, with the classes of `make s3`, if the store obeys `If-None-Match`. Raises Unreachable.
+    That holds on S3, with the classes of `make s3`, if the store obeys `If-None-Match` also in a race. Raises
+    Unreachable.
     """
     lake = settings().lake
     if isinstance(lake, Path) or spark.conf.get(LOG_STORE, "") != S3_CLASSES[LOG_STORE]:
@@ -174,12 +181,8 @@ def late_commits_fail(spark: SparkSession) -> bool:
 
 @lru_cache
 def _refuses_to_replace(directory: ObjectPath) -> bool:
-    """Asks the store, with three requests, whether it refuses to replace an object."""
-    probe = directory / f"_probe-{uuid.uuid4().hex}"
-    try:
-        return probe.create(b"first") and not probe.create(b"second")
-    finally:
-        probe.unlink()
+    """Asks the store once in this process."""
+    return creation_race.has_one_winner(directory)
 
 
 def register(spark: SparkSession, name: str) -> None:
@@ -190,4 +193,4 @@ def register(spark: SparkSession, name: str) -> None:
         # IF NOT EXISTS alone logs a warning each time the database exists.
         if not spark.catalog.databaseExists(layer):
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {layer}")
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{path}'")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {sql_text.literal(path)}")

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.catalog import Catalog
+from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
-from include.engine.tables import table_properties
 from include.lake.object_path import names
 from include.monitoring.progress_rows import TABLE as QUERY_PROGRESS
 from include.settings import Settings, settings
@@ -59,8 +59,8 @@ def _publish(spark: SparkSession, name: str, comment: str) -> bool:
     try:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {name.split('.')[0]}")
         spark.sql(
-            f"CREATE OR REPLACE VIEW {name} COMMENT {table_properties.literal(comment)} WITH SCHEMA EVOLUTION "
-            f"AS SELECT * FROM delta.`{settings().table_path(name)}`"
+            f"CREATE OR REPLACE VIEW {name} COMMENT {sql_text.literal(comment)} WITH SCHEMA EVOLUTION "
+            f"AS SELECT * FROM {sql_text.delta(settings().table_path(name))}"
         )
     except PySparkException:
         return False

@@ -7,7 +7,7 @@ from itertools import chain
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from include.engine import struct_type
+from include.engine import sql_text, struct_type
 from include.engine.files.csv_header import is_readable
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
@@ -68,7 +68,7 @@ def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileCo
     columns, new_columns = _resolve_columns(schema_of(spark, table), table, file_columns)
     if new_columns:
         path = settings().table_path(table.name)
-        spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({T.StructType(new_columns).toDDL()})")
+        spark.sql(f"ALTER TABLE {sql_text.delta(path)} ADD COLUMNS ({T.StructType(new_columns).toDDL()})")
     return columns
 
 

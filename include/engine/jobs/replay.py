@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
+from include.engine import sql_text
 from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
 from include.engine.batch.merge_changes import DELETED
 from include.engine.jobs import window
@@ -165,7 +166,7 @@ def _delete(spark: SparkSession, table: Table, condition: str, metadata: dict[st
     if read_table(spark, table.quarantine).filter(condition).isEmpty():
         return
     with commit.user_metadata(spark, metadata, {}):
-        spark.sql(f"DELETE FROM delta.`{settings().table_path(table.quarantine)}` WHERE {condition}")
+        spark.sql(f"DELETE FROM {sql_text.delta(settings().table_path(table.quarantine))} WHERE {condition}")
 
 
 def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFrame:

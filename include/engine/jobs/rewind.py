@@ -15,7 +15,7 @@ from include.control.jobs import approvals, rewinds, stale_tables, windows
 from include.control.jobs.rewinds import Rewind
 from include.control.resets import Reset
 from include.control.store import database
-from include.engine import failure
+from include.engine import failure, sql_text
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh, window
 from include.engine.jobs.table_window import Window
@@ -170,7 +170,7 @@ def _restore(open_window: Window, rewind: Rewind) -> None:
             continue
         rewind_metadata = {"number": rewind.number, "key": rewind.key, "to": version}
         with commit.user_metadata(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
-            open_window.spark.sql(f"RESTORE TABLE delta.`{_path(name)}` TO VERSION AS OF {version}")
+            open_window.spark.sql(f"RESTORE TABLE {sql_text.delta(_path(name))} TO VERSION AS OF {version}")
         print(f"sluice: {name} is put back to version {version}", flush=True)
 
 

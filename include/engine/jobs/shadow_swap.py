@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
+from include.engine import sql_text
 from include.engine.batch import table_rows
 from include.engine.checkpoints import generation
 from include.engine.jobs import backfill_commits, shadow_table
@@ -51,7 +52,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     if settings().is_stored(shadow.retained):
         _add_to_companion(spark, table.retained, shadow.retained, table, seeds, metadata)
     if stored_table.open_table(table.name).metadata().configuration.get(APPEND_ONLY) == "true":
-        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
+        spark.sql(f"ALTER TABLE {sql_text.delta(path)} SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
     rows = read_table(spark, shadow.name)
     backfill_metadata = {**backfill_commits.commit_metadata(job, read_table(spark, table.name).count()), "anew": seeds}
     with commit.user_metadata(
@@ -73,7 +74,7 @@ def finish_swap(spark: SparkSession, table: Table, swap: Commit) -> None:
     for name in filter(settings().is_stored, (table.quarantine, table.retained)):
         with commit.user_metadata(spark, {BACKFILL: {"key": swap.metadata[BACKFILL]["key"]}}, {}):
             path = settings().table_path(name)
-            spark.sql(f"DELETE FROM delta.`{path}` WHERE NOT ({_new_generations_condition(seeds)})")
+            spark.sql(f"DELETE FROM {sql_text.delta(path)} WHERE NOT ({_new_generations_condition(seeds)})")
     for seed in seeds.values():
         _commit_seed(spark, table, seed)
     # Makes the table append-only again and follows its declaration.
@@ -140,4 +141,6 @@ def _add_to_companion(
 
 
 def _new_generations_condition(seeds: dict[str, Any]) -> str:
-    return " OR ".join(f"_flow = '{flow}' AND _generation >= {seed['generation']}" for flow, seed in seeds.items())
+    return " OR ".join(
+        f"_flow = {sql_text.literal(flow)} AND _generation >= {seed['generation']}" for flow, seed in seeds.items()
+    )

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog import Catalog
+from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
 from include.engine.stream import driver
 from include.settings import settings
@@ -71,7 +72,7 @@ def main() -> None:
         rows.coalesce(1).write.format("delta").mode("append").save(raw)
     scattered = str(settings().table_path("bronze.scattered"))
     spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
-    spark.sql(f"OPTIMIZE delta.`{scattered}`")
+    spark.sql(f"OPTIMIZE {sql_text.delta(scattered)}")
     driver.run(list(TABLES), once=True)
 
 

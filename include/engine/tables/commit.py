@@ -17,6 +17,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.engine import sql_text
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert
 
@@ -154,7 +155,7 @@ def add_to_companion(
     if may_be_replay:
         generation, batch = last_commit or (0, 0)
         later = (
-            f"_flow = '{metadata.flow}' AND "
+            f"_flow = {sql_text.literal(metadata.flow)} AND "
             f"(_generation > {generation} OR _generation = {generation} AND _batch > {batch})"
         )
         writer = writer.mode("overwrite").option("replaceWhere", later)

@@ -7,7 +7,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from include.engine import struct_type
+from include.engine import sql_text, struct_type
 from include.engine.batch import merge_changes
 from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.fast_path import path
@@ -158,17 +158,15 @@ def replace(rows: DataFrame, table: Table) -> None:
     """
     schema = struct_type.from_ddl(table.schema)
     properties = _properties(table) | table_properties.properties(table)
-    pairs = ", ".join(
-        f"{table_properties.literal(key)} = {table_properties.literal(value)}" for key, value in properties.items()
-    )
+    pairs = sql_text.properties(properties)
     # DataFrameWriter cannot cluster a Delta table.
     layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
-    columns = ", ".join(f"`{name}`" for name in table.cluster_by or table.partition_by)
+    columns = ", ".join(map(sql_text.identifier, table.cluster_by or table.partition_by))
     rows.to(schema).createOrReplaceTempView(NEW)
     try:
         rows.sparkSession.sql(
-            f"CREATE OR REPLACE TABLE delta.`{settings().table_path(table.name)}` USING delta "
-            f"{f'{layout} ({columns})' if columns else ''} COMMENT {table_properties.literal(table.comment)} "
+            f"CREATE OR REPLACE TABLE {sql_text.delta(settings().table_path(table.name))} USING delta "
+            f"{f'{layout} ({columns})' if columns else ''} COMMENT {sql_text.literal(table.comment)} "
             f"TBLPROPERTIES ({pairs}) AS SELECT * FROM {NEW}"
         )
     finally:

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from include.engine import sql_text
 from include.engine.fast_path import compaction
 from include.engine.fast_path.features import NotSupported
 from include.engine.tables import commit, create_table
@@ -47,8 +48,8 @@ def _predicate(directory: str) -> str:
     terms = []
     for part in directory.split("/"):
         column, _, value = part.partition("=")
-        quoted = unquote(value).replace("\\", "\\\\").replace("'", "\\'")
-        terms.append(f"`{unquote(column)}` " + ("IS NULL" if value == NULL_PARTITION else f"= '{quoted}'"))
+        comparison = "IS NULL" if value == NULL_PARTITION else f"= {sql_text.literal(unquote(value))}"
+        terms.append(f"{sql_text.identifier(unquote(column))} {comparison}")
     return " AND ".join(terms)
 
 
@@ -59,6 +60,6 @@ def vacuum(spark: SparkSession, name: str, retention_seconds: float, metadata: d
         detail = DeltaTable.forPath(spark, str(path)).detail().first()
         assert detail
         if any(detail["properties"].get(key) != value for key, value in properties.items()):
-            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-            spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({pairs})")
-        spark.sql(f"VACUUM delta.`{path}`")
+            pairs = sql_text.properties(properties)
+            spark.sql(f"ALTER TABLE {sql_text.delta(path)} SET TBLPROPERTIES ({pairs})")
+        spark.sql(f"VACUUM {sql_text.delta(path)}")

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from include.engine import struct_type
+from include.engine import sql_text, struct_type
 from include.errors import FlowBroken
 from include.readers import stored_table
 from include.settings import settings
@@ -143,10 +143,9 @@ def _set_properties(
 ) -> None:
     changed, removed = _changes(table, defaults, stored, comment)
     if changed:
-        pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in changed.items())
-        alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({pairs})")
+        alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({sql_text.properties(changed)})")
     if removed:
-        names = ", ".join(literal(key) for key in removed)
+        names = ", ".join(sql_text.literal(key) for key in removed)
         alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
 
 
@@ -155,10 +154,5 @@ def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], ob
     for field in struct_type.from_ddl(table.schema):
         comment = field.metadata.get("comment", "")
         if stored_comments.get(field.name, "") != comment:
-            alter(f"ALTER TABLE {table.name} ALTER COLUMN `{field.name}` COMMENT {literal(comment)}")
-
-
-def literal(value: str) -> str:
-    """Quotes a string as a SQL literal."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+            column = sql_text.identifier(field.name)
+            alter(f"ALTER TABLE {table.name} ALTER COLUMN {column} COMMENT {sql_text.literal(comment)}")

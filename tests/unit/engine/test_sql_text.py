@@ -1,0 +1,37 @@
+"""Paths and names with any characters are written into SQL as they are."""
+
+import uuid
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.engine import session, sql_text
+from include.engine.tables import maintain
+from include.settings import settings
+
+ODD = 'it\'s a `lake` \\ of "Müller" 100%20 $HOME; --'
+
+
+@pytest.fixture
+def odd_lake(own_settings, tmp_path):
+    own_settings(SLUICE_HOME=tmp_path / ODD)
+
+
+@pytest.mark.usefixtures("odd_lake")
+def test_a_lake_whose_path_has_quotes_is_registered_read_and_vacuumed(spark: SparkSession):
+    table = f"silver.t{uuid.uuid4().hex[:12]}"
+    path = settings().table_path(table)
+    spark.createDataFrame([(1,)], "number INT").write.format("delta").save(str(path))
+    session.register(spark, table)
+    try:
+        assert spark.table(table).count() == 1
+        assert spark.sql(f"SELECT * FROM {sql_text.delta(path)}").count() == 1
+        maintain.vacuum(spark, table, 3600, {})
+        assert path.is_dir()
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
+def test_a_literal_and_an_identifier_are_what_they_were(spark: SparkSession):
+    [row] = spark.sql(f"SELECT {sql_text.literal(ODD)} AS {sql_text.identifier(ODD)}").collect()
+    assert row.asDict() == {ODD: ODD}
