@@ -22,6 +22,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.session import late_commits_fail
 from include.engine.stream import flow_schemas
+from include.engine.stream.batch_function import BatchFunction
 from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain
@@ -65,6 +66,7 @@ class Flow:
     needs_new_plan: bool = False
     isolates: bool = False
     query: StreamingQuery = field(init=False)
+    batch_function: BatchFunction = field(init=False)
     must_end: bool = False
     is_stopped_at_gate: bool = False
     error: Exception | None = None
@@ -123,6 +125,11 @@ class Flow:
                 self._stop_thread = threading.Thread(target=self._stop, daemon=True)
                 self._stop_thread.start()
                 self._stop_thread.join(STOP_SECONDS)
+
+    def close(self) -> None:
+        """Frees what its ended query holds, in both heaps. A query that hangs keeps it, because it may go on."""
+        if not self.is_alive:
+            self.batch_function.close()
 
     def _stop(self) -> None:
         try:
@@ -199,7 +206,8 @@ def start(
     # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
     rows, schemas = _rows(spark, context, isolates)
-    writer = rows.writeStream.queryName(table.flow).foreachBatch(write)
+    flow.batch_function = BatchFunction(spark, write)
+    writer = rows.writeStream.queryName(table.flow).foreachBatch(flow.batch_function)
     writer = writer.option("checkpointLocation", str(claim.path))
     flow.query = pacer.start(writer, table, once)
     return flow

@@ -113,6 +113,7 @@ class Host:
         for running in self._flows.values():
             running.query.stop()
             self._progress.end(running)
+            running.close()
         self._progress.finish()
 
     def _new_flows(self, names: list[str]) -> list[str]:
@@ -142,6 +143,7 @@ class Host:
         """Starts a flow whose query has ended, under the same lease; returns the error that prevents that, if any."""
         ended_flow = self._flows.pop(name)
         self._progress.end(ended_flow)
+        ended_flow.close()
         return self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
 
     def _may_start(self, name: str, order: Order, is_ending: bool) -> bool:
@@ -187,6 +189,7 @@ class Host:
         """Cleans up after a query that has ended; returns its error, if any."""
         ended_flow = self._flows.pop(name)
         self._progress.end(ended_flow)
+        ended_flow.close()
         if not self._flows:
             self._progress.finish()
         if ended_flow.query.exception() is not None and not ended_flow.is_stopped_at_gate:

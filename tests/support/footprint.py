@@ -1,0 +1,107 @@
+"""What the two processes of a driver hold: objects, threads, sockets and files of Python and of the JVM."""
+
+import gc
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from pyspark.sql import SparkSession
+
+from include.engine.batch.batch import FlowContext
+from include.engine.session import jvm_of
+from include.engine.stream.driver import jvm_pid
+from include.engine.stream.flow import Flow
+from tests.support.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Counts after collections of both heaps.
+
+    flows: contexts and flows in Python. proxies: objects of Python that the JVM may call. gateway_objects: objects of
+    the JVM that Python refers to. sessions: queries and sessions in the JVM's heap.
+    """
+
+    flows: int
+    proxies: int
+    gateway_objects: int
+    sessions: int
+    python_threads: int
+    python_files: int
+    jvm_files: int
+    jvm_threads: int
+    heap_mb: float
+    python_objects: int
+    cpu_seconds: float
+
+    @property
+    def owned(self) -> dict[str, int]:
+        """What belongs to flows, and nothing to caches and pools of libraries, which fill and empty by themselves."""
+        names = ("flows", "proxies", "sessions", "python_threads", "python_files")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name.replace('_', ' ')} {value:,.1f}".removesuffix(".0") for name, value in asdict(self).items()
+        )
+
+
+def measure(spark: SparkSession) -> Footprint:
+    for _ in range(2):
+        gc.collect()
+        # py4j tells the JVM what Python no longer refers to, and the JVM tells Python by its finalizers.
+        jvm_of(spark).java.lang.System.gc()
+        jvm_of(spark).java.lang.System.runFinalization()
+    gc.collect()
+    gateway, jvm, pid = spark.sparkContext._gateway, jvm_of(spark), jvm_pid()
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    objects = gc.get_objects()
+    return Footprint(
+        flows=sum(isinstance(held, FlowContext | Flow) for held in objects),
+        proxies=len(gateway.gateway_property.pool),
+        gateway_objects=gateway.java_gateway_server.getGateway().getBindings().size(),
+        sessions=_sessions(spark),
+        python_threads=psutil.Process().num_threads(),
+        python_files=len(list(Path("/proc/self/fd").iterdir())),
+        jvm_files=len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        jvm_threads=jvm.java.lang.management.ManagementFactory.getThreadMXBean().getThreadCount(),
+        heap_mb=(runtime.totalMemory() - runtime.freeMemory()) / 1e6,
+        python_objects=len(objects),
+        cpu_seconds=sum(sum(psutil.Process(process).cpu_times()[:2]) for process in (os.getpid(), pid)),
+    )
+
+
+def settled(spark: SparkSession, most: Footprint) -> Footprint:
+    """Returns the footprint as soon as it owns no more than `most`, or what it is after half a minute."""
+    deadline = time.monotonic() + 30
+    found = [measure(spark)]
+
+    def is_settled() -> bool:
+        found.append(measure(spark))
+        return all(found[-1].owned[name] <= count for name, count in most.owned.items()) or time.monotonic() > deadline
+
+    wait_until(is_settled, 60)
+    return found[-1]
+
+
+def _sessions(spark: SparkSession) -> int:
+    """Instances of sessions and queries in the JVM, by the histogram of its heap."""
+    kinds = ("org.apache.spark.sql.classic.SparkSession", "MicroBatchExecution", "sql.internal.SessionState")
+    lines = [line.split() for line in _histogram(spark).splitlines()]
+    return sum(int(words[1]) for words in lines if words and words[-1].endswith(kinds))
+
+
+def _histogram(spark: SparkSession) -> str:
+    jvm, new_array = jvm_of(spark), spark.sparkContext._gateway.new_array
+    server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    # The server's class is not public, so the method is taken from its interface.
+    methods = jvm.java.lang.Class.forName("javax.management.MBeanServer").getMethods()
+    [invoke] = [method for method in methods if method.getName() == "invoke"]
+    parameters, arguments = new_array(jvm.java.lang.Object, 1), new_array(jvm.java.lang.Object, 4)
+    signature = new_array(jvm.java.lang.String, 1)
+    parameters[0], signature[0] = new_array(jvm.java.lang.String, 0), "[Ljava.lang.String;"
+    arguments[0] = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
+    arguments[1], arguments[2], arguments[3] = "gcClassHistogram", parameters, signature
+    return str(invoke.invoke(server, arguments))
