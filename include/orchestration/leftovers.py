@@ -19,15 +19,37 @@ DAY_SECONDS = 86_400.0
 
 
 def rotate() -> list[Path]:
-    """Copy long logs to `.1` and truncate them, while their processes continue to write. Returns those logs.
+    """Copy the end of long logs to `.1` and truncate them, while their processes continue to write. Returns those logs.
 
     The processes append, so their next line is at the new beginning. A line between copy and truncation is lost.
     """
     long_logs = [log for log in settings().logs.glob("*.log") if log.stat().st_size > retention.LOG_BYTES]
     for log in long_logs:
-        shutil.copyfile(log, f"{log}.1")
+        older_log = Path(f"{log}.1")
+        # First, because the disk may be full, and perhaps by this very log.
+        older_log.unlink(missing_ok=True)
+        end = _end_of(log, retention.LOG_BYTES)
+        is_kept = _is_written(older_log, end)
         os.truncate(log, 0)
+        if not is_kept:
+            _is_written(older_log, end)
     return long_logs
+
+
+def _end_of(log: Path, most_bytes: int) -> bytes:
+    """The last lines of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - most_bytes))
+        return file.read(most_bytes)
+
+
+def _is_written(file: Path, content: bytes) -> bool:
+    try:
+        file.write_bytes(content)
+    except OSError:
+        file.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def forget_task_logs(now_seconds: float) -> int:

@@ -11,7 +11,9 @@ from include.validation.declaration import declaration_error, suggest
 KINDS = ("TIMESTAMP", "DATE")
 UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-STORED = "%Y-%m-%dT%H:%M:%S.%fZ"
+# Where ranges end at the latest: the next day would end in the year 10000, which Python and Spark cannot tell.
+FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+STORED_LENGTH = len("2026-03-01T00:00:00.000000Z")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Slice:
         """Begin and end as stored in the control database: texts of equal length, which compare like the times."""
         if self.begin is None or self.end is None:
             return None, None
-        return self.begin.strftime(STORED), self.end.strftime(STORED)
+        return _format_moment(self.begin, "microseconds"), _format_moment(self.end, "microseconds")
 
     def condition(self, column: str | None, is_date: bool = False) -> str:
         """A SQL condition for the rows of the range. A row whose time is NULL is in no range."""
@@ -47,10 +49,12 @@ class Slice:
         return f"(`{column}` < {begin} OR `{column}` >= {end} OR `{column}` IS NULL)"
 
     def extended(self, seconds: float) -> "Slice":
-        """The range, extended to both sides."""
+        """The range, extended to both sides, at most to the years 1 and 9999."""
         if self.begin is None or self.end is None:
             return self
-        return Slice(self.begin - timedelta(seconds=seconds), self.end + timedelta(seconds=seconds))
+        margin = timedelta(seconds=seconds)
+        begin = self.begin - min(margin, self.begin - FIRST)
+        return Slice(begin, self.end + min(margin, max(LAST - self.end, timedelta())))
 
     def rounded_to_buckets(self, bucket: Bucket) -> "Slice":
         """The range, extended to whole buckets."""
@@ -104,6 +108,10 @@ def parse_slice(table: Table, begin: str | None, end: str | None, as_a_whole: bo
         )
     time_range = Slice(parse_time("--from", begin), parse_time("--to", end))
     assert time_range.begin and time_range.end
+    if time_range.end > LAST:
+        raise UsageError(
+            f"--to is {end}, and no range ends after {_format_moment(LAST)}: name that, or take all, --full"
+        )
     if time_range.begin >= time_range.end:
         raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
     if is_date(table) and any(bound.timetz() != EPOCH.timetz() for bound in (time_range.begin, time_range.end)):
@@ -172,7 +180,8 @@ def from_stored_texts(begin: str | None, end: str | None) -> Slice:
     """The range from the texts of the control database (`Slice.texts`)."""
     if begin is None or end is None:
         return Slice()
-    return Slice(*(datetime.strptime(text, STORED).replace(tzinfo=UTC) for text in (begin, end)))
+    # Earlier releases left out the zeros of a year before 1000.
+    return Slice(*(datetime.fromisoformat(text.zfill(STORED_LENGTH)) for text in (begin, end)))
 
 
 def parse_time(option: str, text: str) -> datetime:
@@ -183,9 +192,10 @@ def parse_time(option: str, text: str) -> datetime:
         raise UsageError(f"{option} is '{text}', no moment: write one such as 2026-03-01T00:00:00Z") from error
 
 
-def _format_moment(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+def _format_moment(moment: datetime, timespec: str = "auto") -> str:
+    # `strftime` does not pad the year.
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def _literal(moment: datetime, is_date: bool) -> str:
-    return f"DATE '{moment:%Y-%m-%d}'" if is_date else f"TIMESTAMP '{moment.isoformat(sep=' ')}'"
+    return f"DATE '{moment.date().isoformat()}'" if is_date else f"TIMESTAMP '{moment.isoformat(sep=' ')}'"

@@ -1,5 +1,6 @@
 """Logs, scratch and old generations are deleted, except those of live processes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
-    monkeypatch.setattr(retention, "LOG_BYTES", 10)
+    monkeypatch.setattr(retention, "LOG_BYTES", len("before it was put aside\n"))
     short_log, log = write(home / "log" / "short.log", "short"), write(home / "log" / "long.log", "")
     script = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     with log.open("ab") as output, log.open() as reader:
@@ -42,6 +43,7 @@ def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
                 reader.seek(min(reader.tell(), log.stat().st_size))
 
         try:
+            write_line("long before")
             write_line("before it was put aside")
             assert leftovers.rotate() == [log]
             reader.seek(0)
@@ -52,6 +54,24 @@ def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
     assert Path(f"{log}.1").read_text() == "before it was put aside\n"
     assert leftovers.rotate() == []
     assert short_log.read_text() == "short"
+
+
+def test_a_log_that_has_filled_the_disk_is_truncated_all_the_same_and_its_end_is_kept(home, monkeypatch):
+    monkeypatch.setattr(retention, "LOG_BYTES", 10)
+    log = write(home / "log" / "long.log", "x" * 100 + "the cause\n")
+    older_log = write(home / "log" / "long.log.1", "from long ago")
+    write_bytes, disk_bytes = Path.write_bytes, 115
+
+    def write_to_small_disk(file: Path, content: bytes) -> int:
+        others = sum(entry.stat().st_size for entry in log.parent.iterdir() if entry != file)
+        if others + len(content) > disk_bytes:
+            write_bytes(file, content[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_bytes(file, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_to_small_disk)
+    assert leftovers.rotate() == [log]
+    assert (log.read_text(), older_log.read_text()) == ("", "the cause\n")
 
 
 def test_logs_of_tasks_go_by_age_and_the_oldest_by_size(home, monkeypatch):

@@ -209,3 +209,35 @@ def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arr
         table.name for table in tables if table.layer == "bronze" or table.is_view
     }
     assert all(isinstance(table.write, Append) for table in tables if table.time_column)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("0001-01-01", "0001-01-02"),
+        ("0999-12-31T23:59:59.999999", "9999-12-31"),
+        ("0001-01-01T00:00Z", "1000-01-01"),
+    ],
+)
+def test_years_of_fewer_digits_and_the_ends_of_the_calendar_are_moments_like_all_others(begin: str, end: str):
+    parsed_slice = slices.parse_slice(SILVER, begin, end)
+    texts = parsed_slice.texts
+    assert {len(text) for text in texts} == {slices.STORED_LENGTH}, "texts compare like the times"
+    assert texts[0] < texts[1]
+    assert slices.from_stored_texts(*texts) == parsed_slice
+    unpadded = [text.lstrip("0") for text in texts]
+    assert slices.from_stored_texts(*unpadded) == parsed_slice, "as an earlier release stored them"
+    assert f"DATE '{begin[:10]}'" in parsed_slice.condition("day", is_date=True)
+    buckets = slices.parse_slice(GOLD, begin, end)
+    assert buckets.begin <= parsed_slice.begin < parsed_slice.end <= buckets.end
+    assert buckets.extended(10**9).begin >= slices.FIRST
+    assert buckets.extended(10**9).end <= slices.LAST
+
+
+def test_a_range_that_would_end_after_the_last_year_is_refused_with_the_last_moment():
+    for end in ("9999-12-31T00:00:00.000001", "9999-12-31T23:59:59.999999Z"):
+        with pytest.raises(UsageError, match="no range ends after 9999-12-31T00:00:00Z: name that"):
+            slices.parse_slice(GOLD, "2026-03-01", end)
+    for moment in ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00", "10000-01-01", "0000-01-01"):
+        with pytest.raises(UsageError, match="no moment: write one such as"):
+            slices.parse_slice(GOLD, moment, "2026-03-01")
