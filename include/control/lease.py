@@ -1,5 +1,6 @@
 """Leases: the right to write, held by a live process, and lost when it stops renewing."""
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,9 @@ from include.control.store import database
 from include.control.store.schema import leases
 from include.errors import LeaseHeld, LeaseLost
 
+# How often a lease is looked at that seems to have expired.
+SIGHTING_SECONDS = 0.5
+
 
 @dataclass(frozen=True, order=True)
 class Lease:
@@ -19,22 +23,55 @@ class Lease:
     epoch: int
 
 
+class Sightings:
+    """Since when this process has seen each lease unchanged, by its own clock.
+
+    A holder renews its lease within a TTL, or ends itself. So the holder of a lease that stays unchanged for a TTL can
+    write no more, even if the clock of the database was set forward.
+    """
+
+    def __init__(self, ttl_seconds: float) -> None:
+        self._ttl_seconds = ttl_seconds
+        # The last one of each lease, with its epoch and expiry.
+        self._sightings: dict[str, tuple[int, float, float]] = {}
+
+    def seconds_left(self, name: str, epoch: int, expires_at: float, holder: Holder) -> float:
+        """Notes the lease as just read. Returns for how long it has to stay so until its holder can write no more.
+
+        0 for a holder on this machine, which is killed before anybody follows it.
+        """
+        now_seconds = database.boottime()
+        seen_epoch, seen_expiry, since = self._sightings.get(name, (epoch, expires_at, now_seconds))
+        if (seen_epoch, seen_expiry) != (epoch, expires_at):
+            since = now_seconds
+        self._sightings[name] = epoch, expires_at, since
+        if holder.python.is_here or expires_at == 0:
+            return 0.0
+        return max(0.0, since + self._ttl_seconds - now_seconds)
+
+
 def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float) -> list[Lease]:
     """Take the leases of all `flows` or of none. Raises LeaseHeld with the first flow that is not free, and
     Unreachable.
 
     A lease is free if nobody holds it, if it has expired, or if its holder is known to be dead. The processes of such a
-    holder are killed first, so that it cannot commit any more.
+    holder are killed first, so that it cannot commit any more. One on another machine is waited for: see `Sightings`.
     """
-    return take(engine, fence_former_holders(engine, flows, holder), flows, holder, ttl_seconds)
+    sightings = Sightings(ttl_seconds)
+    return take(engine, fence_former_holders(engine, flows, holder, sightings), flows, holder, ttl_seconds)
 
 
-def fence_former_holders(engine: Engine, flows: list[str], successor: Holder) -> dict[str, Row[Any]]:
+def fence_former_holders(
+    engine: Engine, flows: list[str], successor: Holder, sightings: Sightings
+) -> dict[str, Row[Any]]:
     """The first half of `acquire`, which may take seconds: check that all leases are free, and fence former holders.
 
     Returns the stored rows of the leases. Raises LeaseHeld, Unreachable, and SluiceError if a holder survives SIGKILL.
     """
-    rows = _free_rows(engine, flows)
+    rows, seconds_left = _free_rows(engine, flows, sightings)
+    while seconds_left > 0:
+        threading.Event().wait(min(seconds_left, SIGHTING_SECONDS))
+        rows, seconds_left = _free_rows(engine, flows, sightings)
     # Outside a transaction: to kill a process may take longer than others can wait for a lock. And before the leases
     # change hands: if this process died in between, the former holders would be forgotten.
     for row in rows.values():
@@ -55,11 +92,17 @@ def take(
     return [taken[flow] for flow in flows]
 
 
-def _free_rows(engine: Engine, flows: list[str]) -> dict[str, Row[Any]]:
-    """The stored rows of these leases. Raises LeaseHeld if one is not free."""
+def _free_rows(engine: Engine, flows: list[str], sightings: Sightings) -> tuple[dict[str, Row[Any]], float]:
+    """The stored rows of these leases, and for how long they have to stay so. Raises LeaseHeld if one is not free."""
     with database.reading(engine) as connection:
         now_seconds = database.now(connection)
-        rows = {row.flow: row for row in connection.execute(select(leases).where(leases.c.flow.in_(flows)))}
+        # Of all leases: who follows a driver elsewhere waits for its first lease, and then for no other.
+        all_rows = connection.execute(select(leases)).all()
+    seconds_left = {
+        row.flow: sightings.seconds_left(row.flow, row.epoch, row.expires_at, Holder.from_json(row.holder))
+        for row in all_rows
+    }
+    rows = {row.flow: row for row in all_rows if row.flow in flows}
     for row in (rows[flow] for flow in flows if flow in rows):
         remaining_seconds = row.expires_at - now_seconds
         if remaining_seconds > 0 and not Holder.from_json(row.holder).is_known_dead:
@@ -67,7 +110,7 @@ def _free_rows(engine: Engine, flows: list[str]) -> dict[str, Row[Any]]:
                 f"{row.flow} is already written by {Holder.from_json(row.holder)}, whose lease runs for another "
                 f"{remaining_seconds:.0f} s: stop that driver first, or leave it to its work"
             )
-    return rows
+    return rows, max((seconds_left[flow] for flow in rows), default=0.0)
 
 
 def _fence_former(row: Row[Any], successor: Holder) -> None:

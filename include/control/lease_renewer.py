@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from include.control import lease, lock, orders
 from include.control.jobs import windows
-from include.control.lease import Lease
+from include.control.lease import Lease, Sightings
 from include.control.lock import LockRequest, Obstacle
 from include.control.orders import Order
 from include.control.process import Holder
@@ -38,6 +38,7 @@ class LeaseRenewer:
         self._ttl_seconds = ttl_seconds
         self._halt = halt
         self._held: dict[str, Lease] = {}
+        self._sightings = Sightings(ttl_seconds)
         self._pending_leaves: set[str] = set()
         self._deadline = math.inf
         # A lease must not be released during its renewal, which would find it lost.
@@ -52,7 +53,7 @@ class LeaseRenewer:
         if self._closed.is_set():
             raise SluiceError(f"{', '.join(flows)}: not begun any more, because what works here is to end")
         # Outside the lock: to kill a former holder takes seconds, in which held leases must be renewed.
-        rows = lease.fence_former_holders(self._engine, flows, self._holder)
+        rows = lease.fence_former_holders(self._engine, flows, self._holder, self._sightings)
         with self._renewal_lock:
             requested_at = database.boottime()
             leases = lease.take(self._engine, rows, flows, self._holder, self._ttl_seconds)
@@ -112,7 +113,7 @@ class LeaseRenewer:
                 if obstacle is None:
                     return True
                 blocked = blocked or (now_seconds, obstacle)
-                if obstacle.is_gone:
+                if obstacle.is_gone and not self._sightings.seconds_left(*obstacle.lease):
                     lock.expel(self._engine, obstacle)
                 else:
                     self._closed.wait(GATE_SECONDS)

@@ -47,6 +47,11 @@ class Obstacle:
     expires_at: float
     is_gone: bool
 
+    @property
+    def lease(self) -> tuple[str, int, float, Holder]:
+        """The lease, as `include.control.lease.Sightings` knows it."""
+        return self.name, self.epoch, self.expires_at, self.holder
+
 
 def enter(connection: Connection, request: LockRequest) -> Obstacle | None:
     """Take the lock and return None, or return the obstacle. A blocked exclusive request is announced.

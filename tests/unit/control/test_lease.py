@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -102,7 +103,29 @@ def test_a_holder_elsewhere_is_waited_for_until_its_lease_is_over(engine, holder
     with pytest.raises(LeaseHeld):
         lease.acquire(engine, [FLOW], holder(), 30)
     expire(engine, 0.1)
-    assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
+    assert lease.acquire(engine, [FLOW], holder(), 0.5) == [Lease(FLOW, 2)]
+
+
+def test_a_clock_of_the_database_that_is_set_forward_gives_away_no_lease_that_is_in_use(engine, holder, monkeypatch):
+    monkeypatch.setattr(lease, "SIGHTING_SECONDS", 0.05)
+    local = holder()
+    elsewhere = Holder.from_json(local.to_json().replace(local.python.boot, "another machine"))
+    held_leases = lease.acquire(engine, [FLOW, "other"], elsewhere, 1)
+    real_now = database.now
+    monkeypatch.setattr(database, "now", lambda connection: real_now(connection) + 3_600)
+    renewal = threading.Timer(0.3, renew, [engine, held_leases, 1])
+    renewal.start()
+    with pytest.raises(LeaseHeld):
+        lease.acquire(engine, [FLOW], holder(), 1)
+    renewal.join()
+    # It renews no more, so it has ended itself by the time that another follows it.
+    monkeypatch.setattr(database, "now", lambda connection: real_now(connection) + 7_200)
+    began_at = database.boottime()
+    sightings = lease.Sightings(1)
+    lease.fence_former_holders(engine, [FLOW], holder(), sightings)
+    assert 1 <= database.boottime() - began_at < 3
+    lease.fence_former_holders(engine, ["other"], holder(), sightings)
+    assert database.boottime() - began_at < 3, "what was seen counts for all leases of the holder"
 
 
 def test_all_leases_are_had_or_none(engine, holder):

@@ -416,7 +416,7 @@ def test_a_driver_that_wakes_up_overtaken_from_elsewhere_ends_itself_before_it_w
         holder_json = connection.execute(select(leases.c.holder)).scalar_one()
         boot = Holder.from_json(holder_json).python.boot
         connection.execute(leases.update().values(holder=holder_json.replace(boot, "another machine")))
-    assert lease.acquire(engine, [FLOW], holder(), 30) == [Lease(FLOW, 2)]
+    assert lease.acquire(engine, [FLOW], holder(), 0.5) == [Lease(FLOW, 2)]
     driver.stdin.write("may I?\n")
     driver.stdin.flush()
     os.kill(driver.pid, signal.SIGCONT)
