@@ -75,7 +75,7 @@ def rules(table: Table, row_batches: list[Batch]) -> list[Rule]:
     """Returns the declared rules, then those that are no longer declared."""
     declared = {rule.name: rule.otherwise for rule in table.rules}
     if table.watermark:
-        declared[table.watermark.rule] = table.watermark.late
+        declared |= {table.watermark.rule: table.watermark.late, table.watermark.ahead_rule: "warn"}
     names = dict.fromkeys([*declared, *(name for batch in row_batches for name in batch.broke)])
     return [_rule(name, declared.get(name), row_batches) for name in names]
 

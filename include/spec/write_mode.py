@@ -5,6 +5,7 @@ from dataclasses import dataclass
 LATE_ACTIONS = ("quarantine", "drop")
 # With their seconds.
 BUCKET_UNITS = {"minute": 60, "hour": 3_600, "day": 86_400}
+DAY_MINUTES = 1_440
 
 
 @dataclass(frozen=True)
@@ -13,16 +14,29 @@ class Watermark:
 
     Only rows that break no rule count for the maximum. A row whose time is NULL is never late.
     late: action for a late row: `quarantine`, with the name of `rule`, or `drop`.
+    ahead_minutes: a row whose time lies further ahead of the moment when its batch was planned does not count for the
+        maximum. One clock that is wrong would make all later rows late. The row is kept, and counted as `ahead_rule`.
     """
 
     of: str
     minutes: float
     late: str = "quarantine"
+    ahead_minutes: float = DAY_MINUTES
+
+    def __repr__(self) -> str:
+        # Fingerprints of definitions contain it, and those of older releases stay valid.
+        ahead = f", ahead_minutes={self.ahead_minutes!r}" if self.ahead_minutes != DAY_MINUTES else ""
+        return f"Watermark(of={self.of!r}, minutes={self.minutes!r}, late={self.late!r}{ahead})"
 
     @property
     def rule(self) -> str:
         """The rule name of a late row in the quarantine."""
         return f"later than {self.minutes:g} minutes"
+
+    @property
+    def ahead_rule(self) -> str:
+        """The rule name of a row that is too far ahead to count."""
+        return f"further ahead than {self.ahead_minutes:g} minutes"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def _check_rule(table: Table, rule: Rule) -> None:
     names = [other.name for other in table.expect]
     if names.count(rule.name) > 1:
         raise declaration_error(table, f"two rules are called '{rule.name}': give each a name of its own")
-    if table.watermark and rule.name == table.watermark.rule:
+    if table.watermark and rule.name in (table.watermark.rule, table.watermark.ahead_rule):
         raise declaration_error(table, f"a rule is called '{rule.name}', as late rows are: give it another name")
     columns = ddl.columns(table.schema)
     for column in rule.columns:

@@ -23,6 +23,7 @@ MAXIMUM: dict[tuple[type, str], float] = {
     (Table, "interval_seconds"): MONTH_SECONDS,
     (Table, "fresh_minutes"): TEN_YEARS_MINUTES,
     (Watermark, "minutes"): TEN_YEARS_MINUTES,
+    (Watermark, "ahead_minutes"): TEN_YEARS_MINUTES,
     (Upsert, "reach_minutes"): TEN_YEARS_MINUTES,
     (Lookup, "refresh_seconds"): MONTH_SECONDS,
     (PythonLimits, "memory_mb"): 10**6,

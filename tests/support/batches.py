@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.fast_path import path
 from include.engine.tables import create_table
 from include.engine.tables.commit import txn_app_id
 from include.monitoring import row_outcomes
@@ -19,7 +20,11 @@ from include.spec import Table
 
 @dataclass
 class BatchWriter:
-    """schema: DDL of the source rows. context: of a running driver; None: each batch starts a new driver."""
+    """schema: DDL of the source rows. context: of a running driver; None: each batch starts a new driver.
+
+    planned_at: when the next batch is planned, in seconds since 1970; None: the checkpoint does not say.
+    is_fast: whether new drivers have a fast path.
+    """
 
     spark: SparkSession
     home: Path
@@ -27,6 +32,8 @@ class BatchWriter:
     number: int = -1
     generation: int = 1
     context: FlowContext | None = None
+    planned_at: float | None = None
+    is_fast: bool = False
     last_commit: tuple[int, int] | None = field(default=None, init=False)
 
     def write(self, table: Table, rows: list[tuple] | DataFrame) -> Batch:
@@ -49,7 +56,7 @@ class BatchWriter:
         initial = -1 if self.generation == 1 else 0
         written = initial if version is None else version
         checkpoint = Checkpoint(self.home, self.generation, self.number - 1, written, self.last_commit, source={})
-        return FlowContext(table, checkpoint, epoch=1)
+        return FlowContext(table, checkpoint, 1, fast_path=path.of(self.spark, table) if self.is_fast else None)
 
     def begin_generation(self) -> None:
         """Begin a generation as `reset checkpoint` does: batch 0 stands for all batches of earlier generations."""
@@ -58,5 +65,6 @@ class BatchWriter:
     def _plan(self) -> None:
         (self.home / "offsets").mkdir(exist_ok=True)
         offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": self.number + 1, "index": -1}
-        text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
+        metadata = {} if self.planned_at is None else {"batchTimestampMs": round(self.planned_at * 1_000)}
+        text = f"v1\n{json.dumps(metadata)}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (self.home / "offsets" / str(self.number)).write_text(text)

@@ -27,6 +27,7 @@ from include.engine.batch import (
 from include.engine.batch.isolation import FailedRows
 from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
+from include.engine.batch.watermark import EventTimes
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
@@ -45,9 +46,10 @@ class FlowContext:
     """One flow in one process: its table, its checkpoint and the epoch of its lease.
 
     rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. newest: for a table with a
-    watermark, its greatest time so far, in microseconds since 1970; None until it is read. fast_path: writes small
-    batches; None if Spark writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of
-    the tables of its lookups; None if it has no lookups. constraints: CHECK constraints of the table, as rules; read
+    watermark, its greatest time so far, in microseconds since 1970; None until it is read. latest: the
+    greatest time that a row of the batch may have to count for that. fast_path: writes small batches; None if Spark
+    writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of the tables of its
+    lookups; None if it has no lookups. constraints: CHECK constraints of the table, as rules; read
     when a batch has failed. left_out: for an aggregate, source rows as JSON of which none can be computed, by its
     quarantine; None until they are read.
     """
@@ -57,6 +59,7 @@ class FlowContext:
     epoch: int
     rows_before: int = 0
     newest: int | None = None
+    latest: int | None = None
     fast_path: FastPath | None = None
     is_prepared: bool = False
     versions: Versions | None = None
@@ -83,6 +86,18 @@ class FlowContext:
             lookups=self.versions.current() if self.versions else None,
         )
 
+    @property
+    def times(self) -> EventTimes:
+        """What makes a row of the batch late, or too far ahead."""
+        return EventTimes(self.newest, self.latest)
+
+    def read_times(self, spark: SparkSession, batch: int) -> None:
+        """Reads what `times` of this batch are."""
+        if self.table.watermark:
+            self.latest = watermark.latest(self.table, self.checkpoint.path, batch)
+            if self.newest is None:
+                self.newest = watermark.newest(spark, self.table, self.latest)
+
     def may_have_been_tried(self, batch: int) -> bool:
         """Whether an earlier process may have begun this batch: only the first one after the last commit."""
         return batch == self.checkpoint.written + 1
@@ -101,7 +116,7 @@ class FlowContext:
 
     def rules(self) -> tuple[Rule, ...]:
         """Returns the rules by which Spark's path checks rows that are not prepared."""
-        return (*watermark.rules_of(self.table, self.newest), *self.constraints)
+        return (*watermark.rules_of(self.table, self.times), *self.constraints)
 
 
 class SourceRowsNeeded(Exception):
@@ -139,7 +154,8 @@ def _leave_out(spark: SparkSession, context: FlowContext, metadata: CommitMetada
     table = context.table
     metadata = replace(metadata, skipped={"who": skip.who, "reason": skip.reason})
     if table.watermark:
-        metadata = replace(metadata, newest={table.watermark.of: watermark.newest(spark, table)})
+        context.read_times(spark, metadata.batch)
+        metadata = replace(metadata, newest={table.watermark.of: context.newest})
     last_commit = context.last_commit_before(metadata.batch)
     if isinstance(table.source, Files):
         left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
@@ -185,8 +201,7 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
         no_rows = rows.sparkSession.createDataFrame([], struct_type.from_ddl(table.schema))
         commit.commit(no_rows, table, replace(metadata, rows=asdict(RowCounts.of([], table.expect))))
         return
-    if table.watermark and context.newest is None:
-        context.newest = watermark.newest(rows.sparkSession, table)
+    context.read_times(rows.sparkSession, batch)
     if table.is_recomputed and context.left_out is None:
         context.left_out = isolation.left_out(table)
     if context.fast_path and not isinstance(table.source, Files) and not context.left_out:
@@ -194,7 +209,7 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
             written = context.fast_path.write(
                 rows,
                 metadata,
-                context.newest,
+                context.times,
                 context.last_commit_before(batch),
                 context.left_before(batch),
                 context.is_prepared,
@@ -257,7 +272,7 @@ def _checked(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, ru
         dimensions = lookup.dimensions(rows.sparkSession, table, metadata.lookups)
         return prepare.looked_up(parsed_rows, table, rules, dimensions)
     if context.is_prepared:
-        return watermark.with_lateness(rows, table, context.newest)
+        return watermark.with_broken(rows, table, context.times)
     return prepare.with_violations(rows, table, rules)
 
 
@@ -282,7 +297,7 @@ def _write_checked(
     table, rules = context.table, context.rules()
     checked_rows = _checked(rows, context, metadata, rules).persist()
     try:
-        counts, minutes, newest = _count_rows(checked_rows, rules, table, write)
+        counts, minutes, kept_times = _count_rows(checked_rows, rules, table, write)
         quality.require_none_fails(counts, rules, metadata)
         last_commit = context.last_commit_before(metadata.batch)
         kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
@@ -301,8 +316,8 @@ def _write_checked(
             kept_rows = deduplicate.first_of_each(
                 kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
             )
+        newest = context.times.after(kept_times)
         if write.watermark:
-            newest = max((time for time in (newest, context.newest) if time is not None), default=None)
             metadata = replace(metadata, newest={write.watermark.of: newest})
         commit.commit(table_rows.coalesce_small(kept_rows, counts.kept), table, replace(metadata, rows=asdict(counts)))
         context.newest = newest
@@ -313,9 +328,9 @@ def _write_checked(
 
 def _count_rows(
     checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append | Upsert
-) -> tuple[RowCounts, set[int], int | None]:
+) -> tuple[RowCounts, set[int], list[int | None]]:
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
-    and their greatest watermark time (microseconds since 1970).
+    and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.
     """
     watermark_of = table.watermark.of if table.watermark else None
     time_column = deduplicate.time_column(table, write) if isinstance(write, Append) else None
@@ -328,9 +343,8 @@ def _count_rows(
     )
     counts = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
     kept_groups = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
-    times = [group["newest"] for group in kept_groups if group["newest"] is not None]
     starts = {group["start"] for group in kept_groups if group["start"] is not None}
-    return counts, starts, max(times, default=None)
+    return counts, starts, [group["newest"] for group in kept_groups]
 
 
 def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from include.engine.batch import deduplicate, quality, watermark
 from include.engine.batch.quality import RowCounts
+from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import checked_rows, data_file
 from include.engine.fast_path.companion import Companion
 from include.engine.fast_path.data_file import DataFile
@@ -47,18 +48,18 @@ class Appender:
         return file.rows if file else 0
 
     def append_checked(
-        self, rows: pa.Table, metadata: CommitMetadata, newest: int | None, left_before: tuple[int, int] | None
+        self, rows: pa.Table, metadata: CommitMetadata, times: EventTimes, left_before: tuple[int, int] | None
     ) -> tuple[RowCounts, int | None] | None:
         """Appends the good rows, each identity once, and quarantines the broken ones.
 
-        rows: the table's columns plus `_rules`, without the rule of late rows. newest: the watermark time, in
-        microseconds since 1970. left_before: generation and batch after which an earlier try may have quarantined rows,
-        if any. Returns the counts and the watermark time for the next batch; None if the table holds the batch already.
+        rows: the table's columns plus `_rules`, without the rules of the watermark. left_before: generation and batch
+        after which an earlier try may have quarantined rows, if any. Returns the counts and the watermark time for the
+        next batch; None if the table holds the batch already.
         Raises FlowBroken for rows that break a rule of action `fail`.
         """
         self._quarantine.has_written = False
-        rules = watermark.rules_of(self._table, newest)
-        groups = self._add_late_rule(checked_rows.broken_rules(rows), rows, newest)
+        rules = watermark.rules_of(self._table, times)
+        groups = self._with_watermark(checked_rows.broken_rules(rows), rows, times)
         checked = checked_rows.divide(rows, groups, rules)
         quality.require_none_fails(checked.counts, rules, metadata)
         transaction = self._target.begin()
@@ -66,7 +67,7 @@ class Appender:
             return None
         if reason := refusal(self._table, self._write, transaction.layout.schema):
             raise NotSupported(reason)
-        newest = self._newest(checked.kept, newest)
+        newest = times.after(micros(checked.kept, self._write.watermark.of)) if self._write.watermark else None
         if self._write.watermark:
             metadata = replace(metadata, newest={self._write.watermark.of: newest})
         new_rows = self._new_rows(checked.kept, transaction)
@@ -85,24 +86,15 @@ class Appender:
         if self._known_keys:
             self._known_keys.forget()
 
-    def _add_late_rule(
-        self, groups: list[tuple[str, ...]], rows: pa.Table, newest: int | None
+    def _with_watermark(
+        self, groups: list[tuple[str, ...]], rows: pa.Table, times: EventTimes
     ) -> list[tuple[str, ...]]:
+        """Adds the rules of the watermark to those that each row breaks, unless they stand there already."""
         declared = self._write.watermark
-        if declared is None or newest is None:
+        if declared is None:
             return groups
-        earliest = newest - watermark.border_micros(declared)
-        times = micros(rows, declared.of)
-        return [
-            (*names, declared.rule) if time is not None and time < earliest and declared.rule not in names else names
-            for names, time in zip(groups, times, strict=True)
-        ]
-
-    def _newest(self, rows: pa.Table, newest: int | None) -> int | None:
-        if self._write.watermark is None:
-            return None
-        times = [time for time in micros(rows, self._write.watermark.of) if time is not None]
-        return max([*times, *([] if newest is None else [newest])], default=None)
+        broken = (times.broken(declared, time) for time in micros(rows, declared.of))
+        return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
 
     def _new_rows(self, rows: pa.Table, transaction: Transaction) -> pa.Table:
         """Returns the first row of each identity that the table does not hold. Rows with NULL in the identity

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import prepare, tuning, watermark
+from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import aggregate, internals, source
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
@@ -92,17 +93,17 @@ class FastPath:
         self,
         rows: DataFrame,
         metadata: CommitMetadata,
-        newest: int | None,
+        times: EventTimes,
         last_commit: tuple[int, int] | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
     ) -> Written:
         """Writes one batch. rows: columns as for `include.engine.batch.batch.write`. Raises NotSupported.
 
-        newest, left_before: as for `Appender.append_checked`. last_commit: as for `Merger.write`.
+        times, left_before: as for `Appender.append_checked`. last_commit: as for `Merger.write`.
         """
         try:
-            return self._write(rows, metadata, newest, last_commit, left_before, is_prepared)
+            return self._write(rows, metadata, times, last_commit, left_before, is_prepared)
         except (pa.ArrowException, DeltaError, OSError, KeyError, ValueError, OverflowError) as error:
             # Spark may read what these libraries cannot, such as text that is no UTF-8, or explain the error better.
             raise NotSupported(f"{type(error).__name__}: {error}") from error
@@ -120,7 +121,7 @@ class FastPath:
         self,
         rows: DataFrame,
         metadata: CommitMetadata,
-        newest: int | None,
+        times: EventTimes,
         last_commit: tuple[int, int] | None,
         left_before: tuple[int, int] | None,
         is_prepared: bool,
@@ -130,29 +131,29 @@ class FastPath:
         if self._topics and reads.rows <= self._most_records:
             tuning.tune(rows.sparkSession, expected_rows=0)
             assert self._appender
-            return Written(self._appender.append(self._topics.read(reads.ranges), metadata), newest)
+            return Written(self._appender.append(self._topics.read(reads.ranges), metadata), times.newest)
         if self._aggregator:
             # It reads the rows of its buckets itself, and limits their number. These include the rows of the batch.
             if reads.rows > aggregate.MOST_SOURCE_ROWS:
                 raise TooLarge(f"{reads.rows} rows")
             self._aggregator.write(rows.sparkSession, reads.files, metadata)
-            return Written(reads.rows, newest)
+            return Written(reads.rows, times.newest)
         self._require_small(reads)
         tuning.tune(rows.sparkSession, reads.rows)
         if prepare.is_raw(self._table):
             assert self._appender
-            return Written(self._appender.append([self._to_arrow(rows)], metadata), newest)
-        rules = watermark.rules_of(self._table, newest)
+            return Written(self._appender.append([self._to_arrow(rows)], metadata), times.newest)
+        rules = watermark.rules_of(self._table, times)
         if self._table.lookups:
             rows = self._looked_up(rows if is_prepared else prepare.parsed(rows, self._table), rules, metadata)
         elif not is_prepared:
             rows = prepare.with_violations(rows, self._table, rules)
         if self._merger:
             self._merger.write(self._to_arrow(rows), metadata, last_commit, left_before)
-            return Written(reads.rows, newest)
+            return Written(reads.rows, times.newest)
         assert self._appender
-        written = self._appender.append_checked(self._to_arrow(rows), metadata, newest, left_before)
-        return Written(reads.rows, newest) if written is None else Written(written[0].read, written[1])
+        written = self._appender.append_checked(self._to_arrow(rows), metadata, times, left_before)
+        return Written(reads.rows, times.newest) if written is None else Written(written[0].read, written[1])
 
     def _looked_up(self, parsed_rows: DataFrame, rules: tuple[Rule, ...], metadata: CommitMetadata) -> DataFrame:
         """Returns checked rows, joined with those of its lookups."""

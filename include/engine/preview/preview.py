@@ -3,6 +3,7 @@
 It writes nothing, so it takes no lease, and flows and the control database do not notice it.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from include.engine import failure
 from include.engine.batch import data_skipping, prepare, read, table_rows, tuning
 from include.engine.batch import watermark as engine_watermark
 from include.engine.batch.transform import SOURCE
+from include.engine.batch.watermark import EventTimes
 from include.engine.files import batch_of_files, file_headers, schema_evolution
 from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample, sample_file
@@ -94,12 +96,14 @@ def _preview(request: PreviewRequest, table: Table) -> Preview:
 def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
     inputs = _sample(request, table)
     with _with_settings(request.spark, tuning.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
-        newest = None
-        if table.watermark and settings().is_stored(table.name):
-            newest = engine_watermark.newest(request.spark, table)
+        times = EventTimes(None, None)
+        if table.watermark:
+            latest = round(time.time() * 1_000_000) + engine_watermark.micros(table.watermark.ahead_minutes)
+            is_stored = settings().is_stored(table.name)
+            times = EventTimes(engine_watermark.newest(request.spark, table, latest) if is_stored else None, latest)
         result_rows, notes = _computed(rows, table)
-        result = outcome.of(result_rows, table, engine_watermark.rules_of(table, newest), request.rows)
-        notes += (*_repeats(table), *_changes(table), *_lateness(table, newest))
+        result = outcome.of(result_rows, table, engine_watermark.rules_of(table, times), request.rows)
+        notes += (*_repeats(table), *_changes(table), *_lateness(table, times.newest))
         return Preview(table.flow, inputs.what, rows.count(), result, notes=notes)
 
 

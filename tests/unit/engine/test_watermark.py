@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.engine.tables import commit
+from include.monitoring.row_outcomes import Batch
 from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
@@ -17,7 +18,7 @@ from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
 SCHEMA = "view STRING, time TIMESTAMP, place BIGINT"
-LATE = "later than 30 minutes"
+LATE, AHEAD = "later than 30 minutes", "further ahead than 1440 minutes"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -61,7 +62,51 @@ def test_a_row_that_lies_too_far_behind_all_batches_before_is_quarantined_by_nam
     )
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 2], [3, 4])
     assert {tuple(row["_rules"]) for row in rows_of(table.quarantine)} == {(LATE,)}
-    assert (result.read, result.written, result.quarantined, result.broke) == (3, 1, 2, {LATE: 2})
+    assert (result.read, result.written, result.quarantined, result.broke) == (3, 1, 2, {LATE: 2, AHEAD: 0})
+
+
+@pytest.mark.parametrize("is_fast", [True, False], ids=["by the fast path", "by Spark's writers"])
+def test_both_paths_agree_on_the_row_at_the_watermark_the_row_kept_out_and_the_row_ahead(
+    table, batches, spark, is_fast
+):
+    def write(*rows: tuple) -> Batch:
+        # The fast path asks the log of the source how much the batch reads.
+        frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
+        frame.write.format("delta").mode("append").save(str(settings().table_path(table.source.table)))
+        return batches.write(table, list(rows))
+
+    batches.is_fast, batches.planned_at, tick = is_fast, NOON.timestamp(), timedelta(microseconds=1)
+    table = replace(table, expect=(Expect("not in March", "time < '2026-03-05'"),))
+    day = noon_plus(1_440)
+    result = write(("a", noon_plus(60), 0), ("b", day + tick, 1), ("c", noon_plus(9_000), 2))
+    assert result.broke == {"not in March": 1, LATE: 0, AHEAD: 2}
+    assert stored_watermark(table) == {"time": int(noon_plus(60).timestamp() * 1e6)}, "neither moves it"
+    result = write(("d", noon_plus(30), 3), ("e", noon_plus(30) - tick, 4), ("f", day, 5))
+    assert (places(table.name), places(table.quarantine)) == ([0, 1, 3, 5], [2, 4])
+    assert result.broke == {"not in March": 0, LATE: 1, AHEAD: 0}
+    assert stored_watermark(table) == {"time": int(day.timestamp() * 1e6)}, "a day ahead still counts"
+    log = DeltaLog(settings().table_path(table.name))
+    assert {log.commit(version).metadata["fast_path"] for version in (log.newest, log.newest - 1)} == {is_fast}
+
+
+def test_a_watermark_that_an_earlier_release_let_run_ahead_comes_back_to_the_rows_of_the_table(table, batches):
+    # The checkpoint does not say when the batch was planned, so nothing is too far ahead.
+    batches.write(table, [("a", noon_plus(60), 0), ("b", noon_plus(600_000), 1)])
+    assert stored_watermark(table) == {"time": int(noon_plus(600_000).timestamp() * 1e6)}
+    batches.planned_at = NOON.timestamp()
+    batches.write(table, [("c", noon_plus(30), 2), ("d", noon_plus(29), 3)])
+    assert (places(table.name), places(table.quarantine)) == ([0, 1, 2], [3])
+
+
+def test_how_far_ahead_a_row_may_lie_is_declared_and_a_default_changes_no_fingerprint(table, batches):
+    assert repr(Watermark("time", 30)) == "Watermark(of='time', minutes=30, late='quarantine')"
+    assert repr(Watermark("time", 30, ahead_minutes=5)) == (
+        "Watermark(of='time', minutes=30, late='quarantine', ahead_minutes=5)"
+    )
+    table = replace(table, write=replace(table.write, watermark=Watermark("time", 30, ahead_minutes=5)))
+    batches.planned_at = NOON.timestamp()
+    batches.write(table, [("a", noon_plus(5), 0), ("b", noon_plus(6), 1)])
+    assert stored_watermark(table) == {"time": int(noon_plus(5).timestamp() * 1e6)}
 
 
 def test_late_rows_are_a_declared_drop_where_that_is_declared(table, batches):
