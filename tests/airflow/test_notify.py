@@ -110,6 +110,22 @@ def test_a_receiver_that_is_away_gets_it_later(engine, receiver):
     assert [message["target"] for message in receiver.messages] == [FLOW]
 
 
+def test_a_receiver_that_is_silent_is_waited_for_once_and_not_for_each_incident(engine, receiver, monkeypatch):
+    monkeypatch.setattr(notify, "TIMEOUT_SECONDS", 0.2)
+    for flow in ("bronze.a", "bronze.b", "bronze.c"):
+        with database.transaction(engine) as connection:
+            incidents.begin(connection, flow, State.STUCK, "why")
+    receiver.stop()
+    with socket.create_server(("127.0.0.1", receiver.port), backlog=10) as silent:
+        assert notify.notify_all(engine) == notify.UNDELIVERED
+        silent.setblocking(False)
+        with silent.accept()[0], pytest.raises(BlockingIOError):
+            silent.accept()
+    receiver.start()
+    assert notify.notify_all(engine) == 0
+    assert len(receiver.messages) == 3
+
+
 def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again(engine, receiver, capsys):
     for flow in ("bronze.a", "bronze.b", "bronze.c"):
         with database.transaction(engine) as connection:

@@ -233,6 +233,18 @@ def test_a_deletion_that_delta_forgot_counts_from_the_files_own_age(table: Path)
     assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 10 * day
 
 
+def test_a_deletion_that_delta_forgets_while_the_window_lasts_counts_from_the_files_own_age_already(table: Path):
+    week = 7 * 24 * HOUR
+    at_borders = NOW - week + vacuum_guard.WINDOW_SECONDS
+    for moment, kept_since in ((at_borders, NOW - 2 * week), (at_borders + 1, at_borders + 1)):
+        log_table = table / f"{moment:.0f}"
+        commit(log_table, 0, commit_info(NOW - 2 * week), added("0"))
+        commit(log_table, 1, commit_info(NOW), removed("0", moment), added("1"))
+        write_file(log_table, "0", at=NOW - 2 * week)
+        consumer = Consumer("reader", 0)
+        assert vacuum_guard.files_kept_since(DeltaLog(log_table), [consumer], NOW) == kept_since
+
+
 def test_a_deletion_that_delta_forgot_and_whose_file_is_gone_holds_nothing_back(table: Path):
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
