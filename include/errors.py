@@ -3,8 +3,19 @@
 A message is one sentence that names the table or setting, the mistake in its value, and the remedy.
 """
 
+import errno
+import os
+import select
 import sys
 from collections.abc import Callable
+
+# Errors of a file system for which a person, not a retry, has a remedy.
+UNWRITABLE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+}
+# As a shell reports a process that SIGPIPE has ended.
+READER_GONE = 141
 
 
 class SluiceError(Exception):
@@ -96,12 +107,38 @@ class LedgerMismatch(SluiceError):
 
 
 def report(main: Callable[[], None]) -> None:
-    """Run an entry point. For a `SluiceError`, print its sentence to stderr and exit with its code."""
+    """Run an entry point. For a `SluiceError`, print its sentence to stderr and exit with its code.
+
+    The same for a file that cannot be written. If the reader of the output is gone, as behind `| head`, end silently.
+    """
     try:
         main()
+        sys.stdout.flush()
     except DeclarationError as error:
         print(*(f"sluice: {sentence}" for sentence in error.sentences), sep="\n", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
     except SluiceError as error:
         print(f"sluice: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        if not _is_reader_gone():
+            raise
+        # Python flushes once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(READER_GONE)
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is None:
+            raise
+        print(
+            f"sluice: {error.filename} cannot be used ({error.strerror}): correct its permissions or make room, or set "
+            f"SLUICE_HOME to another directory",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(SetupError.exit_code)
+
+
+def _is_reader_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

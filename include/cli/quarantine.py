@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include import catalog
+from include.cli.text_columns import one_line
 from include.ledger.quarantine import SHOWN_CHARACTERS, Row, Sample, sample
 from include.settings import settings
 from include.spec import Table
@@ -33,7 +34,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if not newest.rows and newest.total in (0, None):
         print(f"{table.quarantine} holds no rows" if table.has_quarantine else f"no rule of {table.name} quarantines")
         return
-    print("\n".join(_lines(table, newest)))
+    print("\n".join(map(one_line, _lines(table, newest))))
 
 
 def _lines(table: Table, newest: Sample) -> Iterator[str]:

@@ -15,6 +15,13 @@ def in_columns(lines: Sequence[tuple[str, ...]], left_columns: int) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """Escapes line breaks and what else a terminal would obey instead of print."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
 def duration(seconds: float) -> str:
     """Formats a duration in the largest unit of which it has at least two."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):

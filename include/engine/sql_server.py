@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.catalog import Catalog
+from include.control import ports
 from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
 from include.lake.object_path import names
@@ -20,8 +21,12 @@ REFRESH_SECONDS = 10
 
 
 def serve() -> None:
-    """Serves at the ports of the settings until the process is ended."""
+    """Serves at the ports of the settings until the process is ended. Raises SetupError if one is taken."""
     config = settings()
+    # Both servers of Spark would end with pages of text.
+    for port, setting in ((config.sql_port, "SLUICE_SQL_PORT"), (config.connect_port, "SLUICE_CONNECT_PORT")):
+        if port:
+            ports.require_free(HOST, port, "the SQL server", setting)
     spark = open_session("sluice sql-server", Catalog({}), _conf(config))
     published = publish(spark, {})
     if config.sql_port:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.errors import SetupError, report
-from include.local import install, java, spark_classes
+from include.local import home, install, java, spark_classes
 from include.settings import settings
 
 LIST = Path(__file__).with_name("artifacts.txt")
@@ -127,6 +127,7 @@ def _verify(class_path: str, directory: Path, remedy: str) -> None:
 
 def main() -> None:
     config = settings()
+    home.create(config.home)
     install.require_disk(config.home, 10**9)
     fetch(config.jars, java.home(), install.cache() / "ivy", (*CLASS_PATHS, *sys.argv[1:]))
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from include.errors import SetupError, report
+from include.local import home
 from include.settings import ROOT, settings
 
 LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
@@ -42,14 +43,13 @@ def cache() -> Path:
     return Path(os.environ.get("SLUICE_CACHE") or settings().home / "cache").absolute()
 
 
-def require_disk(home: Path, needed_bytes: int) -> None:
-    """Raises SetupError if the disk of `home` has less free space."""
-    home.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(home).free
+def require_disk(directory: Path, needed_bytes: int) -> None:
+    """Raises SetupError if the disk of the directory has less free space."""
+    free = shutil.disk_usage(directory).free
     if free < needed_bytes:
         raise SetupError(
-            f"SLUICE_HOME is {home}, whose disk has {free / 1e9:.1f} GB left and needs {needed_bytes / 1e9:.0f} GB: "
-            "free some, or set SLUICE_HOME to a directory on a larger disk"
+            f"SLUICE_HOME is {directory}, whose disk has {free / 1e9:.1f} GB left and needs "
+            f"{needed_bytes / 1e9:.0f} GB: free some, or set SLUICE_HOME to a directory on a larger disk"
         )
 
 
@@ -64,6 +64,7 @@ def install(lock: Path) -> None:
         raise SetupError(
             f"this Python is {sys.version.split()[0]} and Sluice needs 3.11: install it, then make PYTHON=python3.11 up"
         )
+    home.create(settings().home)
     require_disk(settings().home, DISK_NEEDED_BYTES)
     print(f"installing {lock.name} into {venv()}: half a minute, twice that on a slow line", flush=True)
     _run(sys.executable, "-m", "venv", str(venv()), remedy="install the package python3.11-venv of your system")

@@ -4,7 +4,6 @@ It returns when every flow runs and, with the examples, a gold table holds rows.
 """
 
 import fcntl
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-import psutil
 from sqlalchemy import Engine
 
 from include import catalog
 from include.cli.status import summary
+from include.control import ports as control_ports
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
@@ -26,6 +25,7 @@ from include.local import (
     artifacts,
     class_path,
     environment,
+    home,
     install,
     java,
     kafka,
@@ -53,6 +53,7 @@ STARTED_AT = time.monotonic()
 def main() -> None:
     config = settings()
     platform = Platform(config.home)
+    home.create(config.home)
     install.require_disk(config.home, DISK_NEEDED_BYTES)
     with _exclusive_lock(config.home):
         platform.forget()
@@ -179,40 +180,19 @@ def _require_ports(config: Settings, platform: Platform, broker: Broker | None) 
         ports.append((BROKER, broker.port, remedy))
         ports.append((BROKER, broker.controller_port, f"{remedy}, whose controller takes PORT + 1"))
     for name, port, setting in ports:
-        if not platform.find(name) and not _is_free(port):
-            raise SetupError(f"port {port} of {name} is taken by {_port_owner(port)}: stop that, or set {setting}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # A connection in TIME_WAIT does not occupy the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _port_owner(port: int) -> str:
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except psutil.Error:
-        pass
-    return "another user's process"
+        if not platform.find(name):
+            control_ports.require_free(HOST, port, name, setting)
 
 
 @contextmanager
-def _exclusive_lock(home: Path) -> Iterator[None]:
+def _exclusive_lock(directory: Path) -> Iterator[None]:
     """Prevent two concurrent runs of `make up`."""
-    (home / "run").mkdir(parents=True, exist_ok=True)
-    with (home / "run" / "up.lock").open("w") as lock:
+    (directory / "run").mkdir(parents=True, exist_ok=True)
+    with (directory / "run" / "up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SetupError(f"another `make up` is at work on {home}: wait for it, or end it") from None
+            raise SetupError(f"another `make up` is at work on {directory}: wait for it, or end it") from None
         yield
 
 

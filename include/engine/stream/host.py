@@ -61,9 +61,14 @@ class Host:
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
                 if self._flows[table.flow].needs_new_plan and not self._flows[table.flow].is_alive:
                     error = self._start_again(table.flow)
+            done = self._flows.get(table.flow)
             error = error or self._close(table.flow)
             if error:
                 raise error
+            if done and not done.is_stopped_at_gate:
+                print(
+                    f"sluice: {table.flow} has read its source to the end, batches: {done.batches_done:,}", flush=True
+                )
 
     def run(self, tables: list[Table], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
         """Runs all flows side by side until none is wanted, or until the driver must make room for its successor.
@@ -144,7 +149,10 @@ class Host:
         ended_flow = self._flows.pop(name)
         self._progress.end(ended_flow)
         ended_flow.close()
-        return self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
+        error = self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
+        if error is None:
+            self._flows[name].batches_done += ended_flow.batches_done
+        return error
 
     def _may_start(self, name: str, order: Order, is_ending: bool) -> bool:
         # Its last result must be stored before it may start again.

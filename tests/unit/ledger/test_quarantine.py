@@ -115,3 +115,11 @@ def test_without_a_quarantine_it_says_so(ask):
     assert ask(TABLE) == f"{QUARANTINE} holds no rows\n"
     assert ask("gold.readings") == "no rule of gold.readings quarantines\n"
     assert json.loads(ask(TABLE, "--json"))["rows"] == []
+
+
+def test_what_a_row_holds_cannot_break_its_line_or_command_the_terminal(ask):
+    hostile = [{"field": "heart_bpm", "message": "'1\n2\r\x1b[2J\u202e\u2028' is no INT"}]
+    store(5, 1, broken_row(1, 7, "identified", errors=hostile) | {"device_id": "\x1b]0;x\x07"})
+    output = ask(TABLE)
+    assert "'1\\n2\\r\\x1b[2J\\u202e\\u2028' is no INT" in output
+    assert all(character.isprintable() or character == "\n" for character in output)
