@@ -1,11 +1,17 @@
 # Sluice on one machine. Everything it writes lies below SLUICE_HOME, by default var/.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-SLUICE_HOME ?= $(CURDIR)/var
-SLUICE_VENV ?= $(SLUICE_HOME)/venv
-export SLUICE_HOME SLUICE_VENV
+# Recipes take these from the environment, because make splits and expands what a path may have in it.
+ifndef SLUICE_HOME
+SLUICE_HOME := $(CURDIR)/var
+endif
+ifndef SLUICE_VENV
+SLUICE_VENV := $(value SLUICE_HOME)/venv
+endif
+export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
-IN_VENV := $(SLUICE_VENV)/bin/python
+VENV_BIN := "$$SLUICE_VENV"/bin
+IN_VENV := $(VENV_BIN)/python
 PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py \
 	tests/streaming/test_sql_server.py tests/streaming/s3 tests/streaming/kafka \
 	tests/faults/platforms tests/faults/changes tests/faults/views tests/faults/test_rewinds.py \
@@ -15,13 +21,13 @@ ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_fu
 	test_rewinds.py test_windows.py platforms/test_kills.py) \
 	$(addprefix tests/streaming/jobs/,test_backfill.py test_replay.py test_rewind.py)
 
-LOCK := $(SLUICE_VENV)/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # What checks Sluice needs more packages than what runs it.
-dev test test-platforms test-tables faults-on-s3 lint mutants: DEV := --dev
+dev test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,13 +37,13 @@ up: venv ## start everything that does not run yet; return when the streams run
 
 down: ## stop everything that `make up` started, and nothing else
 	@if test -x $(IN_VENV); then $(IN_VENV) -m include.local.down; \
-	else echo "nothing was stopped: there is no environment $(SLUICE_VENV); set SLUICE_VENV as for make up"; fi
+	else echo "nothing was stopped: there is no environment $$SLUICE_VENV; set SLUICE_VENV as for make up"; fi
 
 status: venv ## what runs, and how far behind it is
 	@$(IN_VENV) -m include.local.status
 
 new-table: venv ## write the first file of a table: NAME=silver.orders SOURCE=bronze.orders COLUMNS="..."
-	@$(IN_VENV) -m include.local.new_table "$(NAME)" --source "$(SOURCE)" --columns "$(COLUMNS)" --keys "$(KEYS)"
+	@$(IN_VENV) -m include.local.new_table "$$NAME" --source "$$SOURCE" --columns "$$COLUMNS" --keys "$$KEYS"
 
 remove-examples: venv ## take the shipped examples out of this checkout
 	@$(IN_VENV) -m include.local.remove_examples
@@ -57,9 +63,9 @@ test-tables: setup s3 ## of these, all others, most of which share one Spark ses
 	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types
-	@$(SLUICE_VENV)/bin/ruff check .
-	@$(SLUICE_VENV)/bin/ruff format --check .
-	@$(SLUICE_VENV)/bin/mypy
+	@$(VENV_BIN)/ruff check .
+	@$(VENV_BIN)/ruff format --check .
+	@$(VENV_BIN)/mypy
 	@awk 'FNR == 1 {code = 0} /^```/ {code = !code} !code && length > 120 \
 		{print FILENAME ":" FNR ": longer than 120 characters"; wrong = 1} END {exit wrong}' *.md docs/*.md docs/*/*.md
 
@@ -81,10 +87,10 @@ class-data: setup ## the archive of classes that makes drivers start sooner, 200
 	@$(IN_VENV) -m include.local.class_data
 
 venv:
-	@$(PYTHON) -m include.local.install $(DEV)
+	@"$(PYTHON)" -m include.local.install $(DEV)
 
 screenshot: dev ## take the screenshot of the README from the running platform; needs Chromium
-	@PYTHONPATH=$(CURDIR) $(IN_VENV) docs/screenshot.py
+	@PYTHONPATH="$$PWD" $(IN_VENV) docs/screenshot.py
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
@@ -97,12 +103,15 @@ faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and 
 	-@$(MAKE) --no-print-directory store
 	@SLUICE_TEST_LAKE=s3 $(IN_VENV) -m pytest $(ON_S3)
 
+soak: setup ## 300 starts of flows, 10,000 batches and a million deletes in one driver, with what it holds and costs
+	@SLUICE_FAULTS=full $(IN_VENV) -m pytest -s tests/streaming/test_growth.py
+
 mutants: setup s3 ## break the code that protects tables, one line at a time, and name the breaks that no unit test notices
-	@SLUICE_JARS="$(SLUICE_HOME)/jars" $(SLUICE_VENV)/bin/mutmut run $(MUTANTS); $(SLUICE_VENV)/bin/mutmut results
+	@SLUICE_JARS="$$SLUICE_HOME"/jars $(VENV_BIN)/mutmut run $(MUTANTS); $(VENV_BIN)/mutmut results
 
 lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
 	@$(LOCK) requirements-dev.txt -o requirements-dev.lock
 	@$(LOCK) --no-annotate --constraints requirements-dev.lock requirements.txt -o requirements.lock
 
 clean: down ## stop everything and delete all it wrote, tables included
-	@rm -rf $(SLUICE_HOME)
+	@"$(PYTHON)" -m include.local.home

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from include.errors import SetupError
-from include.local import artifacts
+from include.local import artifacts, java_text
 
 HOST = "127.0.0.1"
 # Jars of PySpark that the broker uses, too.
@@ -74,7 +74,12 @@ class Broker:
         """Write the configuration, and format the data directory if it does not exist. Raises SetupError."""
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
         data = self.directory / "data"
-        values = {"host": HOST, "port": self.port, "controller_port": self.controller_port, "data": data}
+        values = {
+            "host": HOST,
+            "port": self.port,
+            "controller_port": self.controller_port,
+            "data": java_text.property_value(str(data)),
+        }
         (self.directory / "server.properties").write_text(PROPERTIES.format(**values))
         (self.directory / "log4j2.properties").write_text(LOGGING)
         if (data / "meta.properties").exists():
@@ -116,7 +121,7 @@ class Broker:
             str(self.java_home / "bin" / "java"),
             *(f"-Xmx{self.heap_megabytes}m", "-Xms128m", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
             f"-Djava.io.tmpdir={self.directory / 'tmp'}",
-            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}",
             *("-cp", ":".join([f"{self.jars / 'broker'}/*", *jars]), main_class, *arguments),
         ]
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from include.errors import SetupError, report
-from include.local import class_path, environment, install, java
+from include.local import class_path, environment, install, java, java_text
 from include.settings import ROOT, Settings, from_environment, settings
 
 
@@ -26,8 +26,9 @@ def build_archive(config: Settings, java_home: Path) -> None:
         variables = environment.process_environment(environment.write_spark(isolated, java_home), java_home)
         variables.pop("SLUICE_CONTROL_URL", None)
         # The choice of the compiler has no effect on the archive.
-        options = (
-            f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={new_archive} {environment.NO_WARNINGS}"
+        archiving = f"-XX:ArchiveClassesAtExit={new_archive}"
+        options = java_text.options(
+            ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", archiving, *environment.NO_WARNINGS]
         )
         command = [str(install.venv() / "bin" / "spark-submit"), "--driver-java-options", options]
         command.append(str(ROOT / "include" / "engine" / "stream" / "class_data_training.py"))

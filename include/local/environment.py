@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 from include.control.store import private_files
-from include.local import class_path, install, java, object_store
+from include.local import class_path, install, java, java_text, object_store
 from include.settings import LAKE, ROOT, Settings, kafka_variables
 
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
@@ -24,20 +24,21 @@ LATE_COMPILATION = {
     "Tier4CompileThreshold": 150_000,
     "Tier4BackEdgeThreshold": 400_000,
 }
-DRIVER_OPTIONS = " ".join(
-    ["-XX:+UseSerialGC", "-XX:-UsePerfData", *(f"-XX:{name}={calls}" for name, calls in LATE_COMPILATION.items())]
+DRIVER_OPTIONS = (
+    *("-XX:+UseSerialGC", "-XX:-UsePerfData"),
+    *(f"-XX:{name}={calls}" for name, calls in LATE_COMPILATION.items()),
 )
 # Hadoop forks a `chmod` for each file that it writes. VFORK halves the cost; later Java versions warn about it.
 QUICK_FORK, LAST_JAVA_WITH_QUICK_FORK = "-Djdk.lang.Process.launchMechanism=VFORK", 21
 # No warning if the class archive is missing or belongs to other jars.
-NO_WARNINGS = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+NO_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 SPARK_DEFAULTS = """# Written by `make up`: what the JVM must know at its start. The rest: include/engine/session.py.
 spark.driver.extraClassPath      {jars}
 spark.driver.memory              1g
 spark.driver.host                127.0.0.1
 spark.driver.bindAddress         127.0.0.1
-spark.driver.extraJavaOptions    {options} -Djava.io.tmpdir={temporary}
+spark.driver.extraJavaOptions    {options}
 spark.ui.showConsoleProgress     false
 """
 
@@ -88,10 +89,12 @@ def write_spark(config: Settings, java_home: Path) -> dict[str, str]:
     spark = config.home / "conf" / "spark"
     for directory in (spark, config.home / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
-    options = f"{DRIVER_OPTIONS} -XX:SharedArchiveFile={class_path.archive(config, java_home)} {NO_WARNINGS}"
+    archive = f"-XX:SharedArchiveFile={class_path.archive(config, java_home)}"
+    options = [*DRIVER_OPTIONS, archive, *NO_WARNINGS, f"-Djava.io.tmpdir={config.home / 'tmp'}"]
     if java.version(java_home / "bin" / "java") <= LAST_JAVA_WITH_QUICK_FORK:
-        options = f"{options} {QUICK_FORK}"
-    values = {"jars": class_path.driver_class_path(config), "options": options, "temporary": config.home / "tmp"}
+        options.append(QUICK_FORK)
+    values = {"jars": class_path.driver_class_path(config), "options": java_text.options(options)}
+    values = {name: java_text.property_value(value) for name, value in values.items()}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))
@@ -130,6 +133,8 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(java_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Without an encoding of its locale that has all characters, the JVM finds no file whose name has others.
+        "LC_ALL": os.environ["LC_ALL"] if "UTF-8" in os.environ.get("LC_ALL", "").upper() else "C.UTF-8",
         "SPARK_CONF_DIR": str(config.home / "conf" / "spark"),
         "PYSPARK_PYTHON": str(install.venv() / "bin" / "python"),
         "TMPDIR": str(config.home / "tmp"),

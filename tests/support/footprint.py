@@ -69,8 +69,13 @@ def measure(spark: SparkSession) -> Footprint:
         jvm_threads=jvm.java.lang.management.ManagementFactory.getThreadMXBean().getThreadCount(),
         heap_mb=(runtime.totalMemory() - runtime.freeMemory()) / 1e6,
         python_objects=len(objects),
-        cpu_seconds=sum(sum(psutil.Process(process).cpu_times()[:2]) for process in (os.getpid(), pid)),
+        cpu_seconds=cpu_seconds(),
     )
+
+
+def cpu_seconds() -> float:
+    """The CPU time of both processes so far."""
+    return float(sum(sum(psutil.Process(process).cpu_times()[:2]) for process in (os.getpid(), jvm_pid())))
 
 
 def settled(spark: SparkSession, most: Footprint) -> Footprint:

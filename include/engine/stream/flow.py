@@ -55,7 +55,7 @@ class Flow:
 
     error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
     `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
-    read them.
+    read them. batches_done: how many it has read in all.
     """
 
     spark: SparkSession
@@ -74,6 +74,7 @@ class Flow:
     journaled_timestamp: str | None = None
     journaled_at: float = 0.0
     rows_read: dict[int, int] = field(default_factory=dict)
+    batches_done: int = 0
     _thread: Any = None
     _gate_polls: int = 0
     _tasks: tuple[Any, ...] = ()
@@ -110,6 +111,7 @@ class Flow:
         return not self.must_end
 
     def note_read(self, batch: int, rows: int) -> None:
+        self.batches_done += 1
         self.rows_read[batch] = rows
         self.rows_read.pop(batch - KEPT_BATCHES, None)
 

@@ -30,6 +30,8 @@ KILL_SECONDS = 30
 # Settings that a JVM needs before it reads spark-defaults.conf.
 AT_START = re.compile(r"^\s*(spark\.driver\.(?:memory|cores|extraJavaOptions))[ \t=:]+(.*\S)", re.MULTILINE)
 
+ESCAPED = re.compile(r"\\(u([0-9a-fA-F]{4})|.)")
+
 
 @dataclass(frozen=True)
 class Standalone:
@@ -104,7 +106,13 @@ def _environment() -> dict[str, str]:
 def _defaults() -> dict[str, str]:
     directory = os.environ.get("SPARK_CONF_DIR")
     file = Path(directory, "spark-defaults.conf") if directory else None
-    return dict(AT_START.findall(file.read_text())) if file and file.exists() else {}
+    found = AT_START.findall(file.read_text()) if file and file.exists() else []
+    return {name: ESCAPED.sub(_unescape, value) for name, value in found}
+
+
+def _unescape(escaped: re.Match[str]) -> str:
+    """A character as a properties file has it, such as `\\u00fc` or `\\\\`."""
+    return chr(int(escaped[2], 16)) if escaped[2] else escaped[1]
 
 
 def _status(handle: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def archive():
 
 def class_sources(path: str, archive) -> dict[str, str]:
     """The source of each class, in a JVM that starts like a driver."""
-    options = environment.NO_WARNINGS.split()
+    options = environment.NO_WARNINGS
     command = [str(java.home() / "bin" / "java"), "-cp", path, f"-XX:SharedArchiveFile={archive}", *options]
     command += ["-Xlog:class+load=info:stdout", CLASSES[0], "--version"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
