@@ -50,14 +50,18 @@ class Sightings:
         return max(0.0, since + self._ttl_seconds - now_seconds)
 
 
-def acquire(engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float) -> list[Lease]:
+def acquire(
+    engine: Engine, flows: list[str], holder: Holder, ttl_seconds: float, former_ttl_seconds: float | None = None
+) -> list[Lease]:
     """Take the leases of all `flows` or of none. Raises LeaseHeld with the first flow that is not free, and
     Unreachable.
+
+    former_ttl_seconds: within which a former holder renews its lease; None: the same as this one.
 
     A lease is free if nobody holds it, if it has expired, or if its holder is known to be dead. The processes of such a
     holder are killed first, so that it cannot commit any more. One on another machine is waited for: see `Sightings`.
     """
-    sightings = Sightings(ttl_seconds)
+    sightings = Sightings(former_ttl_seconds or ttl_seconds)
     return take(engine, fence_former_holders(engine, flows, holder, sightings), flows, holder, ttl_seconds)
 
 

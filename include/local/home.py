@@ -26,10 +26,10 @@ FORBIDDEN = {":": "a colon", ",": "a comma", "?": "a question mark", "$": "a dol
 
 def create(home: Path) -> None:
     """Makes the directory, with the mark if it is new or empty. Raises SetupError."""
-    found = [name for character, name in FORBIDDEN.items() if character in str(home)]
-    if found and not home.exists():
-        raise SetupError(f"SLUICE_HOME is {str(home)!r}, which has {found[0]} in it: choose another name")
     try:
+        found = [name for character, name in FORBIDDEN.items() if character in str(home)]
+        if found and not home.exists():
+            raise SetupError(f"SLUICE_HOME is {str(home)!r}, which has {found[0]} in it: choose another name")
         home.mkdir(parents=True, exist_ok=True)
         if not any(home.iterdir()):
             (home / MARK).write_text("This directory was made by Sluice. `make clean` deletes it.\n")

@@ -62,7 +62,8 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
     """
     name = plan(engine, tables, job).job
     # The job's process may be suspended. Acquiring its lease ends it.
-    leases = lease.acquire(engine, [name], Holder.here(ACTION, os.getpid()), HELD_SECONDS)
+    holder = Holder.here(ACTION, os.getpid())
+    leases = lease.acquire(engine, [name], holder, HELD_SECONDS, settings().lease_seconds)
     try:
         remains = _find_remains(engine, tables, job)
         if remains.lines != approved:

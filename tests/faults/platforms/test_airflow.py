@@ -27,9 +27,13 @@ SEED = int(os.environ.get("SLUICE_SEED", "4"))
 BRONZE, SILVER = "bronze.tracker_events", "silver.tracker_readings"
 
 
+# The home of a person who names folders as people do, 200 characters long.
+HOME = 'Zuhause "von Käufer\'s" `id` #1 \\ (x); 100%'.ljust(200, "x")
+
+
 @pytest.fixture(scope="module")
 def live(tmp_path_factory) -> Iterator[Live]:
-    with running_platform(tmp_path_factory.mktemp("live")) as platform:
+    with running_platform(tmp_path_factory.mktemp("live") / HOME) as platform:
         yield platform
 
 
