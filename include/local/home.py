@@ -20,8 +20,16 @@ KNOWN = {
 }
 # Of these, each one tells a home from a folder of others.
 EVIDENCE = ("env.sh", "venv/installed-lock.sha256", "run/up.lock", "control.db")
-# Of PATH and class paths, of Kafka's data directories, of SQLite's URLs, of Airflow's settings, of files with lines.
-FORBIDDEN = {":": "a colon", ",": "a comma", "?": "a question mark", "$": "a dollar sign", "\n": "a line break"}
+# They have a meaning in PATH and class paths, Kafka's data directories, SQLite's URLs, Airflow's settings, the SQL that
+# Delta writes, and files with lines.
+FORBIDDEN = {
+    ":": "a colon",
+    ",": "a comma",
+    "?": "a question mark",
+    "$": "a dollar sign",
+    "`": "a backtick",
+    "\n": "a line break",
+}
 
 
 def create(home: Path) -> None:
