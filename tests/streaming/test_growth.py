@@ -97,12 +97,13 @@ def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, n
         driver.start_and_stop(table)
 
     start_each()
-    first = footprint.measure(spark)
+    first = footprint.settled(spark)
+    print(f"after 3 starts: {first}", flush=True)
     for number in range(2, ROUNDS + 1):
         start_each()
         if number % 10 == 0:
             print(f"after {3 * number} starts: {footprint.measure(spark)}", flush=True)
-    last = footprint.settled(spark, first)
+    last = footprint.settled(spark)
     print(f"after {3 * ROUNDS} starts: {last}", flush=True)
     assert last.owned == first.owned
     assert last.flows == last.proxies == 0

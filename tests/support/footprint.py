@@ -13,7 +13,6 @@ from include.engine.batch.batch import FlowContext
 from include.engine.session import jvm_of
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.flow import Flow
-from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -78,17 +77,13 @@ def cpu_seconds() -> float:
     return float(sum(sum(psutil.Process(process).cpu_times()[:2]) for process in (os.getpid(), jvm_pid())))
 
 
-def settled(spark: SparkSession, most: Footprint) -> Footprint:
-    """Returns the footprint as soon as it owns no more than `most`, or what it is after half a minute."""
+def settled(spark: SparkSession) -> Footprint:
+    """Returns the footprint as soon as nothing of an ended flow is left, or what it is after half a minute."""
     deadline = time.monotonic() + 30
-    found = [measure(spark)]
-
-    def is_settled() -> bool:
-        found.append(measure(spark))
-        return all(found[-1].owned[name] <= count for name, count in most.owned.items()) or time.monotonic() > deadline
-
-    wait_until(is_settled, 60)
-    return found[-1]
+    found = measure(spark)
+    while (found.flows or found.proxies) and time.monotonic() < deadline:
+        found = measure(spark)
+    return found
 
 
 def _sessions(spark: SparkSession) -> int:

@@ -61,14 +61,20 @@ class Host:
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
                 if self._flows[table.flow].needs_new_plan and not self._flows[table.flow].is_alive:
                     error = self._start_again(table.flow)
-            done = self._flows.get(table.flow)
+            # Not the flow itself: the frame stands in the traceback of an error, which outlives the flow.
+            result = self._result(table.flow)
             error = error or self._close(table.flow)
             if error:
                 raise error
-            if done and not done.is_stopped_at_gate:
-                print(
-                    f"sluice: {table.flow} has read its source to the end, batches: {done.batches_done:,}", flush=True
-                )
+            if result:
+                print(result, flush=True)
+
+    def _result(self, name: str) -> str | None:
+        """What a flow that has read its source to the end has done, in words."""
+        ended_flow = self._flows.get(name)
+        if ended_flow is None or ended_flow.is_stopped_at_gate:
+            return None
+        return f"sluice: {name} has read its source to the end, batches: {ended_flow.batches_done:,}"
 
     def run(self, tables: list[Table], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
         """Runs all flows side by side until none is wanted, or until the driver must make room for its successor.
