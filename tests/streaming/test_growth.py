@@ -72,6 +72,7 @@ def driver(spark):
     renewer.stop()
 
 
+@only_in_full_runs
 def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, name, append, caplog):
     # pytest keeps what py4j logs, with the frames of the error.
     caplog.set_level(logging.CRITICAL, "py4j")
