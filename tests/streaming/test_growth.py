@@ -1,7 +1,7 @@
 """A driver that starts flows and writes batches for weeks holds no more than on its first day.
 
 `make soak` runs both tests at full length, with their figures: 300 starts, 10,000 batches and a million deletes.
-SLUICE_SOAK_BATCHES sets another number of batches.
+SLUICE_SOAK_STARTS and SLUICE_SOAK_BATCHES set other numbers.
 """
 
 import logging
@@ -30,7 +30,7 @@ from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
 # Each is a flow that drains, one that fails and one that is stopped.
-ROUNDS = 100 if FULL else 2
+ROUNDS = int(os.environ.get("SLUICE_SOAK_STARTS", "300")) // 3 if FULL else 2
 BATCHES = int(os.environ.get("SLUICE_SOAK_BATCHES", "10000"))
 SAMPLES = 10
 # In each batch: half of them new keys, half of them deletes of keys that came this many keys earlier.
@@ -72,7 +72,6 @@ def driver(spark):
     renewer.stop()
 
 
-@only_in_full_runs
 def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, name, append, caplog):
     # pytest keeps what py4j logs, with the frames of the error.
     caplog.set_level(logging.CRITICAL, "py4j")
@@ -106,8 +105,8 @@ def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, n
             print(f"after {3 * number} starts: {footprint.measure(spark)}", flush=True)
     last = footprint.settled(spark)
     print(f"after {3 * ROUNDS} starts: {last}", flush=True)
-    assert last.owned == first.owned
-    assert last.flows == last.proxies == 0
+    assert last.owns_no_more_than(first), f"{first}\n{last}"
+    assert last.flows == 0
     assert last.gateway_objects <= first.gateway_objects + 5
     assert last.jvm_files <= first.jvm_files + 5
     if FULL:
@@ -138,7 +137,7 @@ def test_batches_and_deletes_leave_heap_and_cost_of_a_batch_as_they_were(spark, 
         samples = sampled(spark, driver, table, lambda table=table: driver.run_once(table))
         # The first ones warm up.
         early, late = samples[1:4], samples[-3:]
-        assert late[-1][0].owned == early[0][0].owned
+        assert late[-1][0].owns_no_more_than(early[0][0]), f"{early[0][0]}\n{late[-1][0]}"
         assert late[-1][0].heap_mb < early[-1][0].heap_mb * 1.2 + 20
         assert late[-1][0].python_objects < early[-1][0].python_objects * 1.05
         assert sum(cost for _, cost in late) < 1.5 * sum(cost for _, cost in early)

@@ -35,11 +35,10 @@ class Footprint:
     python_objects: int
     cpu_seconds: float
 
-    @property
-    def owned(self) -> dict[str, int]:
-        """What belongs to flows, and nothing to caches and pools of libraries, which fill and empty by themselves."""
+    def owns_no_more_than(self, other: "Footprint") -> bool:
+        """Compares what belongs to flows, not caches and pools of libraries, which fill and empty by themselves."""
         names = ("flows", "proxies", "sessions", "python_threads", "python_files")
-        return {name: getattr(self, name) for name in names}
+        return all(getattr(self, name) <= getattr(other, name) for name in names)
 
     def __str__(self) -> str:
         return ", ".join(
@@ -81,7 +80,8 @@ def settled(spark: SparkSession) -> Footprint:
     """Returns the footprint as soon as nothing of an ended flow is left, or what it is after half a minute."""
     deadline = time.monotonic() + 30
     found = measure(spark)
-    while (found.flows or found.proxies) and time.monotonic() < deadline:
+    # The JVM keeps the function of the last query until the next one has ended.
+    while (found.flows or found.proxies > 1) and time.monotonic() < deadline:
         found = measure(spark)
     return found
 
