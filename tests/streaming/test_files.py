@@ -415,9 +415,8 @@ def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(lan
     assert rows["1.parquet"] == [{name: values[0] for name, values in columns.items()}]
     rescued_values = {"t": "soon", "s": {"y": 2}, "l": ["a"]}
     assert rows["2.parquet"] == [{"n": 7, "b": b"\x01", "rescued": rescued_values}]
-    assert rows["3.parquet"] == [{"nanos": 5, "rescued": {"n": 1.5}}]
-    # Spark cannot read the type of this column.
-    assert landing.quarantined() == [("4.parquet", "unreadable")]
+    assert rows["3.parquet"] == [{"nanos": datetime(1970, 1, 1, tzinfo=UTC), "rescued": {"n": 1.5, "nanos": 5}}]
+    assert rows["4.parquet"] == [{"rescued": {"clock": "00:00:00.000001"}}]
 
 
 def silver(landing: Landing, **parse) -> Table:

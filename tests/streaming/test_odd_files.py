@@ -5,7 +5,7 @@ import gzip
 import json
 import os
 import zlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -73,10 +73,16 @@ def test_no_name_of_a_file_stops_its_folder_and_a_corrected_one_is_read(landing,
     (landing.folder / "dangling.csv").symlink_to(landing.folder / "nothing")
     os.mkfifo(landing.folder / "pipe.csv")
     (landing.folder / "folder.csv").mkdir()
+    (landing.folder / "self.csv").symlink_to("self.csv")
     run_once(table)
     rows = {name: [{"a": str(number)}] for number, name in enumerate(ODD_NAMES)}
     assert landing.rows() == rows
-    bad_files = [("caf\\xe9.csv", "misnamed"), ("dangling.csv", "dangling"), ("pipe.csv", "unreadable")]
+    bad_files = [
+        ("caf\\xe9.csv", "misnamed"),
+        ("dangling.csv", "dangling"),
+        ("pipe.csv", "unreadable"),
+        ("self.csv", "dangling"),
+    ]
     assert landing.quarantined() == bad_files
     assert reasons(landing)["caf\\xe9.csv"] == "its name is no UTF-8: rename it, and it is read"
     assert status.lag(table) == "0 files"
@@ -217,6 +223,7 @@ def test_values_of_typed_files_are_exact_or_rescued(landing, run_once):
     )
     drop("4", _path=bad_text)
     drop("5", t=pa.array([300_000_000_000_000_000], pa.timestamp("us", "UTC")), d=pa.array([date(1, 1, 1)]))
+    drop("8", id=pa.array([8]), clock=pa.array([time(1, 2, 3)], pa.time64("us")))
     brotli = as_parquet(pa.table({"id": [1]}), compression="brotli")
     landing.drop("6.parquet", brotli)
     landing.drop("7.parquet", as_parquet(pa.table({})))
@@ -231,6 +238,7 @@ def test_values_of_typed_files_are_exact_or_rescued(landing, run_once):
     assert rows["3.parquet"] == [{"id": 5}, {"rescued": {"id": 5.5}}, {"rescued": {"id": 2.0**70}}]
     assert rows["4.parquet"] == [{"rescued": {"_path": "Caf\u00e9"}}]
     assert rows["5.parquet"] == [{"d": date(1, 1, 1), "rescued": {"t": "+11476-08-15 05:20:00"}}]
+    assert rows["8.parquet"] == [{"id": 8, "rescued": {"clock": "01:02:03"}}]
     assert reasons(landing) == {
         "6.parquet": "its columns are compressed with BROTLI, which is not read: write it with zstd or gzip",
         "7.parquet": "it has no columns",
@@ -313,3 +321,26 @@ def test_a_column_that_files_do_not_have_yet_is_null_once_it_is_declared(landing
     run_once(bronze, silver)
     rows = {row["_filename"]: (row["fare"], row["tip"]) for row in rows_of(silver.name)}
     assert rows == {"1.csv": (7, None), "2.csv": (8, 2)}
+
+
+def test_a_link_to_a_folder_above_it_repeats_no_row(landing, run_once):
+    landing.drop("below/a.csv", "a\n1\n")
+    (landing.folder / "below" / "again").symlink_to(landing.folder)
+    run_once(landing.table())
+    assert landing.rows() == {"below/a.csv": [{"a": "1"}]}
+    assert {rule for _, rule in landing.quarantined()} == {"unreadable"}
+    assert set(reasons(landing).values()) == {
+        "it is reached by a link to a folder above it, and repeats a file there: remove the link"
+    }
+
+
+def test_a_length_in_an_avro_file_that_is_larger_than_the_file_ends_no_driver(landing, run_once):
+    schema = b'{"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}'
+    # A header with one entry of metadata, and a block of two rows in two bytes.
+    header = b"Obj\x01\x02\x16avro.schema" + bytes([len(schema) * 2 & 0x7F | 0x80, len(schema) >> 6]) + schema
+    header += b"\0" + bytes(16)
+    landing.drop("good.avro", header + b"\x04\x04\x0e\x10" + bytes(16))
+    landing.drop("bad.avro", header + b"\x04\xfe\xff\xff\xff\x0f\x0e\x10" + bytes(16))
+    run_once(landing.table("avro"))
+    assert landing.rows() == {"good.avro": [{"n": 7}, {"n": 8}]}
+    assert reasons(landing) == {"bad.avro": "a block of the Avro file is larger than the rest of the file"}

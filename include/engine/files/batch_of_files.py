@@ -52,8 +52,13 @@ BYTES_PER_FILE = 16_000_000
 BYTES_PER_ROW = 100
 # Largest batch that the fast path may write.
 MOST_SMALL_BYTES = 1_000_000
-# Reads nanoseconds as LONG and timestamps without zone as UTC, which Delta and its readers support.
-PARQUET = {"spark.sql.legacy.parquet.nanosAsLong": "true", "spark.sql.parquet.inferTimestampNTZ.enabled": "false"}
+# Reads nanoseconds as LONG and timestamps without zone as UTC, which Delta and its readers support. Times of the day,
+# which they do not, are rescued.
+PARQUET = {
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    "spark.sql.timeType.enabled": "true",
+}
 
 ResolveColumns = Callable[[SparkSession, Table, Iterable[FileColumn]], Columns]
 

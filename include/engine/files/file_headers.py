@@ -88,9 +88,16 @@ def _line(error: Exception) -> str:
 
 
 def _require_regular(system: fs.FileSystem, path: str) -> None:
-    """Raises OSError for what has no end or no bytes, such as a pipe, which would hold up its reader."""
-    if isinstance(system, fs.LocalFileSystem) and not stat.S_ISREG(Path(path).stat().st_mode):
+    """Raises OSError for what has no end, such as a pipe, and for a file that a link to a folder above it repeats."""
+    if not isinstance(system, fs.LocalFileSystem):
+        return
+    if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError("it is no regular file")
+    folder = Path(path).parent
+    if folder.resolve() != folder:
+        folders = [parent.resolve() for parent in Path(path).parents]
+        if len(set(folders)) < len(folders):
+            raise OSError("it is reached by a link to a folder above it, and repeats a file there: remove the link")
 
 
 def _check_headers(table: Table, source: Files, heads: list[FileHeader]) -> list[FileHeader]:
@@ -154,8 +161,9 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
             _require_distinct(schema.names)
             return FileHeader(path, schema.to_string())
     if source.format == "avro":
-        with system.open_input_stream(path, compression=None) as stream:
-            return FileHeader(path, avro_header.schema(stream))
+        with system.open_input_file(path) as file:
+            # In a store, each block would cost a request.
+            return FileHeader(path, avro_header.schema(file, isinstance(system, fs.LocalFileSystem)))
     with text_file.open_text(system, path) as stream:
         if source.format in ("json", "text"):
             begin = stream.read(len(codecs.BOM_UTF32_LE))
@@ -181,15 +189,18 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
     if not metadata.num_columns:
         raise OSError("it has no columns")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    codecs_used = {group.column(index).compression for group in groups for index in range(group.num_columns)}
-    if unread := sorted(codecs_used & UNREAD_CODECS):
+    size = system.get_file_info(path).size
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    if any(not 0 <= column.total_compressed_size <= size for column in columns):
+        raise OSError("its footer names columns that are larger than the file")
+    if unread := sorted({column.compression for column in columns} & UNREAD_CODECS):
         raise OSError(f"its columns are compressed with {unread[0]}, which is not read: write it with zstd or gzip")
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     _require_distinct(schema.names)
-    columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+    fields = [metadata.schema.column(index) for index in range(metadata.num_columns)]
     nanoseconds = frozenset(
         column.name
-        for column in columns
+        for column in fields
         if column.path == column.name
         and '"nanoseconds"' in column.logical_type.to_json()
         and column.logical_type.type == "TIMESTAMP"
