@@ -26,6 +26,8 @@ UNREADABLE, VANISHED, EMPTY = "unreadable", "vanished", "empty"
 THREADS = 16
 HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
+# Spark would plan for hours.
+MOST_COLUMNS = 10_000
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
 CR_LF = "\r\n"
@@ -174,6 +176,8 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
         record, encoding, is_decoded, line_separator = _first_record(stream, source)
     if record is None:
         return _empty(path)
+    if len(record) > MOST_COLUMNS:
+        raise csv.Error(_too_many(len(record)))
     if source.header and not is_decoded:
         raise csv.Error("its header is not UTF-8")
     if source.header:
@@ -188,6 +192,8 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
     metadata = parquet.read_metadata(path, filesystem=system)
     if not metadata.num_columns:
         raise OSError("it has no columns")
+    if metadata.num_columns > MOST_COLUMNS:
+        raise OSError(_too_many(metadata.num_columns))
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     size = system.get_file_info(path).size
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
@@ -206,6 +212,10 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
         and column.logical_type.type == "TIMESTAMP"
     )
     return FileHeader(path, (str(schema), nanoseconds), nanoseconds=nanoseconds)
+
+
+def _too_many(columns: int) -> str:
+    return f"it has {columns:,} columns, and those of more than {MOST_COLUMNS:,} are not read: divide it"
 
 
 def _require_distinct(names: list[str]) -> None:

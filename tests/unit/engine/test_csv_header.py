@@ -60,6 +60,10 @@ BAD = {
         b"day,sum\n",
         "its header 'day,sum' has no name in common with the table, which has date, amount, description",
     ),
+    "too many names": (
+        b",".join(b"%d" % number for number in range(10_001)),
+        "it has 10,001 columns, and those of more than 10,000 are not read: divide it",
+    ),
     "nothing": (b"", "it is empty"),
     "empty lines": (b"\n\r\n", "it is empty"),
 }
