@@ -332,15 +332,3 @@ def test_a_link_to_a_folder_above_it_repeats_no_row(landing, run_once):
     assert set(reasons(landing).values()) == {
         "it is reached by a link to a folder above it, and repeats a file there: remove the link"
     }
-
-
-def test_a_length_in_an_avro_file_that_is_larger_than_the_file_ends_no_driver(landing, run_once):
-    schema = b'{"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}'
-    # A header with one entry of metadata, and a block of two rows in two bytes.
-    header = b"Obj\x01\x02\x16avro.schema" + bytes([len(schema) * 2 & 0x7F | 0x80, len(schema) >> 6]) + schema
-    header += b"\0" + bytes(16)
-    landing.drop("good.avro", header + b"\x04\x04\x0e\x10" + bytes(16))
-    landing.drop("bad.avro", header + b"\x04\xfe\xff\xff\xff\x0f\x0e\x10" + bytes(16))
-    run_once(landing.table("avro"))
-    assert landing.rows() == {"good.avro": [{"n": 7}, {"n": 8}]}
-    assert reasons(landing) == {"bad.avro": "a block of the Avro file is larger than the rest of the file"}

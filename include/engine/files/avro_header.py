@@ -61,7 +61,7 @@ class _Reader:
     def bytes(self, length: int) -> bytes:
         value = self._data[self.at : self.at + length]
         if length < 0 or len(value) < length:
-            raise OSError("the header of the Avro file ends early")
+            raise OSError("the Avro file ends early")
         self.at += length
         return value
 
