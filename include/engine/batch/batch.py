@@ -140,6 +140,8 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             _write_unwritten(rows, batch, context)
     except (PySparkException, Py4JError) as error:
         if isinstance(error, commit.CONFLICTS) or not isolation.is_suspected(error, context.table):
+            if unread := isolation.of_unread_file(context.table, context.stamp(batch), error):
+                raise unread from error
             raise
         if context.is_prepared and not context.table.is_recomputed:
             raise SourceRowsNeeded from error

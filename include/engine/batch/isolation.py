@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.engine import failure
-from include.engine.batch import poison, prepare, read
+from include.engine.batch import poison, prepare, read, storable
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python.limited_batch import is_too_large, limited, too_large
@@ -30,7 +30,7 @@ from include.spec.origin import FAILED_RECORD
 # Commits in which to look for rows that today's definition has made.
 RECENT_BATCHES = 100
 TIME = "timestamp"
-USER_RAISED = "USER_RAISED_EXCEPTION"
+USER_RAISED, UNREAD_FILE = "USER_RAISED_EXCEPTION", "FAILED_READ_FILE"
 
 Check = Callable[[DataFrame], DataFrame]
 
@@ -178,8 +178,11 @@ def left_out(table: Table) -> frozenset[str]:
     """Returns the source rows, as JSON, that an aggregate leaves out, by its quarantine."""
     if not settings().is_stored(table.quarantine):
         return frozenset()
-    stored = stored_table.dataset(table.quarantine).to_table(columns=[FAILED_RECORD]).column(FAILED_RECORD)
-    return frozenset(record for record in stored.to_pylist() if record is not None)
+    stored = stored_table.dataset(table.quarantine)
+    if FAILED_RECORD not in stored.schema.names:
+        return frozenset()
+    records = stored.to_table(columns=[FAILED_RECORD]).column(FAILED_RECORD).to_pylist()
+    return frozenset(record for record in records if record is not None)
 
 
 def _run(rows: DataFrame, table: Table, metadata: CommitMetadata) -> None:
@@ -228,6 +231,14 @@ def not_narrowed(table: Table, metadata: CommitMetadata, error: Exception) -> Sl
     )
 
 
+def of_unread_file(table: Table, metadata: CommitMetadata, error: Exception) -> SluiceError | None:
+    """Returns the error of a batch whose source has a damaged or missing data file; None for another error."""
+    cause = failure.of_exception(table.flow, error)
+    if not (isinstance(cause, FlowFailed) and cause.error.startswith(UNREAD_FILE)):
+        return None
+    return type(cause)(f"{cause}: restore the file from its backup and restart, {_way_on(metadata)}", cause.error)
+
+
 def _way_on(metadata: CommitMetadata) -> str:
     what = offset_ranges.describe(metadata.source, metadata.source_from, metadata.source_to)
     return f"or leave out the batch, which reads {what} (action skip)"
@@ -238,7 +249,7 @@ def _failed_rows(rows: DataFrame, count: int, table: Table) -> FailedRows:
     if not settings().is_stored(table.quarantine):
         create_table.create_quarantine(spark, table, spark.sql)
     stored = read_table(spark, table.quarantine)
-    return FailedRows(poison.for_quarantine(rows, stored), count)
+    return FailedRows(storable.for_quarantine(poison.for_quarantine(rows, stored)), count)
 
 
 def _union(first: FailedRows | None, second: FailedRows | None) -> FailedRows | None:

@@ -43,8 +43,8 @@ def constraints_of(table: Table) -> tuple[Expect, ...]:
 
 
 def for_quarantine(rows: DataFrame) -> DataFrame:
-    """Returns quarantined rows as a table can store them: where a row breaks `TIMES`, NULL stands for such a value, and
-    `_failed_record` has the row as JSON.
+    """Returns quarantined rows as a table can store them: NULL stands for a value with times that readers do not know,
+    and `_failed_record` has a row that breaks `TIMES` as JSON, unless it has the row of the source.
 
     rows: with `_rules`.
     """
@@ -55,9 +55,10 @@ def for_quarantine(rows: DataFrame) -> DataFrame:
     }
     if not conditions:
         return rows
-    record = F.when(F.array_contains("_rules", TIMES), F.to_json(F.struct("*")))
     stored = {name: F.when(F.expr(text), F.col(_quoted(name))) for name, text in conditions.items()}
-    return rows.withColumns({FAILED_RECORD: record, **stored})
+    if FAILED_RECORD not in rows.columns:
+        stored[FAILED_RECORD] = F.when(F.array_contains("_rules", TIMES), F.to_json(F.struct("*")))
+    return rows.withColumns(stored)
 
 
 @lru_cache(maxsize=1_000)

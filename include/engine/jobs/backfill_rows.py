@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
-from include.engine.batch import deduplicate, quality, read, storable, table_rows
+from include.engine.batch import deduplicate, isolation, quality, read, storable, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
@@ -79,7 +79,8 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     if bucket:
         source = job.range.extended(table.write.reach_seconds).condition(bucket.of)
         buckets = table_rows.Buckets(source, job.range.condition(bucket.name))
-    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, buckets), commits)
+    left_out = isolation.left_out(table)
+    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, buckets, left_out), commits)
 
 
 def _persist_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:
