@@ -4,6 +4,7 @@ A message is one sentence that names the table or setting, the mistake in its va
 """
 
 import errno
+import hashlib
 import os
 import select
 import sys
@@ -100,10 +101,19 @@ class FlowBroken(FlowFailed):
 
 
 class LedgerMismatch(SluiceError):
-    """The ledger finds that a table holds rows twice, or lacks rows."""
+    """The ledger finds that a table holds rows twice, or lacks rows.
+
+    differences: each difference by itself, where the error has several. about: what differs, where the sentence changes
+    with each batch.
+    """
 
     exit_code = 10
     needs_person = True
+
+    def __init__(self, sentence: str, about: str = "", differences: "tuple[LedgerMismatch, ...]" = ()) -> None:
+        super().__init__(sentence)
+        self.differences = differences or (self,)
+        self.key = hashlib.sha256((about or sentence).encode()).hexdigest()[:8]
 
 
 def report(main: Callable[[], None]) -> None:

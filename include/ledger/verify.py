@@ -1,9 +1,12 @@
 """Compares what batches read with what they wrote: `python -m include.ledger verify [TABLE ...]`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
-from include.errors import FlowBroken, LedgerMismatch
+from include.control import accepted_differences
+from include.control.store import database
+from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.ledger import verify_merges, verify_quarantine
 from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_offsets import (
@@ -38,42 +41,75 @@ class Verification:
 
 
 def verify(table: Table) -> Verification:
-    """Verifies a stored table. Raises LedgerMismatch at the first difference, and Unreachable and FlowBroken."""
+    """Verifies a stored table. Raises LedgerMismatch for differences that nobody has accepted, and Unreachable and
+    FlowBroken.
+    """
+    verification, found = Verification(table.name), list[LedgerMismatch]()
     if table.is_view:
-        return Verification(
-            table.name, refreshes=len(list(refreshes.of_view(table.name))), notes=refreshes.verify(table.name)
-        )
+        verification.refreshes = len(list(refreshes.of_view(table.name)))
+    for check in _checks_of_view(table) if table.is_view else _checks(table, verification):
+        try:
+            verification.notes += check()
+        except LedgerMismatch as difference:
+            found.append(difference)
+        except SluiceError:
+            # What was found counts more than what cannot be read now.
+            if not found:
+                raise
+    accepted = accepted_differences.of_table(database.connect(settings().control_url), table.name) if found else {}
+    verification.notes += [f"{one} ({accepted[one.key]})" for one in found if one.key in accepted]
+    if left := tuple(difference for difference in found if difference.key not in accepted):
+        raise LedgerMismatch("\n".join(map(str, left)), differences=left)
+    return verification
+
+
+Check = Callable[[], Iterable[str]]
+
+
+def _checks_of_view(table: Table) -> Iterator[Check]:
+    yield lambda: refreshes.verify(table.name)
+
+
+def _checks(table: Table, verification: Verification) -> Iterator[Check]:
+    """Yields the checks of a table with flows. Each returns notes, and raises LedgerMismatch."""
     history = BatchHistory(table)
     newest_first = list(history.entries())
     entries = [entry for entry in reversed(newest_first) if isinstance(entry, BatchRecord)]
     others = [entry for entry in newest_first if isinstance(entry, OtherCommit)]
-    verification = Verification(table.name, sum(batch.state in STATES_WITH_ROWS for batch in entries))
-    for entry in entries:
-        if entry.state in (batches.MISSING, batches.DUPLICATED):
-            fault = "has no commit in the table's log" if entry.state == batches.MISSING else "was committed twice"
-            raise LedgerMismatch(f"{entry.name} {fault}: see inspect {table.name}")
+    written = [batch for batch in entries if batch.state in STATES_WITH_ROWS]
+    verification.batches = len(written)
+    yield from (partial(_check_state, table, entry) for entry in entries)
     for flow in dict.fromkeys(batch.flow for batch in entries):
-        flow_batches = [batch for batch in entries if batch.flow == flow and batch.state in STATES_WITH_ROWS]
+        flow_batches = [batch for batch in written if batch.flow == flow]
         declared = next((table_flow for table_flow in table.flows if table_flow.flow == flow), None)
-        verification.notes += _check_order(history, flow_batches)
-        for batch in flow_batches:
-            _check_row_counts(table, batch)
-            if batch.skipped:
-                verification.notes.append(verify_quarantine.skipped_words(batch))
+        yield partial(_check_order, history, flow_batches)
+        yield from (partial(_check_row_counts, table, batch) for batch in flow_batches)
         if declared is None:
-            verification.notes.append(f"{flow} is declared no more: what it read is not counted again")
+            yield lambda flow=flow: [f"{flow} is declared no more: what it read is not counted again"]  # type: ignore[misc]
         elif isinstance(declared.source, Delta):
-            verification.notes += _check_source_rows(declared, declared.source, flow_batches)
-            verify_merges.check_tombstones(declared, declared.source, flow_batches)
+            yield partial(_check_source_rows, declared, declared.source, flow_batches)
+            yield partial(verify_merges.check_tombstones, declared, declared.source, flow_batches)
     if all(isinstance(flow.source, Kafka) for flow in table.flows):
-        _check_records(history, [batch for batch in entries if batch.state in STATES_WITH_ROWS], others, verification)
+        yield partial(_check_records, history, written, others, verification)
     elif isinstance(table.source, Files):
-        verify_quarantine.check_files(table)
+        yield partial(verify_quarantine.check_files, table)
     if isinstance(table.write, Append) or table.merges_changes:
-        verification.notes += _check_total(history, entries, others)
+        yield partial(_check_total, history, entries, others)
     if settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
-        verification.notes += verify_quarantine.check_rows(table, entries)
-    return verification
+        yield partial(verify_quarantine.check_rows, table, entries)
+
+
+def _check_state(table: Table, entry: BatchRecord) -> Iterator[str]:
+    if entry.state in (batches.MISSING, batches.DUPLICATED):
+        fault = "has no commit in the table's log" if entry.state == batches.MISSING else "was committed twice"
+        raise LedgerMismatch(f"{entry.name} {fault}: see inspect {table.name}")
+    if entry.has_lost_stamp:
+        yield (
+            f"version {entry.version} lost its metadata, and is {entry.name} by its transaction and its checkpoint: "
+            f"its rows were not counted by rule"
+        )
+    if entry.skipped and entry.state in STATES_WITH_ROWS:
+        yield verify_quarantine.skipped_words(entry)
 
 
 def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[str]:
@@ -117,10 +153,10 @@ def _follows_replacement(batch: BatchRecord, following: BatchRecord) -> bool:
     return offset_ranges.describe_gap(resumed_at, following.source_from) is None
 
 
-def _check_row_counts(table: Table, batch: BatchRecord) -> None:
+def _check_row_counts(table: Table, batch: BatchRecord) -> Iterable[str]:
     counts = batch.tally
     if counts is None:
-        return
+        return ()
     # The rows that a merge writes are not those that it reads.
     written = counts["kept"] if batch.rows is None or table.merges_changes else batch.rows
     if counts["read"] != counts["kept"] + counts["quarantined"] + counts["dropped"]:
@@ -132,6 +168,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> None:
         raise LedgerMismatch(
             f"{batch.name} kept {counts['kept']:,} rows, and version {batch.version} wrote {written:,}"
         )
+    return ()
 
 
 def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> Iterator[str]:
@@ -165,11 +202,11 @@ def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecor
 
 def _check_records(
     history: BatchHistory, written: list[BatchRecord], others: list[OtherCommit], verification: Verification
-) -> None:
-    """Checks that the table holds each Kafka record of the ranges that were read, once."""
+) -> Iterator[str]:
+    """Checks that the table holds each Kafka record of the ranges that were read, once. Yields notes."""
     table = history.table
     if not set(OFFSET_COLUMNS) <= columns(table.name) or any(flow.transform for flow in table.flows):
-        verification.notes.append(f"{table.name} does not keep each record as it came: only its totals were counted")
+        yield f"{table.name} does not keep each record as it came: only its totals were counted"
         return
     arrived, expected = StoredOffsets(table.name), 0
     quarantined = StoredOffsets(table.quarantine) if settings().is_stored(table.quarantine) else None
@@ -190,10 +227,10 @@ def _check_records(
                 empty_offsets[topic] = empty_offsets.get(topic, 0) + missing
             expected += len(stored_offsets)
             verification.ranges += 1
-    verification.notes += [why_missing(*topic, count) for topic, count in empty_offsets.items()]
+    yield from (why_missing(*topic, count) for topic, count in empty_offsets.items())
     if history.log.versions[0] == 0 and not any(commit.kind == "foreign" for commit in others):
         for difference in count_difference(table.name, arrived.count, expected):
-            raise LedgerMismatch(difference)
+            raise LedgerMismatch(difference, about=f"{table.name} records {arrived.count - expected:+}")
 
 
 def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list[OtherCommit]) -> Iterator[str]:
@@ -220,7 +257,10 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
     )
     total, expected = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + added_by_backfills
     if total != expected:
-        raise LedgerMismatch(f"{name} holds {total:,} rows, and its commits wrote {expected:,}")
+        raise LedgerMismatch(
+            f"{name} holds {total:,} rows, and its commits wrote {expected:,}",
+            about=f"{name} rows {total - expected:+}",
+        )
 
 
 def lines(verification: Verification) -> list[str]:

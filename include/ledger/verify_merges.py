@@ -39,13 +39,13 @@ def check_batch(table: Table, batch: BatchRecord) -> None:
             )
 
 
-def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> None:
+def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> list[str]:
     """Checks that no batch counts more tombstones than its source has records without a value. Raises LedgerMismatch.
 
     Whatever else changes nothing must not pass as one. Batches whose files are gone are not checked.
     """
     if not isinstance(flow.parse, Debezium) or any(step.transform for step in (flow, *flow.steps)):
-        return
+        return []
     appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
     for batch in flow_batches:
         tombstones = (batch.tally or {}).get("changes", {}).get("tombstones", 0)
@@ -60,6 +60,7 @@ def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]
                 f"{batch.name} counts {tombstones:,} tombstones, and {source.table} holds {empty:,} records without a "
                 f"value of that batch"
             )
+    return []
 
 
 def _count_nulls(table: str, file: str, column: str) -> int | None:
@@ -92,5 +93,6 @@ def check_total(history: BatchHistory, entries: list[BatchRecord], others: list[
         yield f"{name}: its total was not compared with its batches, as a file does not say its rows"
     elif (total := sum(filter(None, live))) != expected:
         raise LedgerMismatch(
-            f"{name} holds {total:,} rows, and its commits inserted {expected:,} more than they deleted"
+            f"{name} holds {total:,} rows, and its commits inserted {expected:,} more than they deleted",
+            about=f"{name} rows {total - expected:+}",
         )

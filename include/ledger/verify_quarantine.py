@@ -43,7 +43,10 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
                 f"{batch.name} put {batch.tally['quarantined']:,} rows into {table.quarantine}, which holds {count:,}"
             )
     if missing != replayed and log.versions[0] == 0 and all(batch.state in STATES_WITH_ROWS for batch in entries):
-        raise LedgerMismatch(f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it")
+        raise LedgerMismatch(
+            f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it",
+            about=f"{table.quarantine} lacks {missing - replayed:+}",
+        )
     notes = [f"{replayed:,} rows of {table.quarantine} were put back by replays"] if replayed else []
     if backfills:
         notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} backfills replaced ranges of it")
@@ -75,7 +78,7 @@ def _deleted(log: DeltaLog, version: int) -> int:
     )
 
 
-def check_files(table: Table) -> None:
+def check_files(table: Table) -> list[str]:
     """Checks that the rows of each file are numbered from 0 on. Raises LedgerMismatch for a gap or a repetition."""
     stored = stored_table.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
@@ -90,6 +93,7 @@ def check_files(table: Table) -> None:
             raise LedgerMismatch(
                 f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing"
             )
+    return []
 
 
 def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
-from include.readers import active_commits, offset_log, refreshes
+from include.readers import active_commits, lost_stamps, offset_log, refreshes
 from include.readers.checkpoint import generations, numbers
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
@@ -39,6 +39,7 @@ class BatchRecord:
     tally: the engine's count of what became of its rows; None where the engine does not count.
     lookups: the version of each table that it has looked into.
     merged: of a MERGE, by Delta's count; empty for others. skipped: by whom it was left out, and why (`who`, `reason`).
+    has_lost_stamp: its commit bears no metadata, and its transaction tells which batch it is.
 
     Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
@@ -60,6 +61,7 @@ class BatchRecord:
     planned_at: float | None = None
     merged: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] | None = None
+    has_lost_stamp: bool = False
 
     @property
     def name(self) -> str:
@@ -178,6 +180,7 @@ class BatchHistory:
             metadata.get("lookups"),
             merged=commit.merged,
             skipped=metadata.get("skipped"),
+            has_lost_stamp=lost_stamps.LOST in metadata,
         )
 
     def _without_commit(

@@ -14,6 +14,7 @@ import pyarrow.parquet as parquet
 from include.errors import FlowBroken, Unreachable
 from include.lake import clients
 from include.lake.object_path import LakePath, names
+from include.readers import lost_stamps
 
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
@@ -140,13 +141,27 @@ class DeltaLog:
 
     def actions(self, version: int, containing: bytes = b"") -> Iterator[dict[str, Any]]:
         """Yields the actions of a commit. containing: parses only lines with this text, because parsing is slow."""
-        file = self.directory / f"{version:020}.json"
+        yield from self._parse(version, self._lines(version), containing)
+
+    def _lines(self, version: int) -> list[bytes]:
         try:
             # str.splitlines would also split at Unicode separators inside JSON strings.
-            yield from (json.loads(line) for line in file.read_bytes().splitlines() if line and containing in line)
-        except (OSError, ValueError) as error:
-            fault = f"{file} is missing or damaged, so nobody can tell what is in the table"
-            raise FlowBroken(f"{fault}: restore it from its backup") from error
+            return self._file(version).read_bytes().splitlines()
+        except OSError as error:
+            raise self._damaged(version) from error
+
+    def _parse(self, version: int, lines: Iterable[bytes], containing: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            yield from (json.loads(line) for line in lines if line and containing in line)
+        except ValueError as error:
+            raise self._damaged(version) from error
+
+    def _file(self, version: int) -> LakePath:
+        return self.directory / f"{version:020}.json"
+
+    def _damaged(self, version: int) -> FlowBroken:
+        fault = f"{self._file(version)} is missing or damaged, so nobody can tell what is in the table"
+        return FlowBroken(f"{fault}: restore it from its backup")
 
     def removed_after(self, version: int) -> Iterator[Tombstone]:
         """Yields the files that later commits removed, including those that were added again."""
@@ -156,14 +171,16 @@ class DeltaLog:
                     yield _tombstone(action["remove"], later)
 
     def commit(self, version: int) -> Commit:
-        commit_infos = self.actions(version, b'"commitInfo"')
+        lines = self._lines(version)
+        commit_infos = self._parse(version, lines, b'"commitInfo"')
         info: dict[str, Any] = next((action["commitInfo"] for action in commit_infos if action.get("commitInfo")), {})
         metrics = info.get("operationMetrics") or {}
+        metadata = _json_object(info.get("userMetadata"))
         return Commit(
             version=version,
             timestamp=self._timestamp(version, info),
             operation=info.get("operation", "unknown"),
-            metadata=_json_object(info.get("userMetadata")),
+            metadata=metadata or lost_stamps.found(self.table, self._parse(version, lines, b'"txn"')),
             rows=(rows := _first_metric(metrics, ROWS)) and rows - int(metrics.get("numCopiedRows", 0)),
             files=_first_metric(metrics, FILES),
             bytes=_first_metric(metrics, BYTES),

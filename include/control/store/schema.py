@@ -226,3 +226,25 @@ platforms = Table(
     metadata,
     Column("id", String, primary_key=True, comment="tells this platform from others at the same broker; one row"),
 )
+
+first_loads = Table(
+    "first_load",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("flow", String, nullable=False, comment="whose first batch waits"),
+    Column("awaits", String, nullable=False, comment="the flow that has to read its source first"),
+    Column("life", String, nullable=False, comment="id of the waiting flow's table, and generation of its checkpoint"),
+    Column("source_end", String, comment="JSON: up to where the awaited flow has to read; NULL until that is known"),
+    Column("asked_at", Float, nullable=False),
+    Column("read_at", Float, comment="when it was found that the awaited flow has read that"),
+)
+
+accepted_differences = Table(
+    "accepted_difference",
+    metadata,
+    Column("target", String, primary_key=True, comment="the table that was verified"),
+    Column("key", String, primary_key=True, comment="of the difference, as `verify` shows it"),
+    Column("who", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("at", Float, nullable=False),
+)
