@@ -4,6 +4,7 @@
 REMEDIES = {
     "CHECKPOINT_LOST": "reset checkpoint",
     "CHECKPOINT_DAMAGED": "reset checkpoint",
+    "TABLE_RESTORED": "reset checkpoint",
     "RELEASED": "reset checkpoint",
     "TOPIC_REPLACED": "accept data loss",
     "KAFKA_DATA_LOSS": "accept data loss",

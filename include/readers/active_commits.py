@@ -1,8 +1,9 @@
 """Tells which commits of a table are active: a RESTORE undoes the commits after the version that it restores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from include.errors import FlowBroken
 from include.readers.delta_log import Commit, DeltaLog
 
 # The userMetadata key that names the rewind which made a RESTORE.
@@ -28,6 +29,21 @@ def undone_by(log: DeltaLog, version: int) -> Commit | None:
         if restored is not None and restored < version:
             return commit
     return None
+
+
+def restored_by_hand(log: DeltaLog, versions: Iterable[int]) -> Commit | None:
+    """Returns the first RESTORE among these versions that no rewind has made; None where there is none."""
+    commits = map(log.commit, versions)
+    return next((commit for commit in commits if commit.operation == "RESTORE" and REWIND not in commit.metadata), None)
+
+
+def restored_error(flow: str, lacks: str) -> FlowBroken:
+    """lacks: the batches that the table lacks, in words."""
+    return FlowBroken(
+        f"{flow}: somebody has put its table back by a RESTORE, and it lacks what the flow has written {lacks}: action "
+        f"reset checkpoint reads that again; jobs/rewind.py puts a table back together with its flows",
+        "TABLE_RESTORED",
+    )
 
 
 def overwrites(commit: Commit) -> bool:

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 from include.errors import DeclarationError
-from include.spec import FILES_SCHEMA, Table, column_name, ddl
+from include.spec import FILES_SCHEMA, Cast, Table, column_name, ddl
 from include.validation.declaration import declaration_error, suggest
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
@@ -94,10 +94,17 @@ def _type_mistakes(table: Table) -> list[str]:
 def _parse_mistakes(table: Table, columns: list[str]) -> list[str]:
     if not table.parse:
         return []
+    # A column of a file may have any name.
+    nested = [name for name in table.parse.into if "." in name and not isinstance(table.parse, Cast)]
     sentences = [
+        f"into names '{name}', and the fields of an object are not named by a dot: name '{name.split('.')[0]}', a "
+        f"STRUCT column of its schema, and take what is in it in the transform"
+        for name in nested
+    ]
+    sentences += [
         f"into names '{name}', no column of its schema: {suggest(name, columns)}"
         for name in table.parse.into
-        if name not in columns
+        if name not in (*columns, *nested)
     ]
     if "_errors" not in columns:
         sentences.append(

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -64,7 +65,25 @@ def import_table(file: TableFile, others: Iterable[TableFile]) -> Table:
     table = _import_table(file)
     if table.name != file.table:
         raise file.refused(f"name is {table.name!r}, which is not its path: call it '{file.table}'")
+    if other := next(_further_tables(file), None):
+        raise file.refused(
+            f"declares '{other.name}', too, and a file is one table, so nothing would run of it: move it to "
+            f"{other.name.replace('.', '/')}.py"
+        )
     return replace(table, file=file.place)
+
+
+def _further_tables(file: TableFile) -> Iterator[Table]:
+    """Yields the tables of other names that the module of a file makes, also in lists. Imported ones do not count."""
+    module = sys.modules[file.module]
+    project = tuple(f"{package}." for package in ("include", file.package))
+    others = [other for name, other in list(sys.modules.items()) if name.startswith(project) and other is not module]
+    imported = {id(getattr(other, "TABLE", None)) for other in others}
+    for value in vars(module).values():
+        values = value.values() if isinstance(value, dict) else value
+        for item in values if isinstance(value, list | tuple | set | frozenset | dict) else (value,):
+            if isinstance(item, Table) and item.name != file.table and id(item) not in imported:
+                yield item
 
 
 def _module_paths(directory: Traversable, prefix: str = "") -> Iterator[str]:

@@ -15,6 +15,12 @@ CASES = (
         "silver/readings.py: into names 'device', which no schema of its Avro has: did you mean 'devise'?",
     ),
     case(
+        "field_of_an_object_by_a_dot",
+        replace(TYPED, schema=f"`device.id` STRING, {TYPED.schema}", parse=Json("value", into=("device.id", "device"))),
+        "silver/readings.py: into names 'device.id', and the fields of an object are not named by a dot: name "
+        "'device', a STRUCT column of its schema, and take what is in it in the transform",
+    ),
+    case(
         "avro_schema_by_name",
         replace(TYPED, parse=Avro("value", into=("device",), schemas={"reading-v1": V1})),
         "silver/readings.py: Avro's schemas has the key 'reading-v1': it has to be a whole number",

@@ -15,12 +15,15 @@ from deltalake import DeltaTable
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
+from include.control import commands
+from include.control.commands import Action, Command
+from include.control.store import database
 from include.engine.batch import tuning
 from include.engine.fast_path import aggregate, internals, path, replaced_files, source
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
-from include.errors import LedgerMismatch
+from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import verify
 from include.monitoring import row_outcomes
 from include.readers.delta_log import MERGED, DeltaLog
@@ -428,8 +431,12 @@ def test_an_optimize_and_a_restore_by_hand_between_two_batches_lose_and_double_n
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 61, 63]
     spark.sql(f"RESTORE TABLE silver.{name} TO VERSION AS OF {version}")
     arrive(("a", 2, 64), ("a", 3, 65))
+    with pytest.raises(FlowBroken, match="by a RESTORE"):
+        run_once(silver)
+    engine = database.connect(settings().control_url)
+    commands.execute(engine, Command(Action.RESET_CHECKPOINT, (silver.flow,), "ada", "a test"))
     run_once(silver)
-    assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 61, 65]
+    assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 61, 63]
 
 
 def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(

@@ -28,7 +28,7 @@ from include.engine.batch.isolation import FailedRows
 from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
-from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
@@ -227,6 +227,8 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
             print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
         may_be_replay = may_be_replay or context.fast_path.has_written_companions
         context.fast_path.forget()
+    if last_commit := context.last_commit_before(batch):
+        require_unrestored(table, last_commit)
     _write(rows, context, metadata, may_be_replay)
 
 
@@ -300,6 +302,8 @@ def _write_checked(
     checked_rows = _checked(rows, context, metadata, rules).persist()
     try:
         counts, minutes, kept_times = _count_rows(checked_rows, rules, table, write)
+        if table.lookups:
+            metadata = replace(metadata, no_partner=lookup.no_partner(checked_rows, table))
         quality.require_none_fails(counts, rules, metadata)
         last_commit = context.last_commit_before(metadata.batch)
         kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))

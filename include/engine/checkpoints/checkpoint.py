@@ -15,7 +15,7 @@ from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.lake import atomic
 from include.lake.object_path import LakePath
-from include.readers import checkpoint, offset_log, stored_table, topics
+from include.readers import active_commits, checkpoint, offset_log, stored_table, topics
 from include.readers.kafka_retention import LostOffsets
 from include.readers.offset_log import OWNER
 from include.readers.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
@@ -135,6 +135,8 @@ def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str,
     if after and _batch_number(stored.transaction_version(txn_app_id(table.flow, after[0]))) < after[1]:
         raise _unfinished_refresh_error(table) if after[0] == generation_number else _table_lost_error(table, path)
     _check_table(path, table, committed, planned, written)
+    if written > first_batch:
+        require_unrestored(table, (generation_number, written))
     if isinstance(table.source, Kafka) and written >= 0:
         topics.require_unread_available(table, checkpoint.end_offset(path, written), owner["source"])
     flow_checkpoint = Checkpoint(
@@ -192,6 +194,13 @@ def _check_table(path: LakePath, table: Table, committed: int, newest: int, writ
         raise _checkpoint_lost_error(table, path, f"batch {written}")
     if written < committed:
         raise _table_lost_error(table, path)
+
+
+def require_unrestored(table: Table, written: tuple[int, int]) -> None:
+    """Raises FlowBroken if a RESTORE by hand has undone the flow's newest batch. written: its generation and batch."""
+    last = last_commit_metadata(table)
+    if last and (int(last["generation"]), int(last["batch"])) < written:
+        raise active_commits.restored_error(table.flow, f"behind batch {last['generation']}/{last['batch']}")
 
 
 def _unfinished_refresh_error(table: Table) -> FlowFailed:

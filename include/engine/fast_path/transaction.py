@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from include.engine.fast_path.features import Layout, layout
 from include.engine.fast_path.internals import Internals, internals
 from include.lake.object_path import LakePath, ObjectStat
+from include.readers import active_commits
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 
 
@@ -38,6 +40,7 @@ class Target:
         table.
         """
         snapshot = self._snapshot()
+        self._require_unrestored(int(snapshot.version()))
         txn = self._log.startTransaction(self._java.none, self._java.some(snapshot))
         return Transaction(self, self._spark, self._java, txn, snapshot, self._layout(snapshot))
 
@@ -55,6 +58,14 @@ class Target:
             snapshot = self._log.update(False, self._java.none, self._java.none)
             self._newest = self._stat_commit(int(snapshot.version()))
         return snapshot
+
+    def _require_unrestored(self, version: int) -> None:
+        """Raises FlowBroken if somebody has restored the table since the newest commit of this object."""
+        if self.committed is None or version == self.committed:
+            return
+        since = range(self.committed + 1, version + 1)
+        if (restore := active_commits.restored_by_hand(DeltaLog(self.path, since), since)) is not None:
+            raise active_commits.restored_error(self.name, f"until version {restore.version}")
 
     def _stat_commit(self, version: int) -> tuple[Any, ...] | None:
         """Returns what another file of this version would not have; None if there is none."""

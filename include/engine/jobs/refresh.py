@@ -22,7 +22,7 @@ from include.engine.jobs import window
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.window import Worker
-from include.engine.tables import commit
+from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.readers import refreshes, stored_table, version_as_of
@@ -110,6 +110,8 @@ def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
 
 def _refresh(open_window: Window, run: RefreshRun) -> None:
     view = open_window.table
+    if settings().is_stored(view.name):
+        foreign_table.require_own(view)
     if refreshes.in_run(view.name, run.name):
         # Another job of the same run has refreshed it before this one opened the window.
         return

@@ -12,7 +12,7 @@ from include.engine.batch import merge_changes
 from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.fast_path import path
 from include.engine.session import register
-from include.engine.tables import table_properties
+from include.engine.tables import foreign_table, table_properties
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Append, Files, Table, Upsert, ddl
@@ -103,6 +103,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     is_of_files = isinstance(table.source, Files)
     declared_properties = {**properties, **table_properties.properties(table)}
     if settings().is_stored(table.name):
+        foreign_table.require_own(table)
         if not table_properties.is_followed(table, schema, properties, may_have_more=is_of_files):
             _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
             table_properties.follow(spark, table, properties, alter)

@@ -51,6 +51,14 @@ SENTENCES = {
         "silver/__init__.py:3: imports 'not_there_at_all', which is not installed: mend the name, or add it to "
         "requirements.txt and run `make lock`",
     ),
+    "second_table": (
+        "silver/readings.py: declares 'silver.others', too, and a file is one table, so nothing would run of it: move "
+        "it to silver/others.py",
+    ),
+    "second_table_in_a_list": (
+        "silver/readings.py: declares 'gold.first', too, and a file is one table, so nothing would run of it: move it "
+        "to gold/first.py",
+    ),
     "name_is_not_defined": ("silver/readings.py:11: 'SCHEMAS' is not defined: did you mean 'SCHEMA'?",),
     "name_is_not_its_path": (
         "silver/readings.py: name is 'silver.reading', which is not its path: call it 'silver.readings'",

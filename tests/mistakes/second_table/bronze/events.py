@@ -1,0 +1,5 @@
+"""Right."""
+
+from include.spec import Kafka, Table
+
+TABLE = Table(name="bronze.events", comment="events", source=Kafka("events"))
