@@ -48,7 +48,9 @@ class Unique:
 class References:
     """The value of `column` is in the column `key` of another table, as stored when the batch is checked.
 
-    NULL fails. The flow waits until the other table exists. Table files write `references(...)`.
+    NULL fails. Table files write `references(...)`.
+
+    wait: the first batch waits until the flows above the table have read once what their sources held at that time.
     """
 
     name: str
@@ -56,6 +58,8 @@ class References:
     table: str
     key: str
     otherwise: str = "quarantine"
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    wait: bool = field(default=True, repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,9 +101,14 @@ def unique(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) 
     return Unique(name or f"{' and '.join(_require_values(columns))} unique", columns, otherwise)
 
 
-def references(column: str, table: str, key: str, otherwise: str = QUARANTINE, name: str | None = None) -> References:
-    """The value of `column` is in the column `key` of another table, as stored when the batch is checked."""
-    return References(name or f"{column} in {table}", column, table, key, otherwise)
+def references(
+    column: str, table: str, key: str, otherwise: str = QUARANTINE, name: str | None = None, wait: bool = True
+) -> References:
+    """The value of `column` is in the column `key` of another table, as stored when the batch is checked.
+
+    wait: as for `Lookup`.
+    """
+    return References(name or f"{column} in {table}", column, table, key, otherwise, wait)
 
 
 def _require_values(values: tuple) -> tuple:  # type: ignore[type-arg]

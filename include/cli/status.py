@@ -79,6 +79,10 @@ def _notes(status: FlowStatus) -> list[str]:
     if status.longer_interval_seconds and status.state == "HEALTHY":
         seconds = status.longer_interval_seconds
         notes.append(f"{status.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
+    notes += [
+        f"{status.flow}: {rows:,} rows of its newest batches have no partner in {lookup}"
+        for lookup, rows in status.no_partner.items()
+    ]
     if status.in_flight is not None:
         notes.append(f"{status.flow}: batch {status.in_flight} is planned and not committed: a restart replays it")
     if (hours := status.lag.hours_until_loss) is not None:

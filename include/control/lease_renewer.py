@@ -121,6 +121,17 @@ class LeaseRenewer:
                 self._closed.wait(self._ttl_seconds / 60)
         return False
 
+    def wait(self, name: str, is_over: Callable[[], bool], may_wait: Callable[[], bool]) -> bool:
+        """Wait until `is_over`, before the gate and without a lock. Returns False if the writer must stop.
+
+        may_wait: as for `enter`.
+        """
+        while may_wait() and self.holds(name) and not self._closed.is_set():
+            if is_over():
+                return True
+            self._closed.wait(GATE_SECONDS)
+        return False
+
     def leave(self, name: str) -> None:
         """Release the lock; if the database is unreachable, as soon as it is reachable again."""
         self._pending_leaves.add(name)

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -19,12 +21,15 @@ from include.monitoring.lag import Lag
 from include.monitoring.lag_trend import Trend
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot
 from include.readers import position, refreshes, stored_table
+from include.readers.delta_log import DeltaLog
 from include.recovery import backfills
 from include.settings import settings
 from include.spec import Table
 
 # States of flows that the supervisor does not keep running.
 IN_WINDOWS, VIEW = "IN WINDOWS", "VIEW"
+# Of the table of a flow, in which rows without a partner are counted.
+NEWEST_COMMITS = 100
 # Intervals longer than the declared one by this factor are reported.
 LONGER = 1.5
 
@@ -41,6 +46,7 @@ class FlowStatus:
     invalid_definition: why the table runs with its last valid definition.
     longer_interval_seconds: the actual interval, where the driver's load makes it longer than declared.
     refresh: `incremental`, or `full: ` and why, for the newest refresh of a view; empty where that is not known.
+    no_partner: by lookup, how many rows of the newest batches have found none, where there are any.
     """
 
     flow: str
@@ -57,6 +63,7 @@ class FlowStatus:
     invalid_definition: str | None = None
     longer_interval_seconds: float | None = None
     refresh: str = ""
+    no_partner: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -91,6 +98,7 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
             refreshes.method_words(flow.name) if flow.is_view else "",
+            no_partner(flow),
         )
         for flow in flows
     ]
@@ -123,6 +131,17 @@ def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
         return {}
     declared = {flow.flow: flow.interval_seconds for flow in flows}
     return {flow: seconds for flow, seconds in actual.items() if seconds > LONGER * declared.get(flow, math.inf)}
+
+
+def no_partner(flow: Table) -> dict[str, int]:
+    """Returns by lookup how many rows of the newest `NEWEST_COMMITS` have no partner, where there are any."""
+    counts: dict[str, int] = {}
+    with suppress(SluiceError, DeltaError, OSError):
+        commits = DeltaLog(settings().table_path(flow.name)).commits() if flow.lookups else iter(())
+        for commit in islice(commits, NEWEST_COMMITS):
+            found = (commit.metadata.get("no_partner") or {}) if commit.metadata.get("flow") == flow.flow else {}
+            counts |= {lookup: counts.get(lookup, 0) + rows for lookup, rows in found.items() if rows}
+    return counts
 
 
 def _in_flight(flow: str) -> int | None:

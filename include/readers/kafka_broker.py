@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -143,7 +144,9 @@ class Topics:
 
     def _list_offsets(self, partitions: list[tuple[str, int]], spec: OffsetSpec) -> dict[TopicPartition, Future[Any]]:
         specs = {TopicPartition(*partition): spec for partition in partitions}
-        return self._admin.list_offsets(specs, request_timeout=self.timeout_seconds) if specs else {}
+        # A flow reads up to the first open transaction, and what lies behind that is not unread.
+        options = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": self.timeout_seconds}
+        return self._admin.list_offsets(specs, **options) if specs else {}
 
     def _offsets(self, futures: dict[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
         offsets = {

@@ -1,7 +1,7 @@
 """Columns that a flow takes from another stored table, as a join of a stream with a dimension."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Lookup:
     at: for a history (scd=2), a column of the source in the type of `sequence_by`: takes the row that was valid then.
     current: for a history, takes the current row instead.
     refresh_seconds: how long the flow uses a version before it reads the newest one.
+    wait: the first batch waits until the flows above the table have read once what their sources held at that time.
     """
 
     table: str
@@ -26,6 +27,8 @@ class Lookup:
     at: str | None = None
     current: bool = False
     refresh_seconds: float = 60.0
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    wait: bool = field(default=True, repr=False)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -33,6 +36,11 @@ class Lookup:
         if isinstance(self.on, Mapping):
             return dict(self.on)
         return {name: name for name in ((self.on,) if isinstance(self.on, str) else self.on)}
+
+    @property
+    def label(self) -> str:
+        """The name of the lookup among those of its flow: its table, with the prefix of its columns if it has one."""
+        return f"{self.table} as {self.prefix}*" if self.prefix else self.table
 
     @property
     def added(self) -> dict[str, str]:

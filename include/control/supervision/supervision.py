@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import acknowledgements, driver_rows, incidents, lease, orders
+from include.control import acknowledgements, driver_rows, first_loads, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_SICK, START_SECONDS, Decision, State, decide
 from include.control.jobs import windows
 from include.control.observed_flow import Failure, ObservedFlow, Start
@@ -181,9 +181,12 @@ def _observe(
     wanted_rows = connection.execute(select(desired).where(desired.c.flow.in_(flows)))
     wanted_of = {wanted.flow: wanted for wanted in wanted_rows}
     window_of = windows.open_windows(connection, {table_of(flow) for flow in flows})
-    # A missing source is reported before a window of the table.
+    loads = first_loads.waiting(connection, flows)
+    # A missing source is reported before a window of the table, and that before what its first batch waits for.
     health_of = {flow: health.get(flow, SourceHealth()) for flow in flows}
-    waits_for = {flow: source.waits_for or window_of.get(table_of(flow)) for flow, source in health_of.items()}
+    waits_for = {
+        flow: source.waits_for or window_of.get(table_of(flow)) or loads.get(flow) for flow, source in health_of.items()
+    }
     return {
         flow: _to_observed(
             run_of[flow], wanted_of.get(flow), driver, start, replace(source, waits_for=waits_for[flow]), now

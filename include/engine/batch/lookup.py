@@ -16,6 +16,8 @@ from include.settings import settings
 from include.spec import Lookup, Table
 
 KEY = "_lookup_key_"
+# Of a joined row: whether it has a partner, by position of the lookup. Also the name of the counts.
+FOUND = "_lookup_found_"
 
 
 class Versions:
@@ -53,10 +55,24 @@ def dimensions(spark: SparkSession, table: Table, versions: Mapping[str, int] | 
 
 
 def join(rows: DataFrame, table: Table, dimension_rows: Sequence[DataFrame]) -> DataFrame:
-    """Returns `rows` plus the columns of all lookups. dimension_rows: of each lookup's table, in the same order."""
-    for lookup, dimension in zip(table.lookups, dimension_rows, strict=True):
-        rows = _join(rows, lookup, dimension)
-    return rows
+    """Returns `rows` plus the columns of all lookups. dimension_rows: of each lookup's table, in the same order.
+
+    Once a query has read all rows of the result, `no_partner` tells how many have no partner.
+    """
+    found = [f"{FOUND}{number}" for number in range(len(table.lookups))]
+    for name, lookup, dimension in zip(found, table.lookups, dimension_rows, strict=True):
+        rows = _join(rows, lookup, dimension.withColumn(name, F.lit(True)), name)
+    counts = [F.count_if(F.col(name).isNull()).alias(name) for name in found]
+    return rows.observe(FOUND, *counts).drop(*found)
+
+
+def no_partner(rows: DataFrame, table: Table) -> dict[str, int]:
+    """Returns by label of a lookup how many rows have no partner. rows: made of those of `join`, persisted and read."""
+    observed = rows._jdf.queryExecution().observedMetrics().get(FOUND)
+    if observed.isEmpty():
+        # Spark reads no rows of a query that it knows to be empty.
+        return {lookup.label: 0 for lookup in table.lookups}
+    return {lookup.label: int(observed.get().get(number)) for number, lookup in enumerate(table.lookups)}
 
 
 def stored_columns(lookup: Lookup) -> list[str]:
@@ -65,13 +81,14 @@ def stored_columns(lookup: Lookup) -> list[str]:
     return list(dict.fromkeys([*lookup.keys.values(), *period, *lookup.columns]))
 
 
-def _join(rows: DataFrame, lookup: Lookup, dimension: DataFrame) -> DataFrame:
+def _join(rows: DataFrame, lookup: Lookup, dimension: DataFrame, found: str) -> DataFrame:
+    """found: a column of the dimension to keep."""
     helpers = {f"{KEY}{number}": column for number, column in enumerate(lookup.keys.values())}
     if lookup.current:
         dimension = dimension.filter(IS_CURRENT)
     if lookup.at:
         helpers |= {f"{KEY}from": VALID_FROM, f"{KEY}to": VALID_TO}
-    renamed = (helpers | lookup.added).items()
+    renamed = (helpers | lookup.added | {found: found}).items()
     dimension = dimension.select(*[F.col(f"`{column}`").alias(name) for name, column in renamed])
     is_partner = [F.col(f"`{column}`") == F.col(name) for column, name in zip(lookup.keys, helpers, strict=False)]
     if lookup.at:

@@ -14,7 +14,7 @@ from include.readers import offset_log
 from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
-NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster")
+NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster", "wait")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
 NEWER = (

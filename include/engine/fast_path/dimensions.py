@@ -28,14 +28,17 @@ class Dimensions:
         # By position of the lookup: a version, and its rows; None for too many.
         self._loaded: dict[int, tuple[int, pa.Table | None]] = {}
 
-    def join(self, rows: pa.Table, versions: dict[str, int]) -> pa.Table:
-        """Returns parsed rows of a batch plus the columns of all lookups, as `lookup.join` does.
+    def join(self, rows: pa.Table, versions: dict[str, int]) -> tuple[pa.Table, dict[str, int]]:
+        """Returns parsed rows of a batch plus the columns of all lookups, as `lookup.join` does. Also returns by label
+        of a lookup how many rows have no partner.
 
         versions: by table. Raises NotSupported for a table that is too large, and for keys that only Spark compares.
         """
+        no_partner = {}
         for number, item in enumerate(self._lookups):
-            rows = _join(rows, item, _with_keys(self._rows(number, versions[item.table]), item, rows))
-        return rows
+            dimension = _with_keys(self._rows(number, versions[item.table]), item, rows)
+            rows, no_partner[item.label] = _join(rows, item, dimension)
+        return rows, no_partner
 
     def _rows(self, number: int, version: int) -> pa.Table:
         if number not in self._loaded or self._loaded[number][0] != version:
@@ -74,8 +77,11 @@ def _with_keys(rows: pa.Table, item: Lookup, parsed_rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_in(rows.column(key), value_set=values.drop_null()))
 
 
-def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> pa.Table:
-    """Returns the rows plus the columns of one lookup. dimension: all rows of its table that may be partners."""
+def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> tuple[pa.Table, int]:
+    """Returns the rows plus the columns of one lookup, and how many have no partner.
+
+    dimension: all rows of its table that may be partners.
+    """
     compared = [*item.keys.values(), *([VALID_FROM] if item.at else [])]
     if unsupported := next((name for name in compared if not is_comparable(dimension.schema.field(name).type)), None):
         raise NotSupported(f"column {unsupported} of {item.table} is of a type that is not compared outside Spark")
@@ -83,7 +89,7 @@ def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> pa.Table:
     found = dimension.take(pa.array(partners, pa.int64()))
     for name, column in item.added.items():
         rows = rows.append_column(name, found.column(column))
-    return rows
+    return rows, partners.count(None)
 
 
 def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:

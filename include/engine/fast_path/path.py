@@ -145,7 +145,9 @@ class FastPath:
             return Written(self._appender.append([self._to_arrow(rows)], metadata), times.newest)
         rules = watermark.rules_of(self._table, times)
         if self._table.lookups:
-            rows = self._looked_up(rows if is_prepared else prepare.parsed(rows, self._table), rules, metadata)
+            parsed_rows = rows if is_prepared else prepare.parsed(rows, self._table)
+            rows, no_partner = self._looked_up(parsed_rows, rules, metadata)
+            metadata = replace(metadata, no_partner=no_partner)
         elif not is_prepared:
             rows = prepare.with_violations(rows, self._table, rules)
         if self._merger:
@@ -155,11 +157,13 @@ class FastPath:
         written = self._appender.append_checked(self._to_arrow(rows), metadata, times, left_before)
         return Written(reads.rows, times.newest) if written is None else Written(written[0].read, written[1])
 
-    def _looked_up(self, parsed_rows: DataFrame, rules: tuple[Rule, ...], metadata: CommitMetadata) -> DataFrame:
-        """Returns checked rows, joined with those of its lookups."""
-        rows = self._dimensions.join(self._to_arrow(parsed_rows), metadata.lookups or {})
+    def _looked_up(
+        self, parsed_rows: DataFrame, rules: tuple[Rule, ...], metadata: CommitMetadata
+    ) -> tuple[DataFrame, dict[str, int]]:
+        """Returns checked rows, joined with those of its lookups, and by lookup how many rows have no partner."""
+        rows, no_partner = self._dimensions.join(self._to_arrow(parsed_rows), metadata.lookups or {})
         joined_rows = local_frame(parsed_rows.sparkSession, rows)
-        return prepare.looked_up(joined_rows, replace(self._table, lookups=()), rules, ())
+        return prepare.looked_up(joined_rows, replace(self._table, lookups=()), rules, ()), no_partner
 
     def _require_small(self, reads: source.PlannedRead) -> None:
         if reads.rows > MOST_ROWS:

@@ -1,5 +1,6 @@
 """One flow in one process: its query, the order it runs under, and its heartbeat."""
 
+import math
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import catalog
+from include.control import first_loads
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.orders import Order
@@ -21,8 +23,9 @@ from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.session import late_commits_fail
-from include.engine.stream import flow_schemas
+from include.engine.stream import first_load, flow_schemas
 from include.engine.stream.batch_function import BatchFunction
+from include.engine.stream.first_load import FirstLoad
 from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain
@@ -34,13 +37,15 @@ from include.readers.kafka import cluster
 from include.readers.kafka.cluster import AccessRefused
 from include.readers.topics import added, require_unreplaced
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import LAYERS, Kafka, Table
 
 # After this long without progress, the completed tasks of a query count as progress. Asking for them costs more.
 SILENT_SECONDS = 20
 NEWEST_JOBS = 3
 # As many reports as Spark keeps (`spark.sql.streaming.numRecentProgressUpdates`).
 KEPT_BATCHES = 500
+# How long a flow that is run by hand waits for the first load of what it looks into: a flow above it may be at work.
+BY_HAND_SECONDS = 10
 # How long an idle query takes to stop on a busy machine.
 STOP_SECONDS = 2
 # For so many batches after a start that looks for failing rows, a flow builds its plan for each batch.
@@ -55,7 +60,8 @@ class Flow:
 
     error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
     `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
-    read them. batches_done: how many it has read in all.
+    read them. batches_done: how many it has read in all. has_loaded: its first batch need not wait any more for what it
+    looks into.
     """
 
     spark: SparkSession
@@ -75,6 +81,7 @@ class Flow:
     journaled_at: float = 0.0
     rows_read: dict[int, int] = field(default_factory=dict)
     batches_done: int = 0
+    has_loaded: bool = False
     _thread: Any = None
     _gate_polls: int = 0
     _tasks: tuple[Any, ...] = ()
@@ -164,9 +171,10 @@ def start(
     pacer: Pacer,
     once: bool,
     isolates: bool = False,
+    may_wait: bool = True,
 ) -> Flow:
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops. isolates: as
-    for `Flow`.
+    for `Flow`. may_wait: whether the flow waits for the first load of what it looks into; else it raises Unreachable.
     """
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)
@@ -176,7 +184,8 @@ def start(
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id
         try:
-            if not renewer.enter(lock_request, flow.poll_gate, flow.order):
+            may_begin = batch_id <= claim.written or _await_first_load(load, renewer, flow, may_wait)
+            if not may_begin or not renewer.enter(lock_request, flow.poll_gate, flow.order):
                 flow.is_stopped_at_gate = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
             if schemas and schemas.needs_new_plan(batch_id):
@@ -208,11 +217,35 @@ def start(
     # Jobs of one flow share a scheduler pool, so that flows get the cores in turn.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.flow)
     rows, schemas = _rows(spark, context, isolates)
+    load = _first_load(table, claim)
     flow.batch_function = BatchFunction(spark, write)
-    writer = rows.writeStream.queryName(table.flow).foreachBatch(flow.batch_function)
-    writer = writer.option("checkpointLocation", str(claim.path))
-    flow.query = pacer.start(writer, table, once)
+    writer = rows.writeStream.queryName(table.flow).option("checkpointLocation", str(claim.path))
+    flow.query = pacer.start(writer.foreachBatch(flow.batch_function), table, once)
     return flow
+
+
+def _first_load(table: Table, claim: Checkpoint) -> FirstLoad | None:
+    """Returns what the flow's first batch waits for; None for a flow that does not wait."""
+    engine = database.connect(settings().control_url)
+    # A full refresh, whose shadow table is in no layer, is of a table that has waited.
+    if table.layer not in LAYERS or not first_load.tables_of(table) or claim.last_commit is not None:
+        first_loads.forget(engine, table.flow)
+        return None
+    return FirstLoad(engine, catalog.load(), table, first_load.life_of(table, claim.generation))
+
+
+def _await_first_load(load: FirstLoad | None, renewer: LeaseRenewer, flow: Flow, may_wait: bool) -> bool:
+    """Waits until the flow may write its first batch. Returns False if it must stop."""
+    if load is None or flow.has_loaded:
+        return True
+    deadline = math.inf if may_wait else time.monotonic() + BY_HAND_SECONDS
+    flow.has_loaded = renewer.wait(
+        flow.table.flow, load.is_over, lambda: flow.poll_gate() and time.monotonic() < deadline
+    )
+    if not flow.has_loaded and not flow.must_end and not may_wait:
+        load.require()
+        flow.has_loaded = True
+    return flow.has_loaded
 
 
 def _lock_request(spark: SparkSession, table: Table) -> LockRequest:

@@ -46,10 +46,13 @@ class Host:
         self._table_files = catalog.file_versions()
         # Writes that wait because the control database is unreachable.
         self._pending_writes: list[Callable[[], None]] = []
+        # Nobody sees a flow wait that a person or a job runs once.
+        self._is_by_hand = False
 
     def run_once(self, tables: list[Table]) -> None:
         """Runs the flows one after the other, each to the present end of its source. Raises the first error."""
         current_orders = orders.read(self._engine, self._driver, [table.flow for table in tables])
+        self._is_by_hand = True
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
             error = self._start(table.flow, current_orders.of[table.flow], once=True, table=table)
@@ -183,7 +186,10 @@ class Host:
                 table = preparation.declared(name)
             claim = preparation.claim(self._spark, self._engine, self._renewer, table)
             self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
-            self._flows[name] = flow.start(self._spark, table, claim, self._renewer, order, self._pacer, once, isolates)
+            self._flows[name] = flow.start(
+                *(self._spark, table, claim, self._renewer, order, self._pacer, once, isolates),
+                may_wait=not self._is_by_hand,
+            )
             preparation.keep_definition(table)
         except Exception as error:
             # An error of one flow, such as a damaged log, must not end the others.

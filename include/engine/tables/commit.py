@@ -43,6 +43,7 @@ class CommitMetadata:
     `include.engine.batch.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
     column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
     lookups: the version of each table that its lookups have read. skipped: by whom and why the batch was left out.
+    no_partner: by label of a lookup, how many rows that the batch has read have no partner in its table.
     """
 
     flow: str
@@ -57,6 +58,7 @@ class CommitMetadata:
     fast_path: bool = False
     lookups: dict[str, int] | None = None
     skipped: dict[str, str] | None = None
+    no_partner: dict[str, int] | None = None
 
     @property
     def txn_app_id(self) -> str:

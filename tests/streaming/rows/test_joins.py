@@ -70,8 +70,9 @@ def test_a_row_gets_the_columns_of_its_partner_and_nulls_without_one(name, appen
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, None, None), (3, None, None), (4, "pen", 300)]
     assert lookups_of(table) == [{f"silver.{name}_products": 0}]
-    written_fast = next(DeltaLog(settings().table_path(table.name)).commits()).metadata["fast_path"]
-    assert written_fast == (path == "fast path")
+    metadata = next(DeltaLog(settings().table_path(table.name)).commits()).metadata
+    assert metadata["fast_path"] == (path == "fast path")
+    assert metadata["no_partner"] == {f"silver.{name}_products": 2}
 
 
 def test_a_later_batch_looks_into_the_rows_of_its_time_and_keeps_what_earlier_ones_have_found(name, append, run_once):

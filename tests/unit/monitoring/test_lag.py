@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pyarrow
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 
 from include.monitoring import lag
 from include.monitoring.lag import Lag
-from include.readers import delta_backlog
+from include.readers import delta_backlog, source_end
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 from tests.support.topic import Topic
+from tests.support.waiting import wait_until
 
 SOURCE = "bronze.events"
 READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
@@ -172,6 +174,32 @@ def test_kafka_flows_lack_offsets_of_each_partition_and_know_when_the_first_unre
     checkpoint(flow.flow, {topic.name: {"0": 4, "1": 3}})
     assert measure_lag(flow).is_up_to_date
     assert (measure_lag(flow).seconds, measure_lag(flow).hours_until_loss) == (0, None)
+
+
+def test_records_of_an_open_transaction_are_not_unread_and_no_end_of_the_source(broker):
+    topic = Topic(broker).create(partitions=2).send(*range(4))
+    flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": topic.name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(6):
+        producer.produce(topic.name, str(number), partition=0)
+    producer.flush()
+    checkpoint(flow.flow, {topic.name: {"0": 2, "1": 2}})
+    assert source_end.of(flow.source) == {topic.name: {"0": 2, "1": 2}}
+    assert measure_lag(flow).is_up_to_date
+    producer.commit_transaction()
+    # Its six records and its mark.
+    wait_until(lambda: measure_lag(flow).count == 7, 30)
+    assert source_end.of(Kafka(pattern=f"{topic.name}|none")) == {topic.name: {"0": 9, "1": 2}}
+    assert not source_end.has_reached(flow, source_end.of(flow.source))
+    checkpoint(flow.flow, {topic.name: {"0": 9, "1": 2}})
+    assert source_end.has_reached(flow, source_end.of(flow.source))
+
+
+def test_a_topic_without_records_has_no_end(broker):
+    topic = Topic(broker).create()
+    assert source_end.of(Kafka(topic.name)) == {} == source_end.of(Kafka((topic.name, "nobody-made-it")))
 
 
 def test_records_that_are_dated_back_are_as_old_as_they_say(broker):

@@ -1,0 +1,108 @@
+"""Holds back a flow's first batch until the tables it looks into have been loaded once.
+
+With full topics, all flows begin at the same time. Without this, the rows of the first batches would find no partner,
+and keep none.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control import first_loads
+from include.control.first_loads import Awaited
+from include.errors import SluiceError, Unreachable
+from include.monitoring import lag
+from include.readers import source_end, stored_table
+from include.rules import References
+from include.settings import settings
+from include.spec import Delta, Table
+from include.validation import examination
+
+# How often the positions of other flows are read.
+LOOK_SECONDS = 2
+
+
+def tables_of(flow: Table) -> list[str]:
+    """Returns the tables whose first load the flow waits for."""
+    names = [lookup.table for lookup in flow.lookups if lookup.wait]
+    return names + [rule.table for rule in flow.expect if isinstance(rule, References) and rule.wait]
+
+
+class FirstLoad:
+    """The first load of what one flow looks into. life: names the life of its table and checkpoint."""
+
+    def __init__(self, engine: Engine, tables: Catalog, flow: Table, life: str) -> None:
+        self._engine, self._flow, self._life = engine, flow, life
+        self._tables = [name for name in tables_of(flow) if name in tables.tables and name != flow.name]
+        self._upstream = _upstream(tables, self._tables)
+        self._looked_at: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether the first batch may be written. Looks at most every `LOOK_SECONDS`."""
+        now = time.monotonic()
+        if self._looked_at is not None and now - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        try:
+            return not self.pending()
+        except Unreachable:
+            return False
+
+    def require(self) -> None:
+        """Raises Unreachable if the first batch would have to wait."""
+        if names := self.pending():
+            raise Unreachable(
+                f"{self._flow.flow}: {first_loads.words([(name, '') for name in names], time.time())}: start what it "
+                f"waits for, and try again"
+            )
+
+    def pending(self) -> list[str]:
+        """Returns the flows that have not read enough, in graph order, and records what is known. Raises Unreachable.
+
+        Without them, returns the tables that are not stored.
+        """
+        known = first_loads.find(self._engine, self._flow.flow, self._life)
+        seen: dict[str, Awaited] = {}
+        for flow in self._upstream:
+            seen[flow.flow] = self._look(flow, known.get(flow.flow) or Awaited(flow.flow), seen)
+        if changed := [item for item in seen.values() if item != known.get(item.flow)]:
+            first_loads.record(self._engine, self._flow.flow, self._life, changed)
+        unread = [item.flow for item in seen.values() if not item.is_read]
+        return unread or [name for name in self._tables if not settings().is_stored(name)]
+
+    def _look(self, flow: Table, awaited: Awaited, seen: dict[str, Awaited]) -> Awaited:
+        """Returns what is known now of a flow that is awaited. seen: the same of the flows above it."""
+        if awaited.is_read:
+            return awaited
+        if isinstance(flow.source, Delta) and any(not seen[name].is_read for name in self._writers(flow.source.table)):
+            return awaited
+        assert not isinstance(flow.source, Mapping), "a flow has one source"
+        try:
+            end = source_end.of(flow.source) if awaited.end is None else awaited.end
+            # A topic may have lost, or never get, what it held.
+            is_read = source_end.has_reached(flow, end) or lag.measure([flow])[flow.flow].is_up_to_date
+        except SluiceError:
+            # The flow itself says what is wrong.
+            return awaited
+        return Awaited(flow.flow, end, is_read)
+
+    def _writers(self, table: str) -> Iterator[str]:
+        return (flow.flow for flow in self._upstream if flow.name == table)
+
+
+def life_of(table: Table, generation: int) -> str:
+    """Names one life of a flow's table and checkpoint: without both, there is a first load again."""
+    return f"{stored_table.open_table(table.name).metadata().id}/{generation}"
+
+
+def _upstream(tables: Catalog, names: list[str]) -> list[Table]:
+    """Returns the flows of these tables and of all tables above them, in graph order."""
+    found: set[str] = set()
+    left = list(names)
+    while left:
+        if (name := left.pop()) in tables.tables and name not in found:
+            found.add(name)
+            left += examination.reads(tables.tables[name])
+    return [flow for name, table in tables.tables.items() if name in found for flow in table.flows]

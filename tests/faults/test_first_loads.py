@@ -1,0 +1,67 @@
+"""All flows start at once, with full sources: whoever looks into another table waits until that is loaded."""
+
+from dataclasses import replace
+
+import pytest
+
+from include import catalog
+from include.catalog import Catalog
+from include.control.commands import Action
+from include.control.decide import State
+from include.control.supervision import supervision
+from include.errors import Unreachable
+from include.monitoring import status
+from include.spec import Delta, Lookup, Table, Upsert
+from tests.support.commits import switch_fast_path
+from tests.support.flows import has_rows, rows_of
+from tests.support.waiting import wait_until
+
+SALES, SHOPS = "sale INT, shop INT", "shop INT, city STRING, at INT"
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
+    name, append, driver, run_once, ask, monkeypatch, is_fast
+):
+    switch_fast_path(monkeypatch, is_fast)
+    shops = Table(
+        name=f"silver.{name}_shops",
+        comment="shops",
+        source=Delta(f"bronze.{name}_shops"),
+        schema=SHOPS,
+        write=Upsert(("shop",), sequence_by="at"),
+    )
+    sales = Table(
+        name=f"silver.{name}",
+        comment="sales with their cities",
+        source=Delta(f"bronze.{name}"),
+        schema="sale INT, shop INT, city STRING",
+        lookups=(Lookup(shops.name, on="shop", columns=("city",), refresh_seconds=0),),
+    )
+    tables = Catalog({table.name: table for table in (shops, sales)})
+    monkeypatch.setattr(catalog, "load", lambda: tables)
+    monkeypatch.setattr("include.engine.stream.flow.BY_HAND_SECONDS", 0)
+    append(f"bronze.{name}_shops", [{"shop": shop, "city": f"city {shop}", "at": 1} for shop in range(9)], SHOPS)
+    append(f"bronze.{name}", [{"sale": sale, "shop": sale % 10} for sale in range(100)], SALES)
+    with pytest.raises(Unreachable, match=f"its first batch waits until {shops.flow} has read once"):
+        run_once(sales)
+    ask(Action.STOP, shops)
+    with driver(shops, sales) as running:
+
+        def reason() -> str:
+            decision = supervision.preview(running.engine, name, [sales.flow])[sales.flow][1]
+            return decision.reason if decision.state is State.WAITING else ""
+
+        wait_until(lambda: f"{shops.flow} (stopped)" in reason(), 120)
+        assert rows_of(sales.name) == []
+        ask(Action.START, shops)
+        wait_until(lambda: has_rows(sales), 120)
+        wait_until(lambda: reason() == "", 60)
+    cities = {row["sale"]: row["city"] for row in rows_of(sales.name)}
+    assert cities == {sale: None if sale % 10 == 9 else f"city {sale % 10}" for sale in range(100)}
+    assert status.no_partner(sales) == {shops.name: 10}
+    # Who has begun waits no more, whatever becomes of the table that it looks into.
+    append(f"bronze.{name}", [{"sale": 100, "shop": 1}], SALES)
+    append(f"bronze.{name}_shops", [{"shop": 1, "city": "moved", "at": 2}], SHOPS)
+    run_once(replace(sales))
+    assert len(rows_of(sales.name)) == 101
