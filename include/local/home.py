@@ -20,24 +20,17 @@ KNOWN = {
 }
 # Of these, each one tells a home from a folder of others.
 EVIDENCE = ("env.sh", "venv/installed-lock.sha256", "run/up.lock", "control.db")
-# They have a meaning in PATH and class paths, Kafka's data directories, SQLite's URLs, Airflow's settings, the SQL that
-# Delta writes, and files with lines.
-FORBIDDEN = {
-    ":": "a colon",
-    ",": "a comma",
-    "?": "a question mark",
-    "$": "a dollar sign",
-    "`": "a backtick",
-    "\n": "a line break",
-}
+# They have a meaning in PATH, in class paths, in Kafka's, SQLite's and Airflow's settings, in the SQL that Delta writes,
+# or in the addresses of delta-rs.
+FORBIDDEN = ":,?$`%[]\\^|\n"
 
 
 def create(home: Path) -> None:
     """Makes the directory, with the mark if it is new or empty. Raises SetupError."""
     try:
-        found = [name for character, name in FORBIDDEN.items() if character in str(home)]
+        found = [character for character in FORBIDDEN if character in str(home)]
         if found and not home.exists():
-            raise SetupError(f"SLUICE_HOME is {str(home)!r}, which has {found[0]} in it: choose another name")
+            raise SetupError(f"SLUICE_HOME is {str(home)!r}, which has {found[0]!r} in it: choose another name")
         home.mkdir(parents=True, exist_ok=True)
         if not any(home.iterdir()):
             (home / MARK).write_text("This directory was made by Sluice. `make clean` deletes it.\n")
