@@ -20,8 +20,8 @@ KNOWN = {
 }
 # Of these, each one tells a home from a folder of others.
 EVIDENCE = ("env.sh", "venv/installed-lock.sha256", "run/up.lock", "control.db")
-# They have a meaning in PATH, in class paths, in Kafka's, SQLite's and Airflow's settings, in the SQL that Delta writes,
-# or in the addresses of delta-rs.
+# They mean something else in PATH and class paths, in settings of Kafka, SQLite and Airflow, in the SQL of Delta, or in
+# the addresses of delta-rs.
 FORBIDDEN = ":,?$`%[]\\^|\n"
 
 
