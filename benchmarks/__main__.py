@@ -18,6 +18,7 @@ NAMES = (
     "idle_flows",
     "windows",
     "quality",
+    "parsing",
     "sources",
     "progress",
     "status",

@@ -167,8 +167,9 @@ class Registry:
 class Json:
     """Typed columns from a JSON object in `column`, in addition to the columns of the source.
 
-    into: names of JSON fields. Each becomes a column with the type in the schema of the table. A value that cannot be
-        cast becomes NULL, plus an entry in `_errors ARRAY<STRUCT<field, message>>`; so does a value that is no object.
+    into: names of JSON fields. Each becomes a column with the type in the schema of the table. A value that is not
+        exactly one of the type becomes NULL, plus an entry in `_errors ARRAY<STRUCT<field, message>>`; so does a value
+        that is no object. docs/errors-and-late-rows.md says which texts are values.
     header: skip the header of a schema registry, if the value has one.
     fails: end the flow on such an error, with a message that names the row and the field.
     registry: every value has that header, and is validated by the JSON Schema of its id. A value that breaks it is an

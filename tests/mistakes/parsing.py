@@ -37,6 +37,12 @@ CASES = (
         "silver/readings.py: Avro schema '\"string\"' is no schema of a record (it is no record): mend it",
     ),
     case(
+        "avro_record_in_itself",
+        replace(TYPED, parse=Avro("value", into=("device",), schema=V1.replace('"string"', '["null", "Reading"]'))),
+        "silver/readings.py: the record Reading of its Avro schema refers to itself, and no column has such a type: "
+        "store the value as it is, or let its producer write another schema",
+    ),
+    case(
         "avro_with_two_kinds_of_schemas",
         replace(TYPED, parse=Avro("value", into=("device",), schemas={1: V1}, schema=V1)),
         "silver/readings.py: Avro has both schemas and a schema: name schemas by id or registry=Registry() where "

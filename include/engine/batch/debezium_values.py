@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.engine.batch.parse import cast
+from include.engine.values.cast import cast
 from include.spec import Debezium
 
 # A field of the row in the schema of an event.
@@ -92,13 +92,13 @@ def decoded(row: Column, fields: Column, schema: StructType, parse: Debezium) ->
 
 
 def micros(raw: Column, unit: Column) -> Column:
-    """Returns an integer time in microseconds since 1970; NULL if it is no integer, or outside the years 1 to 9999.
+    """Returns an integer time in microseconds since 1970; NULL if it is no integer, lies between two of them, or is
+    outside the years 1 to 9999.
 
-    unit: in microseconds, `NANOS` for nanoseconds, which are cut off to microseconds.
+    unit: in microseconds, `NANOS` for nanoseconds.
     """
     number = F.when(raw.rlike(r"^-?\d{1,19}$"), raw).try_cast("bigint")
-    rest = F.pmod(number, F.lit(1_000)).cast("bigint")
-    nanos = F.call_function("div", F.try_subtract(number, rest), F.lit(1_000))
+    nanos = F.when(F.pmod(number, F.lit(1_000)) == 0, F.call_function("div", number, F.lit(1_000)))
     at = F.when(unit == NANOS, nanos).otherwise(F.try_multiply(number, unit))
     return F.when(at.between(FIRST, LAST), at)
 

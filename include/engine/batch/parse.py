@@ -6,22 +6,16 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from include.engine.batch import schema_registry, writer_schemas
 from include.engine.python import json_schema
+from include.engine.values import json_document
+from include.engine.values.cast import cast
 from include.spec import Cast, Json, Table
 from include.spec.origin import ORIGIN
 
 SHOWN_CHARACTERS = 80
-# Patterns that a text must match before Spark casts it to the type.
-SHAPES = {
-    # Spark completes a time of day with today's date, so a replay tomorrow would differ. Other readers have no year 0.
-    "timestamp": r"^\s*(?!0000)\d{4}-",
-    "date": r"^\s*(?!0000)\d{4}-",
-    # Spark expands 1e-999999999 before it finds that the number does not fit.
-    "decimal": r"^\s*[+-]?[\d.]{1,80}([eE][+-]?\d{1,2})?\s*$",
-}
 VIOLATION_TYPE = "STRUCT<field: STRING, message: STRING>"
 ERROR_TYPE = f"ARRAY<{VIOLATION_TYPE}>"
 
@@ -53,29 +47,23 @@ def _from_text(rows: DataFrame, parse: Cast, schema: StructType) -> DataFrame:
 
 
 def _from_json(rows: DataFrame, table: Table, parse: Json, schema: StructType) -> DataFrame:
-    """Reads every field as text in one `from_json`; the casts follow, so that errors can name the refused text."""
+    """Reads every field as text; the casts follow, so that errors can name the refused text."""
     types = {name: schema[name].dataType.simpleString() for name in parse.into}
-    text_schema = ", ".join(f"`{name}`: STRING" for name in parse.into)
     value = F.col(parse.column)
     payload = value
     if parse.header or parse.registry:
         payload = F.when(schema_registry.schema_id(value).isNull(), value).otherwise(schema_registry.payload(value))
     payload = payload.cast("string")
-    # Wrapped in an array, because Spark stops after one document and ignores what follows.
-    documents = F.from_json(
-        F.concat(F.lit("["), payload, F.lit("]")), f"ARRAY<STRUCT<{text_schema}>>", {"allowSingleQuotes": "false"}
-    )
-    # Spark replaces invalid UTF-8, which could make two identities equal.
-    documents = F.when(F.is_valid_utf8(payload), documents)
     value_error = _payload_error(payload, parse.column)
     if parse.registry:
         no_schema, violation = _schema_errors(rows, table, parse, schema, payload)
-        documents = F.when(no_schema.isNull(), documents)
+        payload = F.when(no_schema.isNull(), payload)
         value_error = F.coalesce(no_schema, value_error, violation)
-    rows = rows.withColumn("_json", documents).withColumn("_json", F.when(F.size("_json") == 1, F.col("_json")[0]))
+    texts = StructType([StructField(name, StringType()) for name in parse.into])
+    rows = json_document.read(rows, payload, "_json", texts)
     errors = [value_error]
     for name, type_name in types.items():
-        raw = F.col(f"_json.`{name}`")
+        raw = F.col("_json")[name]
         rows = rows.withColumn(name, cast(raw, type_name))
         errors.append(cast_error(name, raw, F.col(name), type_name))
     return rows.withColumn("_errors", error_list(errors)).drop("_json")
@@ -97,12 +85,15 @@ def _schema_errors(
     errors = json_schema.errors_by_schema(readable, parse.column)
     # Spark's own types demand the kind of the function, and Spark warns where it is given beside annotations.
     validate = arrow_udf(errors, VIOLATION_TYPE)  # type: ignore[call-overload]
-    return no_schema, validate(schema_registry.schema_id(value), F.when(F.is_valid_utf8(payload), payload))
+    document = F.when(F.is_valid_utf8(payload), json_document.without_byte_order_mark(payload))
+    return no_schema, validate(schema_registry.schema_id(value), document)
 
 
-def cast_error(name: str, raw: Column, value: Column, type_name: str) -> Column:
+def cast_error(name: str, raw: Column, value: Column, type_name: str, shown: Column | None = None) -> Column:
+    """Returns the entry of a value that could not be cast. shown: the raw value as text, if a cast does not make it."""
     is_refused = raw.isNotNull() & value.isNull()
-    return F.when(is_refused, error(name, F.concat(quoted(raw), F.lit(f" is no {type_name.upper()}"))))
+    text = quoted(raw if shown is None else shown)
+    return F.when(is_refused, error(name, F.concat(text, F.lit(f" is no {type_name.upper()}"))))
 
 
 def error_list(errors: list[Column]) -> Column:
@@ -116,19 +107,8 @@ def _payload_error(payload: Column, column: str) -> Column:
     return (
         F.when(payload.isNull(), error(column, F.lit("no value: a tombstone")))
         .when(F.trim(payload) == "", error(column, F.lit("empty")))
-        .when(~F.is_valid_utf8(payload), error(column, F.concat(quoted(payload), F.lit(" is no UTF-8"))))
-        .when(
-            F.col("_json").isNull(),
-            error(column, F.concat(quoted(payload), F.lit(" is no JSON object"))),
-        )
+        .when(F.col("_json").isNull(), error(column, F.concat(quoted(payload), json_document.problem(payload))))
     )
-
-
-def cast(raw: Column, type_name: str) -> Column:
-    for family, shape in SHAPES.items():
-        if type_name.startswith(family):
-            raw = F.when(raw.rlike(shape), raw)
-    return raw.try_cast(type_name)
 
 
 def error(field: str, message: Column) -> Column:

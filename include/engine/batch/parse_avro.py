@@ -1,16 +1,17 @@
 """Parses Avro into typed columns, without losing a row."""
 
 import json
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import DataType, StringType, StructType
 
-from include.engine.batch import schema_registry, writer_schemas
-from include.engine.batch.parse import cast, cast_error, error, error_list
+from include.engine.batch import avro_values, schema_registry, writer_schemas
+from include.engine.batch.parse import cast_error, error, error_list
 from include.spec import Avro, Table
-from include.validation.avro_schema import fields
+from include.validation.avro_schema import AvroType
 
 # For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
 # is read as the first field of another one, whose second field must be this mark.
@@ -43,34 +44,39 @@ def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Dat
     rows = rows.withColumns(decoded)
     rows = rows.withColumns({name: F.when(F.col(name)["end"] == F.lit(END), F.col(name)["value"]) for name in decoded})
     is_read = _first([F.when(F.col(name).isNotNull(), True) for name in decoded], "boolean")
-    names = {avro: fields(text) for avro, (_, text) in schemas.items()}
-    columns, errors = _columns(rows, parse, schema, names)
+    written = {avro: AvroType.of(text).fields for avro, (_, text) in schemas.items()}
+    columns, errors = _columns(rows, parse, schema, written)
     if RESCUED in schema.fieldNames() and RESCUED not in rows.columns:
-        others = {avro: [name for name in names[avro] if name not in parse.into] for avro in schemas}
+        others = {avro: [name for name in written[avro] if name not in parse.into] for avro in schemas}
         columns[RESCUED] = _first([_as_json(avro, left) for avro, left in others.items() if left], "string")
     errors = [_value_error(value, parse, schema_id, divided.refused, is_read), *errors]
     return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
 
 
 def _columns(
-    rows: DataFrame, parse: Avro, schema: StructType, names: dict[str, list[str]]
+    rows: DataFrame, parse: Avro, schema: StructType, written: Mapping[str, Mapping[str, AvroType]]
 ) -> tuple[dict[str, Column], list[Column]]:
-    """Returns the typed columns by name, and their errors. names: the fields of each decoded column of `rows`."""
+    """Returns the typed columns by name, and their errors. written: the fields of each decoded column of `rows`."""
     columns, errors = {}, []
     for name in parse.into:
         declared_type = schema[name].dataType
-        raws = [F.col(avro)[name] for avro in names if name in names[avro]]
-        types = [field.dataType for field in rows.select(*raws).schema]
-        values = [_column(raw, type_, declared_type) for raw, type_ in zip(raws, types, strict=True)]
+        raws = {avro: F.col(avro)[name] for avro in written if name in written[avro]}
+        types = [field.dataType for field in rows.select(*raws.values()).schema]
+        values = []
+        for (avro, raw), type_ in zip(raws.items(), types, strict=True):
+            values.append(avro_values.value(raw, type_, written[avro][name], declared_type))
+            shown = avro_values.value(raw, type_, written[avro][name], StringType())
+            # Bytes that are no UTF-8 are shown as far as they can be.
+            shown = F.coalesce(shown, raw.cast("string"))
+            errors.append(cast_error(name, raw, values[-1], declared_type.simpleString(), shown))
         columns[name] = _first(values, declared_type)
-        type_name = declared_type.simpleString()
-        errors += [cast_error(name, raw, column, type_name) for raw, column in zip(raws, values, strict=True)]
     return columns, errors
 
 
 def _as_json(avro: str, names: list[str]) -> Column:
     """Returns these fields as JSON; NULL if all are NULL."""
-    text = F.to_json(F.struct(*[F.col(avro)[name].alias(name) for name in names]))
+    fields = F.struct(*[F.col(avro)[name].alias(name) for name in names])
+    text = F.to_json(fields, {**avro_values.JSON, "ignoreNullFields": "true"})
     return F.when(F.col(avro).isNotNull() & (text != "{}"), text)
 
 
@@ -96,19 +102,3 @@ def _value_error(value: Column, parse: Avro, schema_id: Column, refused: dict[in
         unreadable = F.concat(sample, F.lit(" is no Avro of schema id "), schema_id.cast("string"))
     message = F.coalesce(message, F.when(is_read.isNull(), unreadable))
     return F.when(message.isNotNull(), error(parse.column, message))
-
-
-def _column(raw: Column, avro_type: DataType, declared_type: DataType) -> Column:
-    """Returns the value as the declared type; NULL if it does not fit, or if other readers could not read it."""
-    if isinstance(declared_type, (StructType, ArrayType, MapType)) or isinstance(
-        avro_type, (StructType, ArrayType, MapType)
-    ):
-        value = raw if avro_type.simpleString() == declared_type.simpleString() else raw.try_cast(declared_type)
-        return F.when(F.is_valid_utf8(raw.cast("string")), value)
-    if isinstance(avro_type, (TimestampType, DateType)) and avro_type == declared_type:
-        return F.when(F.year(raw).between(1, 9999), raw)
-    if avro_type == declared_type and not isinstance(avro_type, StringType):
-        return raw
-    # Cast as text, so that a number with a fraction is no INT.
-    text = raw.cast("string")
-    return cast(F.when(F.is_valid_utf8(text), text), declared_type.simpleString())

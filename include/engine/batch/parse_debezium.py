@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructType
 from include.engine.batch import debezium_places, debezium_values
 from include.engine.batch.debezium_values import FIELD, UNITS, Placeholder
 from include.engine.batch.parse import cast_error, error, error_list, quoted
+from include.engine.values import json_document
 from include.spec import Debezium
 
 OPERATIONS = ("r", "c", "u", "d", "t")
@@ -28,7 +29,7 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     What is no change event has an error, and NULL in all other columns.
     """
     payload = F.col(f"`{parse.column}`").cast("string")
-    rows = rows.withColumn("_event", _flat_event(payload, parse) if parse.unwrapped else _event(payload, parse))
+    rows = _with_event(rows, payload, parse)
     rows = rows.withColumn("_problem", F.when(payload.isNotNull(), _problem(payload, parse)))
     rows = rows.withColumn("_event", F.when(F.col("_problem").isNull(), F.col("_event")))
     rows = rows.withColumn("_row", debezium_values.decoded(F.col("_event.row"), F.col("_event.fields"), schema, parse))
@@ -61,35 +62,45 @@ def _type_of_places(parse: Debezium, schema: StructType) -> str:
     return "string" if is_text or len(parse.places) > 1 else "bigint"
 
 
-def _document(payload: Column, type_name: str) -> Column:
-    """Returns the JSON document of the payload in this type; NULL if it is no single document."""
-    # Wrapped in an array, because Spark stops after one document and ignores what follows.
-    documents = F.from_json(
-        F.concat(F.lit("["), payload, F.lit("]")), f"ARRAY<{type_name}>", {"allowSingleQuotes": "false"}
-    )
-    # Spark replaces invalid UTF-8, which could make two keys equal.
-    return F.when(F.is_valid_utf8(payload) & (F.size(documents) == 1), F.get(documents, F.lit(0)))
+def _with_event(rows: DataFrame, payload: Column, parse: Debezium) -> DataFrame:
+    if parse.unwrapped:
+        rows = json_document.read(rows, payload, "_document")
+        described = StructType.fromDDL(f"schema STRUCT<fields: ARRAY<{FIELD}>>, payload {ROW}")
+        is_described = _is_described(F.col("_document"))
+        rows = json_document.read(rows, F.when(is_described, payload), "_described", described)
+        return rows.withColumn("_event", _flat_event(parse)).drop("_document", "_described")
+    rows = json_document.read(rows, payload, "_document", StructType.fromDDL(_columns_of_event(parse)))
+    return rows.withColumn("_event", _event(parse)).drop("_document")
 
 
-def _event(payload: Column, parse: Debezium) -> Column:
+def _columns_of_event(parse: Debezium) -> str:
+    """Returns the columns of an event, as DDL. With its schema, they are one level deeper."""
+    event = ", ".join(f"{name}: {type_name}" for name, type_name in _fields_of_event(parse).items())
+    described = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: ARRAY<{FIELD}>>>>"
+    return f"{event}, schema: {described}, payload: STRUCT<{event}>"
+
+
+def _fields_of_event(parse: Debezium) -> dict[str, str]:
+    source = ", ".join(f"`{name}`: STRING" for name in _names_of_source(parse))
+    texts = dict.fromkeys(("op", FLAT_OP, FLAT_DELETED), "STRING")
+    return texts | {"before": ROW, "after": ROW, "source": f"STRUCT<{source}>"}
+
+
+def _event(parse: Debezium) -> Column:
     """Returns `op`, the `row`, the `source` and the row's `fields` in the schema, all as text; without `op`, `is_flat`
     tells whether the payload is a row as ExtractNewRecordState leaves it.
     """
-    source = ", ".join(f"`{name}`: STRING" for name in _names_of_source(parse))
-    fields = dict.fromkeys(("op", FLAT_OP, FLAT_DELETED), "STRING")
-    fields |= {"before": ROW, "after": ROW, "source": f"STRUCT<{source}>"}
-    event = ", ".join(f"{name}: {type_name}" for name, type_name in fields.items())
-    described = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: ARRAY<{FIELD}>>>>"
-    document = _document(payload, f"STRUCT<{event}, schema: {described}, payload: STRUCT<{event}>>")
+    document = F.col("_document")
     # With its schema, the event is one level deeper.
-    plain = F.struct(*[document[name].alias(name) for name in fields])
+    plain = F.struct(*[document[name].alias(name) for name in _fields_of_event(parse)])
     content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
+    row = F.when(content["op"] == "d", content["before"]).otherwise(content["after"])
     described_row = F.filter(document["schema"]["fields"], lambda item: item["field"] == "after")
     return F.when(
         document.isNotNull(),
         F.struct(
             content["op"].alias("op"),
-            F.when(content["op"] == "d", content["before"]).otherwise(content["after"]).alias("row"),
+            json_document.last_of_each_key(row).alias("row"),
             content["source"].alias("source"),
             _named(F.get(described_row, F.lit(0))["fields"]).alias("fields"),
             F.coalesce(content[FLAT_OP], content[FLAT_DELETED]).isNotNull().alias("is_flat"),
@@ -97,16 +108,11 @@ def _event(payload: Column, parse: Debezium) -> Column:
     )
 
 
-def _flat_event(payload: Column, parse: Debezium) -> Column:
+def _flat_event(parse: Debezium) -> Column:
     """Returns the same of a payload that is a row."""
-    row = _document(payload, ROW)
-    # With its schema, the row is one level deeper. A row may have such columns of its own.
-    is_described = row["payload"].isNotNull() & row["schema"].isNotNull()
-    is_described &= F.coalesce(row[FLAT_OP], row[FLAT_DELETED]).isNull()
-    described = _document(
-        F.when(is_described, payload), f"STRUCT<schema: STRUCT<fields: ARRAY<{FIELD}>>, payload: {ROW}>"
-    )
-    row = F.when(is_described, described["payload"]).otherwise(row)
+    document, described = F.col("_document"), F.col("_described")
+    row = F.when(_is_described(document), described["payload"]).otherwise(document)
+    row = json_document.last_of_each_key(row)
     op = F.when(row[FLAT_DELETED] == "true", "d").otherwise(F.coalesce(row[FLAT_OP], _op_of_deleted(row)))
     source = [F.coalesce(*[row[key] for key in _flat_names(name)]).alias(name) for name in _names_of_source(parse)]
     return F.when(
@@ -119,6 +125,12 @@ def _flat_event(payload: Column, parse: Debezium) -> Column:
             F.lit(False).alias("is_flat"),
         ),
     )
+
+
+def _is_described(row: Column) -> Column:
+    """Whether the row is one level deeper, beside its schema. A row may have such columns of its own."""
+    is_described = row["payload"].isNotNull() & row["schema"].isNotNull()
+    return is_described & F.coalesce(row[FLAT_OP], row[FLAT_DELETED]).isNull()
 
 
 def _op_of_deleted(row: Column) -> Column:
@@ -158,9 +170,8 @@ def _problem(payload: Column, parse: Debezium) -> Column:
     op, name = F.col("_event.op"), FLAT_OP if parse.unwrapped else "op"
     hint = ": add.fields has to name op" if parse.unwrapped else ""
     why = (
-        F.when(~F.is_valid_utf8(payload), "it is no UTF-8")
-        .when(F.trim(payload) == "", "it is empty")
-        .when(F.col("_event").isNull(), "it is no JSON object")
+        F.when(F.trim(payload) == "", "it is empty")
+        .when(F.col("_event").isNull(), F.concat(F.lit("it"), json_document.problem(payload)))
         .when(op.isNull() & F.col("_event.is_flat"), "it is a row, which Debezium(unwrapped=True) reads")
         .when(op.isNull(), f"it has no {name}{hint}")
         .when(~op.isin(*OPERATIONS), F.concat(F.lit(f"its {name} is "), quoted(op)))

@@ -18,7 +18,7 @@ from include.engine.python import json_schema
 from include.errors import FlowBroken
 from include.readers import schema_registry as registry_client
 from include.spec import Avro, Json, Registry, Table
-from include.validation.avro_schema import fields, record_name, schemas_by_id
+from include.validation.avro_schema import RefersToItself, fields, record_name, schemas_by_id
 
 Registered = TypeVar("Registered", bound=Avro | Json)
 
@@ -85,6 +85,8 @@ def _problem(
     text = parse.schemas[schema_id]
     try:
         record = _avro_record(rows, text) if isinstance(parse, Avro) else _json_record(text)
+    except RefersToItself as error:
+        return f"has the record {error}, which refers to itself, and no column has such a type"
     except (ValueError, TypeError, KeyError, PySparkException, Py4JJavaError):
         return f"is no {'Avro record that Spark' if isinstance(parse, Avro) else 'JSON Schema that Sluice'} can read"
     if registry.record not in (None, record.name):
@@ -100,9 +102,9 @@ def _problem(
 
 
 def _avro_record(rows: DataFrame, text: str) -> _Record:
-    # The analysis finds what Avro or Spark cannot read, such as a type that refers to itself.
-    record = rows.select(from_avro(F.lit(None).cast("binary"), text).alias("record")).schema["record"].dataType
     fields(text)
+    # The analysis finds what else Avro or Spark cannot read.
+    record = rows.select(from_avro(F.lit(None).cast("binary"), text).alias("record")).schema["record"].dataType
     assert isinstance(record, StructType), "a record"
     types = {field.name: (field.dataType.simpleString().upper(), partial(fits, field.dataType)) for field in record}
     return _Record(record_name(text), types)

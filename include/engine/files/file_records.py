@@ -13,6 +13,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from include.engine.files.file_headers import CR_LF, RECORD, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, fits, is_storable
 from include.engine.python import json_documents
+from include.engine.values import json_document
+from include.engine.values.cast import within_years
 from include.spec import Files
 
 TEXT = T.StringType()
@@ -22,10 +24,6 @@ LINE = "value"
 PATH = "\ue000path"
 # Maps each byte to one character, so that bytes that are no UTF-8 survive.
 BYTES = "ISO-8859-1"
-# Python, Arrow and most readers of Delta know no other times.
-FIRST_DAY, LAST_MOMENT = "0001-01-01", "9999-12-31 23:59:59.999999"
-# Matches numbers that Spark may change: with an exponent, or with more digits than a double holds.
-INEXACT_NUMBER = r"[0-9][eE][-+]?[0-9]|(?<![0-9.])(?=[0-9]*[.])[0-9.]{17,}"
 CSV_OPTIONS = {
     "multiLine": "true",
     "mode": "PERMISSIVE",
@@ -72,25 +70,21 @@ def of_csv(spark: SparkSession, paths: list[str], head: FileHeader, source: File
 
 
 def json_lines(spark: SparkSession, paths: list[str], is_multi_line: bool) -> DataFrame:
-    """Returns `_line`, the path, `_index` and `_object`; that is NULL if the line is no JSON object or repeats a key.
+    """Returns `_line`, the path, `_index` and `_object`, which is NULL if the line is no JSON object.
 
-    is_multi_line: `_line` is a document of several lines.
+    `_repeats_key` says whether the object repeats a key, of which the last one counts. is_multi_line: `_line` is a
+    document of several lines.
     """
     rows = _json_documents(spark, paths) if is_multi_line else _json_lines(spark, paths)
-    readable = F.when(F.is_valid_utf8("_line"), F.col("_line"))
-    documents = F.from_json(
-        F.concat(F.lit("["), readable, F.lit("]")), "ARRAY<MAP<STRING, STRING>>", {"allowSingleQuotes": "false"}
-    )
-    rows = rows.withColumn("_documents", documents)
-    rows = rows.withColumn("_object", F.when(F.size("_documents") == 1, F.col("_documents")[0]))
-    keys = F.map_keys("_object")
-    is_clear = F.size(keys) == F.size(F.array_distinct(keys))
-    return rows.withColumn("_object", F.when(is_clear, F.col("_object"))).withColumn("_index", F.col("_row"))
+    rows = json_document.read(rows, F.col("_line"), "_object")
+    rows = rows.withColumn("_repeats_key", json_document.repeats_a_key(F.col("_object")))
+    rows = rows.withColumn("_object", json_document.last_of_each_key(F.col("_object")))
+    return rows.withColumn("_index", F.col("_row"))
 
 
 def _json_lines(spark: SparkSession, paths: list[str]) -> DataFrame:
     rows = _reader(spark).option("lineSep", "\n").text(paths)
-    line = F.when(F.col("value").startswith("\ufeff"), F.expr("substring(value, 2)")).otherwise(F.col("value"))
+    line = json_document.without_byte_order_mark(F.col("value"))
     return _with_row_numbers(rows.withColumn("_line", line).filter(F.btrim("_line", F.lit(" \t\r")) != ""))
 
 
@@ -130,9 +124,7 @@ def of_json(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
             is_second = reduce(or_, [item[earlier].isNotNull() for earlier in spelled[:index]]) & item[key].isNotNull()
             rest = F.map_concat(rest, F.when(is_second, F.create_map(F.lit(key), item[key])).otherwise(nothing))
     raw = F.coalesce(F.try_validate_utf8("_line"), F.decode(F.col("_line").cast("binary"), BYTES))
-    rest = F.map_concat(
-        rest, F.when(F.col("_line").rlike(INEXACT_NUMBER), F.create_map(F.lit(RECORD), raw)).otherwise(nothing)
-    )
+    rest = F.map_concat(rest, F.when(F.col("_repeats_key"), F.create_map(F.lit(RECORD), raw)).otherwise(nothing))
     rescued = F.when(item.isNull(), _json([(F.lit(RECORD), raw)])).when(F.size(rest) > 0, F.to_json(rest))
     return _rows(lines, values, rescued)
 
@@ -209,8 +201,8 @@ def _converted(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Co
         text = F.try_validate_utf8(value)
         return text, text.isNotNull()
     if isinstance(stored, (T.DateType, T.TimestampType)) and type_ == stored:
-        is_readable = value.between(F.lit(FIRST_DAY).cast(stored), F.lit(LAST_MOMENT).cast(stored))
-        return F.when(is_readable, value), is_readable
+        readable = within_years(value, stored.simpleString())
+        return readable, readable.isNotNull()
     if fits(type_, stored):
         return value.cast(stored), None
     number = value.try_cast(stored)

@@ -16,6 +16,8 @@ from pyspark.sql import types as T
 
 from include.engine.batch import parse, schema_registry
 from include.engine.preview.sample import Sample
+from include.engine.values import json_document
+from include.engine.values.cast import cast
 from include.errors import UsageError
 from include.validation.declaration import suggest
 
@@ -121,7 +123,7 @@ def _object_columns(spark: SparkSession, lines: list[bytes], keys: list[str]) ->
     texts = [(number, line.decode(errors="replace")) for number, line in enumerate(lines)]
     rows = spark.createDataFrame(texts, f"{NUMBER} BIGINT, _line STRING")
     fields = T.StructType([T.StructField(key, T.StringType()) for key in keys])
-    rows = rows.withColumn("_object", F.from_json("_line", fields))
+    rows = json_document.read(rows, F.col("_line"), "_object", fields)
     return rows.select(NUMBER, *[F.col(f"_object.`{key}`").alias(key) for key in keys])
 
 
@@ -137,7 +139,7 @@ def _cast_columns(rows: DataFrame, file: Path, schema: T.StructType) -> DataFram
         elif isinstance(type_, T.BinaryType):
             columns[name] = raw.cast("binary")
         else:
-            columns[name] = parse.cast(raw, type_.simpleString())
+            columns[name] = cast(raw, type_.simpleString())
         errors.append(parse.cast_error(name, raw, columns[name], type_.simpleString()))
     cast_rows = rows.withColumns({**columns, ERRORS: parse.error_list(errors)})
     if bad_row := cast_rows.filter(F.size(ERRORS) > 0).first():

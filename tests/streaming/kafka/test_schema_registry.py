@@ -238,13 +238,14 @@ def test_a_schema_that_may_not_evolve_is_refused(orders, spark: SparkSession):
     text = orders.registry.register('syntax = "proto3";')
     values = [value(number, _text("a"), _long(1), b"\0") for number in range(1, 8)]
     unreadable = "is no Avro record that Spark can read"
+    of_itself = "which refers to itself, and no column has such a type"
     assert typed(spark, orders.silver, Registry(evolution="refuse"), values) == [
         (None, ["schema id 1 lacks the field 'note'"]),
         ("a", []),
         (None, [f"schema id {other} has 'amount' as DOUBLE, which does not fit BIGINT"]),
         (None, [f"schema id {grown} has the field 'colour', which into does not name"]),
         (None, [f"schema id {cart} lacks the field 'amount'"]),
-        (None, [f"schema id {circle} {unreadable}"]),
+        (None, [f"schema id {circle} has the record com.example.Order, {of_itself}"]),
         (None, [f"schema id {text} {unreadable}"]),
     ]
     named = typed(spark, orders.silver, Registry(record="com.example.Order"), [values[fitting - 1], values[cart - 1]])

@@ -104,14 +104,15 @@ def test_the_schema_of_an_event_tells_the_unit_of_its_times_by_column(spark, typ
         zip(names, ("Timestamp", "MicroTimestamp", "NanoTimestamp", "ZonedTimestamp", "IsoTimestamp"), strict=True)
     )
     moment = 1_700_000_000
-    row = {"millis": moment * 10**3 + 1, "micros": moment * 10**6 + 1, "nanos": moment * 10**9 + 1_999}
+    row = {"millis": moment * 10**3 + 1, "micros": moment * 10**6 + 1, "nanos": moment * 10**9 + 1_000}
     row |= {"zoned": "2023-11-14T22:13:20.000001Z", "plain": "2023-11-14T22:13:20.000001"}
     values = [
         described({name: (TIME + kind, None) for name, kind in types.items()}, row),
         described(
             {"millis": (f"{CONNECT}Timestamp", None), "micros": (f"{TIME}Date", None)}, {"millis": -1, "micros": 1}
         ),
-        event({"millis": moment * 10**3, "micros": moment * 10**6, "nanos": -1}),
+        event({"millis": moment * 10**3, "micros": moment * 10**6, "nanos": -1_000}),
+        event({"nanos": -1}),
     ]
     schema = ", ".join(f"{name} {type_}" for name in names)
     units = {"millis": "millis", "nanos": "nanos"}
@@ -121,7 +122,9 @@ def test_the_schema_of_an_event_tells_the_unit_of_its_times_by_column(spark, typ
     assert (rows[1]["millis"], rows[1]["micros"]) == (datetime(1969, 12, 31, 23, 59, 59, 999_000), datetime(1970, 1, 2))
     assert [rows[2][name] for name in names[:2]] == [expected.replace(microsecond=0)] * 2
     assert rows[2]["nanos"] == datetime(1969, 12, 31, 23, 59, 59, 999_999)
-    assert [row["_errors"] for row in rows] == [[]] * 3
+    assert [row["_errors"] for row in rows[:3]] == [[]] * 3
+    # Between two microseconds.
+    assert (rows[3]["nanos"], [field for field, _ in rows[3]["_errors"]]) == (None, ["nanos"])
 
 
 def test_an_instant_outside_the_years_1_to_9999_is_null_with_an_error(spark):

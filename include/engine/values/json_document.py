@@ -1,0 +1,111 @@
+"""Reads a JSON document into the exact texts of its fields.
+
+Spark makes a double of each number that is no integer and `?` of an escaped half of a surrogate pair, and it stops
+after the first document of a text. So this module puts numbers into quotes, refuses such halves, and writes a mark
+behind the document, which Spark must reach.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+BYTE_ORDER_MARK = "\ufeff"
+TEXTS = MapType(StringType(), StringType())
+OPTIONS = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+# The field of the mark. No column has this name.
+END = "{}"
+# Stands before a number that was put into quotes. Unicode reserves the character for use within programs.
+NUMBER_MARK = "\ufdd0"
+# Finds numbers whose text Spark may change, and halves of surrogate pairs. It may find more, which costs time only.
+# A double keeps the text of up to 15 digits from 0.001 to 9999999 without a trailing zero.
+MAY_CHANGE = (
+    r"[:,\[\\" + NUMBER_MARK + r"](?:(?<=[:,\[])[ \t\r\n]*+(?:[NI]|-(?:I|0(?![.0-9]))|-?+(?:[0-9]{900}"
+    r"|[0-9]++(?:\.[0-9]++)?+[eE]|(?=[0-9.]{17})[0-9]++\.|[0-9]{8}[0-9]*+\.|0\.000"
+    r"|[0-9]++\.[0-9]++(?<=0)(?<!\.0)(?=[ \t\r\n,}\]])))"
+    r"|(?<=\\)u(?:[dD][89a-fA-F]|[fF][dD][dD]0)|(?<=" + NUMBER_MARK + "))"
+)
+# Matches, from the end of the last match on, what is no number, and then a number or literal that is a value.
+# Possessive quantifiers need no stack, however long the text is.
+NUMBER = (
+    r'\G((?:[^"\-0-9NItf]++|"(?:[^"\\]++|\\.)*+")*+)'
+    r"(-?+(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|Infinity)|NaN|true|false)"
+    r"(?=[ \t\r\n]*+[,\]}])"
+)
+QUOTED_NUMBER = f'$1"{NUMBER_MARK}$2"'
+MARKED_NUMBER = f'"{NUMBER_MARK}([^"]*+)"|{NUMBER_MARK}'
+# Matches a text in which each escaped surrogate is one of a pair, and that does not hold the mark.
+WHOLE_CHARACTERS = (
+    r"(?s)^(?:[^\\" + NUMBER_MARK + r"]++|\\[^u]|\\u(?![dD][89a-fA-F]|[fF][dD][dD]0)"
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F])*+$"
+)
+
+
+def read(rows: DataFrame, text: Column, name: str, type_: DataType = TEXTS) -> DataFrame:
+    """Returns `rows` plus column `name`: the JSON object in `text`; NULL if it is none, or more than one document.
+
+    type_: of STRING fields, and of maps, arrays and structures of such fields. Where it says STRING, an object or an
+    array becomes its JSON. Of a structure, only the named fields are read. If an object repeats a key, the last one
+    counts in a structure; a map has all, and `last_of_each_key` leaves the last ones.
+    """
+    type_ = StructType([*type_]).add(END, StringType()) if isinstance(type_, StructType) else type_
+    document, may_change = F.col(name), F.col(f"{name}_may_change")
+    # These have columns, because Spark would evaluate an expression again wherever it is used.
+    rows = rows.withColumn(f"{name}_may_change", text.rlike(MAY_CHANGE))
+    is_readable = F.is_valid_utf8(text) & (~may_change | text.rlike(WHOLE_CHARACTERS))
+    content = without_byte_order_mark(text)
+    quoted = F.when(may_change, F.regexp_replace(content, F.lit(NUMBER), F.lit(QUOTED_NUMBER))).otherwise(content)
+    # No text holds its own hash, so none can end the array early and begin another one unnoticed.
+    end = F.xxhash64(text).cast("string")
+    array = F.when(is_readable, F.concat(F.lit("["), quoted, F.lit(f',{{"{END}":"'), end, F.lit('"}]')))
+    rows = rows.withColumn(name, F.from_json(array, ArrayType(type_), OPTIONS))
+    is_one = (F.size(document) == 2) & (F.get(document, F.lit(1))[END] == end)
+    first = F.get(document, F.lit(0))
+    exact = F.when(may_change, _without_marks(first, type_)).otherwise(first)
+    return rows.withColumn(name, F.when(is_one, exact)).drop(f"{name}_may_change")
+
+
+def problem(text: Column) -> Column:
+    """Returns why `read` makes NULL of a text, to follow the text in a message."""
+    has_half = text.rlike(MAY_CHANGE) & ~text.rlike(WHOLE_CHARACTERS)
+    return (
+        F.when(~F.is_valid_utf8(text), F.lit(" is no UTF-8"))
+        .when(has_half, F.lit(" holds half of a surrogate pair, or the reserved character U+FDD0"))
+        .otherwise(F.lit(" is no JSON object"))
+    )
+
+
+def without_byte_order_mark(text: Column) -> Column:
+    return F.when(text.startswith(BYTE_ORDER_MARK), F.substring(text, 2, 2**31 - 1)).otherwise(text)
+
+
+def repeats_a_key(texts: Column) -> Column:
+    keys = F.map_keys(texts)
+    return F.size(keys) > F.size(F.array_distinct(keys))
+
+
+def last_of_each_key(texts: Column) -> Column:
+    """Returns a map without repeated keys, of which the last one counts, as in most readers of JSON."""
+    places = F.transform(F.map_entries(texts), lambda entry, place: F.struct(entry["key"], place, entry["value"]))
+    # Bound to a variable, because Spark would sort again for each entry.
+    lasts = F.transform(
+        F.array(F.array_sort(places)),
+        lambda items: F.filter(
+            items, lambda item, place: ~F.coalesce(F.get(items, place + 1)["key"] == item["key"], F.lit(False))
+        ),
+    )
+    last = F.transform(F.get(lasts, F.lit(0)), lambda item: F.struct(item["key"], item["value"]))
+    return F.when(repeats_a_key(texts), F.map_from_entries(last)).otherwise(texts)
+
+
+def _without_marks(value: Column, type_: DataType) -> Column:
+    match type_:
+        case StructType():
+            fields = [_without_marks(value[field.name], field.dataType).alias(field.name) for field in type_]
+            return F.when(value.isNotNull(), F.struct(*fields))
+        case MapType():
+            return F.transform_values(value, lambda _, text: _without_marks(text, type_.valueType))
+        case ArrayType():
+            return F.transform(value, lambda item: _without_marks(item, type_.elementType))
+        case _:
+            unmarked = F.regexp_replace(value, F.lit(MARKED_NUMBER), F.lit("$1"))
+            return F.when(value.contains(NUMBER_MARK), unmarked).otherwise(value)

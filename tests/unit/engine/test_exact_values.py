@@ -1,0 +1,125 @@
+"""A value is exact, or NULL with an entry in `_errors`, by each way in."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.engine import struct_type
+from include.engine.batch import parse, parse_debezium
+from include.engine.files import batch_of_files, file_headers
+from include.engine.tables import create_table
+from include.spec import Cast, Debezium, Json
+from tests.support import odd_documents
+from tests.support.flows import FULL
+from tests.support.landing import Landing
+from tests.support.odd_documents import FIELDS, SCHEMA, OddDocuments, Pairs
+
+COUNT = 40_000 if FULL else 1_500
+TEXT_SCHEMA = ", ".join(f"{name} STRING" for name in FIELDS)
+TIMES = ("moment", "local", "day")
+HOOKS = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), odd_documents.Number)
+HOOKS["object_pairs_hook"] = Pairs
+
+
+@pytest.fixture(scope="module")
+def documents() -> OddDocuments:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"the seed of these documents is {seed}")
+    return OddDocuments(random.Random(seed))
+
+
+@pytest.fixture(scope="module")
+def texts(documents) -> list[str]:
+    return [documents.document() for _ in range(COUNT)]
+
+
+def collected(rows: DataFrame, number: str) -> list:
+    """The rows in order, with times as texts, because Python shifts them otherwise."""
+    columns = [F.col(name).cast("string") if name in TIMES else F.col(name) for name in FIELDS]
+    return rows.select(number, *columns, "_errors").orderBy(number).collect()
+
+
+def check(row, fields: dict | None, times: dict, text: str, has_integer_times: bool = False) -> None:
+    """Compares a row with the fields of its document, which is None for one that has to be refused."""
+    wrong = {error.field for error in row["_errors"]}
+    if fields is None:
+        assert wrong and [row[name] for name in FIELDS] == [None] * len(FIELDS), text
+        return
+    for name in FIELDS:
+        value, actual = fields.get(name), row[name]
+        if isinstance(value, list | Pairs):
+            assert actual is None if name != "other" else json.loads(actual, **HOOKS) == value, (name, text)
+            continue
+        value = odd_documents.as_text(value)
+        if has_integer_times and name in TIMES and str(value).isdigit():
+            continue
+        expected = odd_documents.typed(name, value, times)
+        if name in ("moment", "local") and expected is not None:
+            expected = str(expected).removesuffix("000").rstrip("0") if "." in str(expected) else str(expected)
+        expected = str(expected) if name == "day" and expected is not None else expected
+        assert repr(actual) == repr(expected) or actual == expected, (name, value, text)
+        assert (name in wrong) == (value is not None and expected is None), (name, value, text)
+
+
+def cell(text: str | None) -> str:
+    """A cell without quotes is NULL if it is empty."""
+    return "" if text is None else '"' + text.replace('"', '""') + '"'
+
+
+def test_json_of_kafka(spark: SparkSession, documents, texts):
+    rows = spark.createDataFrame([(number, text.encode()) for number, text in enumerate(texts)], "n INT, value BINARY")
+    typed = parse.typed(rows, SimpleNamespace(), Json("value", into=FIELDS), struct_type.from_ddl(SCHEMA))
+    for row, text in zip(collected(typed, "n"), texts, strict=True):
+        check(row, odd_documents.read(text), documents.times, text)
+
+
+def test_events_of_debezium(spark: SparkSession, documents, texts):
+    events = [
+        ("\ufeff" if text.startswith("\ufeff") else "")
+        + f'{{"op": "c", "after": {text.removeprefix(chr(0xFEFF))}, "source": {{"lsn": {number}}}}}'
+        for number, text in enumerate(texts)
+    ]
+    rows = spark.createDataFrame([(number, text.encode()) for number, text in enumerate(events)], "n INT, value BINARY")
+    typed = parse_debezium.typed(rows, Debezium("value", into=FIELDS), struct_type.from_ddl(SCHEMA), False)
+    for row, text, event in zip(collected(typed, "n"), texts, events, strict=True):
+        # The event may be one where its row alone is none.
+        is_event = list(odd_documents.read(event) or ()) == ["op", "after", "source"]
+        check(row, odd_documents.read(text) if is_event else None, documents.times, event, has_integer_times=True)
+
+
+def test_lines_of_json_files(spark: SparkSession, documents, texts):
+    landing = Landing("odd_documents")
+    table = landing.table("json", schema=TEXT_SCHEMA, new_columns="rescue")
+    create_table.create(spark, table)
+    path = landing.drop("a.json", "\n".join(texts))
+    records = batch_of_files.read(spark, table, list(file_headers.read_headers(table, [str(path)])))
+    typed = parse.typed(records, SimpleNamespace(), Cast(into=FIELDS), struct_type.from_ddl(SCHEMA))
+    rescued = dict(records.select("_index", "_rescued_data").collect())
+    for row, text in zip(collected(typed, "_index"), texts, strict=True):
+        fields = odd_documents.read(text)
+        if fields is None:
+            assert json.loads(rescued[row["_index"]])["_record"].strip() == text.removeprefix("\ufeff").strip()
+            assert [row[name] for name in FIELDS] == [None] * len(FIELDS), text
+        else:
+            check(row, fields, documents.times, text)
+
+
+def test_cells_of_csv_files(spark: SparkSession, documents, texts):
+    landing = Landing("odd_cells")
+    table = landing.table(schema=TEXT_SCHEMA, new_columns="rescue")
+    create_table.create(spark, table)
+    rows = []
+    for text in texts:
+        fields = odd_documents.read(text) or {}
+        rows.append({name: odd_documents.as_text(fields.get(name)) for name in FIELDS})
+        rows[-1] |= {name: None for name, value in rows[-1].items() if isinstance(value, list | Pairs)}
+    lines = [",".join(FIELDS), *(",".join(map(cell, row.values())) for row in rows)]
+    path = landing.drop("a.csv", "\n".join(lines))
+    records = batch_of_files.read(spark, table, list(file_headers.read_headers(table, [str(path)])))
+    typed = parse.typed(records, SimpleNamespace(), Cast(into=FIELDS), struct_type.from_ddl(SCHEMA))
+    for row, fields in zip(collected(typed, "_index"), rows, strict=True):
+        check(row, fields, documents.times, str(fields))
