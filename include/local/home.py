@@ -22,7 +22,7 @@ KNOWN = {
 EVIDENCE = ("env.sh", "venv/installed-lock.sha256", "run/up.lock", "control.db")
 # They mean something else in PATH and class paths, in settings of Kafka, SQLite and Airflow, in the SQL of Delta, or in
 # the addresses of delta-rs.
-FORBIDDEN = ":,?$`%[]\\^|\n"
+FORBIDDEN = ":,?#$`%[]\\^|\n"
 
 
 def create(home: Path) -> None:

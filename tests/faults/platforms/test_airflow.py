@@ -28,7 +28,7 @@ BRONZE, SILVER = "bronze.tracker_events", "silver.tracker_readings"
 
 
 # The home of a person who names folders as people do, 200 characters long.
-HOME = 'Zuhause "von Käufer\'s" #1 (x); & '.ljust(200, "x")
+HOME = 'Zuhause "von Käufer\'s" 1 (x); & '.ljust(200, "x")
 
 
 @pytest.fixture(scope="module")
