@@ -3,6 +3,7 @@
 1. A batch that changes 0.1 % of the keys of a large table, and a read of the table after it. The peer is a MERGE of
    Delta, in the same session.
 2. A batch of a hundred changes after 50 merges, and after 1,000.
+3. A batch of a hundred changes where no delete is retained, and where a million are.
 """
 
 import argparse
@@ -140,6 +141,38 @@ def small_batches(spark: SparkSession, few: int, many: int, batches: int) -> Non
     stop(host)
 
 
+def beside_deletes(spark: SparkSession, retained: int, batches: int) -> None:
+    """Measure batches that delete and change, where few and many deletes are retained. The first batch is left out."""
+    figures = {}
+    for name, count in ((OURS, 0), (f"{retained:,} retained", retained)):
+        table = customers(f"deletes_{count}")
+        table = replace(table, write=replace(table.write, deletes="city = 'city-7'"))
+        create_table.create(spark, table)
+        deletes = spark.range(count).selectExpr(
+            f"id + {SMALL_KEYS} AS customer",
+            "CAST(0 AS BIGINT) AS changed_at",
+            "true AS _deleted",
+            f"'{table.flow}' AS _flow",
+            "1 AS _generation",
+            "CAST(0 AS BIGINT) AS _batch",
+        )
+        deletes = deletes.orderBy(F.hash("customer")).coalesce(1)
+        deletes.write.format("delta").mode("append").save(path_of(table.retained))
+        context, source = flow_context(spark, table), str(settings().table_path(f"bronze.deletes_{count}"))
+
+        def write(number: int, context: FlowContext = context, source: str = source) -> None:
+            write_deltalake(source, small_changes(number), mode="append")
+            new = spark.read.format("delta").load(source).filter(f"changed_at = {number}")
+            plan(context, number)
+            batch.write(new, number, context)
+
+        for number in range(1, 4):
+            write(number)
+        block = spend(cpu_seconds, lambda write=write: [write(number) for number in range(4, batches + 4)])
+        figures[name] = cpu_figure([block], batches)
+    record(Row(f"batch of {SMALL_BATCH} changes beside no retained deletes", "CPU-s", figures))
+
+
 def small_changes(number: int) -> pa.Table:
     generator = numpy.random.default_rng(number)
     keys = generator.integers(0, SMALL_KEYS, SMALL_BATCH)
@@ -152,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dimensions", description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="of the large table, default 10,000,000")
     parser.add_argument("--rounds", type=int, default=3, help="merges of the large table by each, default 3")
-    parser.add_argument("--only", choices=("large", "small"), help="only this part")
+    parser.add_argument("--only", choices=("large", "small", "deletes"), help="only this part")
     parser.add_argument("--small", action="store_true", help="to see that it works; its figures say nothing")
     arguments = parser.parse_args()
     few, many, batches = (2, 5, 2) if arguments.small else (FEW_MERGES, MANY_MERGES, 20)
@@ -162,6 +195,8 @@ def main() -> None:
             large_batch(spark, count, rounds)
         if arguments.only in (None, "small"):
             small_batches(spark, few, many, batches)
+        if arguments.only in (None, "deletes"):
+            beside_deletes(spark, 1_000 if arguments.small else 1_000_000, batches)
 
 
 if __name__ == "__main__":

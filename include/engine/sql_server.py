@@ -78,7 +78,6 @@ def _tables(tables: Catalog) -> dict[str, str]:
     for table in tables.tables.values():
         comments[table.name] = table.comment
         comments[table.quarantine] = f"Rows that {table.name} rejected."
-        comments[table.retained] = f"Changes of {table.name} that no row shows, for changes that arrive later."
     return comments
 
 

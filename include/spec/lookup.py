@@ -11,7 +11,7 @@ class Lookup:
     A row without a partner gets NULLs. Each batch reads the table at one version, which its commit records under
     `lookups`.
 
-    table: an `Upsert`, or an `Append` with `unique`, whose keys are those of `on`.
+    table: an `Upsert`, or an `Append` with `unique` and without a watermark, whose keys are those of `on`.
     on: key columns that source and table share; or by column of the source, the key column of the table.
     columns: the columns to add. prefix: put before their names.
     at: for a history (scd=2), a column of the source in the type of `sequence_by`: takes the row that was valid then.

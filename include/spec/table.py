@@ -175,7 +175,7 @@ class Table:
 
     @property
     def watermark(self) -> Watermark | None:
-        return self.write.watermark if isinstance(self.write, Append) else None
+        return None if isinstance(self.write, Replace) else self.write.watermark
 
     @property
     def has_quarantine(self) -> bool:

@@ -12,7 +12,7 @@ DAY_MINUTES = 1_440
 class Watermark:
     """How late a row may arrive: its TIMESTAMP `of` may be at most `minutes` before the maximum of earlier batches.
 
-    Only rows that break no rule count for the maximum. A row whose time is NULL is never late.
+    Only rows that break no rule count for the maximum. A row whose time is NULL is never late, and no delete is.
     late: action for a late row: `quarantine`, with the name of `rule`, or `drop`.
     ahead_minutes: a row whose time lies further ahead of the moment when its batch was planned does not count for the
         maximum. One clock that is wrong would make all later rows late. The row is kept, and counted as `ahead_rule`.
@@ -102,6 +102,8 @@ class Upsert:
         `valid_to` in the type of `sequence_by`, and `is_current`.
     tracked: with scd=2, a change begins a new row only if one of these columns differs. None: if it changes any column.
     partial: with scd=1, a change sets only the columns in which it is not NULL.
+    watermark: with sequence_by and scd=1, how late a change may arrive. Deletes that are older are forgotten. Without
+        it all deletes are kept, by key and sequence, because an earlier change may arrive at any time.
     """
 
     keys: tuple[str, ...]
@@ -114,6 +116,7 @@ class Upsert:
     tracked: tuple[str, ...] | None = None
     partial: bool = False
     reach_minutes: float | None = None
+    watermark: Watermark | None = None
 
     @property
     def reach_seconds(self) -> float:

@@ -33,6 +33,7 @@ def _require_no_options(table: Table, write: Upsert) -> None:
         "scd": write.scd != 1,
         "tracked": write.tracked is not None,
         "partial": write.partial,
+        "watermark": write.watermark is not None,
     }
     if name := next((name for name, is_set in options.items() if is_set), None):
         raise declaration_error(
@@ -64,6 +65,10 @@ def _check_sequence(table: Table, write: Upsert, sequence: str) -> None:
 def _check_kind(table: Table, write: Upsert) -> None:
     if write.scd not in (1, 2):
         raise declaration_error(table, f"scd is {write.scd!r}: write 1 for the latest row of a key, 2 for its history")
+    if write.watermark and write.scd == 2:
+        raise declaration_error(
+            table, "a history is computed from all changes of its keys, so none is forgotten: take watermark or scd out"
+        )
     if write.partial and write.scd == 2:
         raise declaration_error(
             table, "partial changes have no history, because a row of it needs all columns: take partial or scd out"

@@ -13,8 +13,8 @@ def check(table: Table, tables: dict[str, Table]) -> None:
         _check_rule(table, rule)
         if isinstance(rule, References):
             _check_reference(table, rule, tables)
-    if isinstance(table.write, Append) and table.write.watermark:
-        _check_watermark(table, table.write, table.write.watermark)
+    if table.watermark:
+        _check_watermark(table, table.watermark)
 
 
 def _check_rule(table: Table, rule: Rule) -> None:
@@ -47,9 +47,9 @@ def _check_reference(table: Table, rule: References, tables: dict[str, Table]) -
         )
 
 
-def _check_watermark(table: Table, write: Append, watermark: Watermark) -> None:
+def _check_watermark(table: Table, watermark: Watermark) -> None:
     columns = ddl.columns(table.schema)
-    if not write.unique:
+    if isinstance(table.write, Append) and not table.write.unique:
         raise declaration_error(table, "watermark without unique: name the columns by which a repeated row is known")
     if watermark.of not in columns:
         raise declaration_error(

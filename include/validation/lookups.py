@@ -60,6 +60,12 @@ def _check_dimension(table: Table, lookup: Lookup, dimension: Table) -> None:
                 table, f"the lookup of {lookup.table} names '{name}', no column of it: {suggest(name, list(types))}"
             )
     keys = _unique_columns(dimension)
+    if isinstance(dimension.write, Append) and dimension.write.watermark:
+        raise declaration_error(
+            table,
+            f"the lookup of {lookup.table} finds one row of a key, and its Append with a watermark stores a key again "
+            f"after {dimension.write.watermark.minutes:g} minutes: take its watermark out, or write it as an Upsert",
+        )
     if set(lookup.keys.values()) != set(keys):
         remedy = f"look for {', '.join(keys)}" if keys else "read an Upsert, or an Append with unique"
         found = ", ".join(lookup.keys.values())

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from include.spec import Append, Lookup, Table, Upsert
+from include.spec import Append, Lookup, Table, Upsert, Watermark
 from tests.mistakes.case import BILLS, BY_MINUTE, LATEST, READINGS, case
 
 KEYS = replace(
     READINGS, name="silver.keys", schema="key BINARY, offset BIGINT", write=Upsert(("key",), sequence_by="offset")
 )
+TIMED = "key BINARY, offset BIGINT, time TIMESTAMP"
 HISTORY = replace(KEYS, write=replace(KEYS.write, scd=2))
 OF_KEYS = Lookup("silver.keys", on="key", columns=("offset",), prefix="key_")
 
@@ -38,6 +39,12 @@ CASES = (
         (looks_up(), replace(KEYS, write=Append())),
         "silver/readings.py: the lookup of silver.keys is on key, of which it may hold several rows: read an Upsert, "
         "or an Append with unique",
+    ),
+    case(
+        "lookup_of_a_table_that_may_store_a_key_twice",
+        (looks_up(), replace(KEYS, schema=TIMED, write=Append(unique=("key",), watermark=Watermark("time", 30)))),
+        "silver/readings.py: the lookup of silver.keys finds one row of a key, and its Append with a watermark stores "
+        "a key again after 30 minutes: take its watermark out, or write it as an Upsert",
     ),
     case(
         "lookup_of_a_history_without_a_moment",

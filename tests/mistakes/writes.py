@@ -71,6 +71,17 @@ CASES = (
         "silver/places.py: scd is 3: write 1 for the latest row of a key, 2 for its history",
     ),
     case(
+        "history_with_a_watermark",
+        changes(scd=2, watermark=Watermark("at", 30)),
+        "silver/places.py: a history is computed from all changes of its keys, so none is forgotten: take watermark or "
+        "scd out",
+    ),
+    case(
+        "watermark_without_sequence",
+        changes(sequence_by=None, deletes=None, watermark=Watermark("at", 30)),
+        "silver/places.py: watermark is set without sequence_by: name the column that orders the changes of a key",
+    ),
+    case(
         "history_of_partial_changes",
         changes(scd=2, partial=True),
         "silver/places.py: partial changes have no history, because a row of it needs all columns: take partial or "

@@ -143,6 +143,10 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             if unread := isolation.of_unread_file(context.table, context.stamp(batch), error):
                 raise unread from error
             raise
+        if commit.is_written(context.stamp(batch)):
+            # An error after the commit.
+            context.newest = None
+            return
         if context.is_prepared and not context.table.is_recomputed:
             raise SourceRowsNeeded from error
         if isinstance(context.table.source, Files):
@@ -226,7 +230,12 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
             # Another writer, which takes no locks, has committed meanwhile.
             print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
         may_be_replay = may_be_replay or context.fast_path.has_written_companions
+        is_unanswered = context.fast_path.may_have_committed
         context.fast_path.forget()
+        if is_unanswered and commit.is_written(metadata):
+            # An error after the commit. Its watermark is read from there.
+            context.rows_before, context.newest = 0, None
+            return
     if last_commit := context.last_commit_before(batch):
         require_unrestored(table, last_commit)
     _write(rows, context, metadata, may_be_replay)
@@ -314,18 +323,19 @@ def _write_checked(
             if failed:
                 quarantined = quarantined.unionByName(failed.rows, allowMissingColumns=True)
             _quarantine(quarantined, context, metadata, may_be_replay)
+        newest = context.times.after(kept_times)
+        if write.watermark:
+            metadata = replace(metadata, newest={write.watermark.of: newest})
+        metadata = replace(metadata, rows=asdict(counts))
         if isinstance(write, Upsert):
-            metadata = replace(metadata, rows=asdict(counts))
             merge_batch.write(kept_rows, table, write, metadata, may_be_replay, last_commit)
+            context.newest = newest
             return counts.read
         if write.unique:
             kept_rows = deduplicate.first_of_each(
                 kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
             )
-        newest = context.times.after(kept_times)
-        if write.watermark:
-            metadata = replace(metadata, newest={write.watermark.of: newest})
-        commit.commit(table_rows.coalesce_small(kept_rows, counts.kept), table, replace(metadata, rows=asdict(counts)))
+        commit.commit(table_rows.coalesce_small(kept_rows, counts.kept), table, metadata)
         context.newest = newest
         return counts.read
     finally:
@@ -358,9 +368,11 @@ def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: C
     table, bucket, version = context.table, write.recompute, checkpoint.read_version(metadata.source_to)
     left_out = context.left_out or ()
     if bucket is None:
+        # Before the commit, behind which nothing may fail.
+        count = rows.count()
         recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, left_out=left_out)
         commit.commit(recomputed_rows, table, metadata)
-        return rows.count()
+        return count
     counts = _count_by_bucket(rows, context, bucket)
     starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
     _replace_buckets(rows.sparkSession, starts, context, write, metadata)

@@ -5,7 +5,7 @@ from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import AtomicType, DoubleType, FloatType, TimestampType
 
 from include.engine import struct_type
 from include.engine.batch import data_skipping
@@ -55,9 +55,32 @@ def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, howev
 def with_rank(rows: DataFrame, write: Append, by_time: Watermark | None) -> DataFrame:
     """Returns `rows` plus `_place`, the rank of each row among those of its identity, from 1."""
     has_no_identity = reduce(or_, [F.col(f"`{key}`").isNull() for key in _keys(write, by_time)])
-    order = [F.col(f"`{name}`") for name in write.first_by or write.unique]
+    order = _order(rows, write)
     window = Window.partitionBy(has_no_identity, *[F.col(f"`{key}`") for key in write.unique]).orderBy(*order)
     return rows.withColumn(PLACE, F.when(has_no_identity, 1).otherwise(F.row_number().over(window)))
+
+
+def _order(rows: DataFrame, write: Append) -> list[Column]:
+    """Returns the order in which rows of one identity count: that of `first_by`, then of all other values.
+
+    So the same row is the first whatever the partitions, and on both paths (`append._in_order`).
+    """
+    declared = write.first_by or write.unique
+    order = [F.col(f"`{name}`") for name in declared]
+    floats: list[Column] = []
+    nested: list[Column] = []
+    for field in rows.schema:
+        column = F.col(f"`{field.name}`")
+        if field.name in declared:
+            continue
+        if isinstance(field.dataType, FloatType | DoubleType):
+            # Both zeros are equal, and their texts are not.
+            floats += [column, column.cast("string")]
+        elif isinstance(field.dataType, AtomicType):
+            order.append(column)
+        else:
+            nested.append(F.to_json(F.struct(column)))
+    return [*order, *floats, *nested]
 
 
 def _keys(write: Append, by_time: Watermark | None) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.engine.batch import merge_changes
 from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SEQUENCES, SHOWN, TRUNCATES
 from include.spec import Upsert
 
@@ -86,7 +87,9 @@ def count(
 def _before_and_after(result: DataFrame, write: Upsert) -> DataFrame:
     """Returns for each row the hash of what is stored, or of what will be, and whether it is current."""
     internal = (DELETED, TRUNCATES, RETAINED, SHOWN)
-    row = F.xxhash64(*[_hashable(name) for name in result.columns if name not in internal])
+    floats = merge_changes.float_columns(result)
+    names = [name for name in result.columns if name not in internal]
+    row = F.xxhash64(*[merge_changes.zero_text(name) if name in floats else _hashable(name) for name in names])
     is_stored, is_shown = F.col(SHOWN).isNull(), F.coalesce(F.col(SHOWN), F.lit(False))
     is_current = F.col(IS_CURRENT) if write.scd == 2 else F.lit(True)
     return result.select(

@@ -15,7 +15,7 @@ from include.readers import stored_table
 from include.settings import settings
 from include.spec import Lookup, Table
 
-KEY = "_lookup_key_"
+KEY, ROWS = "_lookup_key_", "_lookup_rows"
 # Of a joined row: whether it has a partner, by position of the lookup. Also the name of the counts.
 FOUND = "_lookup_found_"
 
@@ -90,8 +90,22 @@ def _join(rows: DataFrame, lookup: Lookup, dimension: DataFrame, found: str) -> 
         helpers |= {f"{KEY}from": VALID_FROM, f"{KEY}to": VALID_TO}
     renamed = (helpers | lookup.added | {found: found}).items()
     dimension = dimension.select(*[F.col(f"`{column}`").alias(name) for name, column in renamed])
+    if not lookup.at:
+        # With one row of each key, it is no matter which row is the first.
+        others = [F.first(name).alias(name) for name in (*lookup.added, found)]
+        dimension = dimension.groupBy(*helpers).agg(F.count("*").alias(ROWS), *others)
     is_partner = [F.col(f"`{column}`") == F.col(name) for column, name in zip(lookup.keys, helpers, strict=False)]
     if lookup.at:
         at, begin, end = F.col(f"`{lookup.at}`"), F.col(f"{KEY}from"), F.col(f"{KEY}to")
         is_partner += [begin <= at, end.isNull() | (at < end)]
-    return rows.join(dimension, reduce(and_, is_partner), "left").drop(*helpers)
+    joined = rows.join(dimension, reduce(and_, is_partner), "left")
+    if not lookup.at:
+        # A row must never become several rows. By construction, a looked-up table has one row of each key.
+        values = F.concat_ws(", ", *[F.col(f"`{column}`").cast("string") for column in lookup.keys])
+        problem = F.concat(
+            F.lit(f"{lookup.table} holds several rows of the {', '.join(lookup.keys.values())} "),
+            values,
+            F.lit(", and a lookup finds one: make all of it anew (jobs/backfill.py --full)"),
+        )
+        joined = joined.filter(F.when(F.col(ROWS) > 1, F.raise_error(problem).cast("boolean")).otherwise(F.lit(True)))
+    return joined.drop(*helpers, ROWS)

@@ -30,9 +30,9 @@ GONE = "_gone"
 class Merged:
     """The merge of a batch. source: of the MERGE, with the columns of the table and `_gone`.
 
-    hidden: changes to retain, with the columns of `table_rows.names_of_changes`. is_computed: whether `source` has what
-    becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than the
-    stored row. result: as for `key_outcomes.count` if it is computed. keys: how many keys `result` has otherwise.
+    hidden: changes to retain, with the columns of `table_rows.names_of_retained`. is_computed: whether `source` has
+    what becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than
+    the stored row. result: as for `key_outcomes.count` if it is computed. keys: how many keys `result` has otherwise.
     """
 
     source: DataFrame
@@ -96,7 +96,7 @@ def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[in
     is_hidden = ~F.col(SHOWN) & ~F.col(RETAINED)
     counts = result.agg(F.count_if(is_hidden).alias("hidden"), key_outcomes.count_keys(write).alias("keys"))
     hidden_count, keys_count = counts.collect()[0]
-    hidden = result.filter(is_hidden).select(*_columns(table_rows.names_of_changes(table)))
+    hidden = result.filter(is_hidden).select(*_columns(table_rows.names_of_retained(table)))
     hidden = table_rows.coalesce_small(hidden, hidden_count)
     source = _rows_and_gone(result, stored.columns, write) if is_computed else _newest(result, stored.columns, write)
     return Merged(source, hidden, is_computed, result, keys_count)
@@ -124,8 +124,7 @@ def _retained(spark: SparkSession, table: Table, last_commit: tuple[int, int] | 
     """Returns the retained changes of committed batches."""
     generation, batch = last_commit or (0, 0)
     is_committed = f"_generation < {generation} OR _generation = {generation} AND _batch <= {batch}"
-    columns = _columns(table_rows.names_of_changes(table))
-    return read_table(spark, table.retained).filter(is_committed).select(*columns)
+    return read_table(spark, table.retained).filter(is_committed).select(*_columns(table_rows.names_of_retained(table)))
 
 
 def _of_keys(rows: DataFrame, keys: DataFrame, write: Upsert) -> DataFrame:
@@ -138,8 +137,9 @@ def replace_rows(merged: Merged, table: Table, write: Upsert) -> None:
     identity = _identity(write)
     names = [name for name in merged.source.columns if name != GONE]
     values = [name for name in names if name not in identity]
-    is_changed = reduce(or_, [~_is_same(name) for name in values], F.lit(False))
-    applies = is_changed if merged.is_computed else _is_newer(table, write)
+    floats = merge_changes.float_columns(merged.source)
+    is_changed = reduce(or_, [~_is_same(name, name in floats) for name in values], F.lit(False))
+    applies = is_changed if merged.is_computed else _is_newer(table, write, floats)
     columns: dict[str, str | Column] = {name: F.col(f"new.`{name}`") for name in names}
     (
         DeltaTable.forPath(merged.source.sparkSession, str(settings().table_path(table.name)))
@@ -157,20 +157,24 @@ def _identity(write: Upsert) -> tuple[str, ...]:
     return write.keys if write.scd == 1 else (*write.keys, write.sequence_by or "")
 
 
-def _is_newer(table: Table, write: Upsert) -> Column:
+def _is_newer(table: Table, write: Upsert, floats: list[str]) -> Column:
     """Whether the new change wins over the stored row, by the order of `merge_changes`."""
     values = [name for name in table_rows.names_of_rows(table) if name not in (*write.keys, write.sequence_by)]
 
     def order(side: str, is_delete: Column) -> Column:
         fields = [F.col(f"{side}.`{write.sequence_by}`"), is_delete, *[F.col(f"{side}.`{name}`") for name in values]]
+        fields += [F.col(f"{side}.`{name}`").cast("string") for name in floats if name in values]
         return F.struct(*[field.alias(f"_{number}") for number, field in enumerate(fields)])
 
     return order("new", F.col(f"new.{GONE}")) > order("stored", F.lit(False))
 
 
-def _is_same(name: str) -> Column:
+def _is_same(name: str, is_float: bool = False) -> Column:
     """Whether the stored row and the new one have the same value."""
     old, new = F.col(f"stored.`{name}`"), F.col(f"new.`{name}`")
+    if is_float:
+        # Both zeros are equal, and their texts are not.
+        old, new = old.cast("string"), new.cast("string")
     # Spark does not compare maps. A merge builds this one in the order of the columns.
     return F.map_entries(old).eqNullSafe(F.map_entries(new)) if name == SEQUENCES else old.eqNullSafe(new)
 

@@ -7,11 +7,13 @@ A change that truncates the table deletes every key, including those that arrive
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType
 
 from include.spec import Upsert
 
@@ -32,6 +34,21 @@ def flags(write: Upsert) -> tuple[str, ...]:
     return (DELETED, TRUNCATES) if write.truncates else (DELETED,)
 
 
+def is_exempt(write: Upsert) -> Column:
+    """Whether no rule about values applies to a change: a delete often brings its key alone, a tombstone nothing."""
+    exempt = F.coalesce(F.col(DELETED), F.lit(True))
+    return exempt | (F.col(TRUNCATES) & _sequence(write).isNotNull()) if write.truncates else exempt
+
+
+def retained_columns(write: Upsert, columns: Iterable[str]) -> list[str]:
+    """Returns those of the columns of a change that are retained.
+
+    Without a history, only deletes are: their keys, their place, and the time by which they are forgotten.
+    """
+    needed = {*write.keys, write.sequence_by, write.watermark and write.watermark.of, *flags(write)}
+    return [name for name in columns if write.scd == 2 or name in needed]
+
+
 def merged(changes: DataFrame, write: Upsert) -> DataFrame:
     """Returns the rows of the table for these keys, and the changes to retain.
 
@@ -39,7 +56,7 @@ def merged(changes: DataFrame, write: Upsert) -> DataFrame:
     and `_retained`. Rows of the table are changes, too. Returns these columns and `_shown`, and for a history
     `valid_from`, `valid_to` and `is_current`.
     """
-    changes = changes.filter(F.col(DELETED).isNotNull())
+    changes = _without_values_of_deletes(changes.filter(F.col(DELETED).isNotNull()), write)
     if not write.truncates:
         return _merged(changes, write)
     sequence = write.sequence_by or ""
@@ -53,6 +70,14 @@ def merged(changes: DataFrame, write: Upsert) -> DataFrame:
     rows = _merged(changes.unionByName(deletes, allowMissingColumns=True), write).withColumn(TRUNCATES, F.lit(False))
     truncates = truncates.withColumns({DELETED: F.lit(True), TRUNCATES: F.lit(True), SHOWN: F.lit(False)})
     return rows.unionByName(truncates, allowMissingColumns=True)
+
+
+def _without_values_of_deletes(changes: DataFrame, write: Upsert) -> DataFrame:
+    """Deletes are equal if their places are. What a row was before is not kept."""
+    kept = {*retained_columns(replace(write, scd=1), changes.columns), RETAINED}
+    return changes.selectExpr(
+        *[f"`{name}`" if name in kept else f"IF({DELETED}, NULL, `{name}`) AS `{name}`" for name in changes.columns]
+    )
 
 
 def _merged(changes: DataFrame, write: Upsert) -> DataFrame:
@@ -74,8 +99,10 @@ def _partial(changes: DataFrame, write: Upsert) -> DataFrame:
     newest_delete = F.max(F.when(F.col(DELETED), F.struct(sequence.alias("at"), RETAINED)))
     deleted_at = newest_delete.at.alias("_deleted_at")
     changed_at = F.max(F.when(is_update, sequence)).alias("_changed_at")
+    floats = float_columns(changes)
     newest = [
-        F.max(F.when(is_update & F.col(f"`{name}`").isNotNull(), _set(name, sequence))).alias(name) for name in names
+        F.max(F.when(is_update & F.col(f"`{name}`").isNotNull(), _set(name, sequence, name in floats))).alias(name)
+        for name in names
     ]
     rows = changes.groupBy(*_quoted(write.keys)).agg(
         deleted_at, newest_delete[RETAINED].alias("_known"), changed_at, *newest
@@ -114,9 +141,10 @@ def _with_sequences(changes: DataFrame, write: Upsert) -> DataFrame:
     return changes.withColumn(SEQUENCES, F.lit(None).cast(f"MAP<STRING, {type_name}>"))
 
 
-def _set(name: str, sequence: Column) -> Column:
+def _set(name: str, sequence: Column, is_float: bool) -> Column:
     """The value of a column, and the sequence of the change that set it."""
-    return F.struct(F.coalesce(F.col(SEQUENCES)[name], sequence).alias("at"), F.col(f"`{name}`").alias("value"))
+    fields = [F.coalesce(F.col(SEQUENCES)[name], sequence).alias("at"), F.col(f"`{name}`").alias("value")]
+    return F.struct(*fields, *([zero_text(name).alias("text")] if is_float else []))
 
 
 def _is_after(at: Column) -> Column:
@@ -150,8 +178,19 @@ def _newest_of(changes: DataFrame, write: Upsert, by: tuple[str, ...]) -> DataFr
     # Structs are compared field by field.
     fields = (write.sequence_by or "", DELETED, *_values(changes, write), RETAINED)
     names = [name for name in fields if name not in by]
-    newest = changes.groupBy(*_quoted(by)).agg(F.max(F.struct(*_quoted(names))).alias(NEWEST))
+    texts = [zero_text(name).alias(f"_text_of_{name}") for name in float_columns(changes) if name in names]
+    order = [*_quoted(names[:-1]), *texts, *_quoted(names[-1:])]
+    newest = changes.groupBy(*_quoted(by)).agg(F.max(F.struct(*order)).alias(NEWEST))
     return newest.select(*[F.col(f"`{name}`" if name in by else f"{NEWEST}.`{name}`") for name in changes.columns])
+
+
+def float_columns(rows: DataFrame) -> list[str]:
+    return [field.name for field in rows.schema if isinstance(field.dataType, FloatType | DoubleType)]
+
+
+def zero_text(name: str) -> Column:
+    """The text of a floating-point value, which orders the two zeros: they are equal, and one of them is to win."""
+    return F.col(f"`{name}`").cast("string")
 
 
 def _values(changes: DataFrame, write: Upsert) -> list[str]:

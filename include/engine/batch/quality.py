@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.engine.batch import read, storable
-from include.engine.batch.merge_changes import DELETED, TRUNCATES
+from include.engine.batch.merge_changes import DELETED, TRUNCATES, is_exempt
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, Unreachable
@@ -134,9 +134,8 @@ def with_violations(
     with _without_ansi(rows.sparkSession):
         holds |= {rule.name: F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in conditions}
         if DELETED in columns:
-            # A delete often brings its key alone, and a tombstone nothing.
-            is_exempt = F.coalesce(F.col(DELETED), F.lit(True))
-            holds |= {name: is_exempt | hold for name, hold in holds.items() if name not in NEVER_EXEMPT}
+            exempt = is_exempt(table.write) if table and isinstance(table.write, Upsert) else F.lit(False)
+            holds |= {name: exempt | hold for name, hold in holds.items() if name not in NEVER_EXEMPT}
             holds |= {name: F.col(DELETED).isNull() | hold for name, hold in holds.items()}
         if TRUNCATES in columns and table and isinstance(table.write, Upsert):
             has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()
@@ -175,7 +174,7 @@ def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: 
     is_out = ~ends_as("warn", rules)
     order = [F.col(f"`{name}`") for name in table.write.first_by] if isinstance(table.write, Append) else []
     everything = F.to_json(F.struct(*[column for column in rows.columns if column != RULES]))
-    first = Window.partitionBy(is_out, *rule.columns).orderBy(*(order or [everything]))
+    first = Window.partitionBy(is_out, *rule.columns).orderBy(*order, everything)
     rows = rows.withColumn(f"{HOLDS}place", F.row_number().over(first))
     is_stored = F.lit(False)
     joined = rows

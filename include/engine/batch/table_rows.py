@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine import struct_type
-from include.engine.batch import data_skipping, lookup, parse, parse_avro, parse_debezium
+from include.engine.batch import data_skipping, lookup, merge_changes, parse, parse_avro, parse_debezium
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.batch.transform import apply
 from include.engine.python import limits
@@ -82,6 +82,12 @@ def names_of_rows(table: Table) -> list[str]:
 def names_of_changes(table: Table) -> list[str]:
     """Returns the columns of a batch: those of `names_of_rows`, and for changes of keys what each change does."""
     return [*names_of_rows(table), *(flags(table.write) if isinstance(table.write, Upsert) else ())]
+
+
+def names_of_retained(table: Table) -> list[str]:
+    """Returns the columns of `names_of_changes` that are retained of a change that no row shows."""
+    assert isinstance(table.write, Upsert)
+    return merge_changes.retained_columns(table.write, names_of_changes(table))
 
 
 def apply_steps(rows: DataFrame, table: Table) -> DataFrame:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import quality, read, storable
+from include.engine.batch import merge_changes, quality, read, storable
 from include.lake.object_path import LakePath
 from include.readers import offset_log, resume_position
 from include.rules import Rule
-from include.spec import Expect, Table, Watermark
+from include.spec import Expect, Table, Upsert, Watermark
 
 MINUTE_MICROS = 60_000_000
 
@@ -104,10 +104,11 @@ def with_broken(rows: DataFrame, table: Table, times: EventTimes) -> DataFrame:
     """Adds the rules of the watermark to the `_rules` of rows that were checked by the others."""
     if table.watermark is None:
         return rows
+    holds = [F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in rules(table.watermark, times)]
+    if isinstance(table.write, Upsert):
+        holds = [merge_changes.is_exempt(table.write) | hold for hold in holds]
     broken = [
-        F.when(F.coalesce(F.expr(rule.condition), F.lit(False)), F.array().cast("array<string>")).otherwise(
-            F.array(F.lit(rule.name))
-        )
-        for rule in rules(table.watermark, times)
+        F.when(hold, F.array().cast("array<string>")).otherwise(F.array(F.lit(rule.name)))
+        for hold, rule in zip(holds, rules(table.watermark, times), strict=True)
     ]
     return rows.withColumn(quality.RULES, F.concat(quality.RULES, *broken))

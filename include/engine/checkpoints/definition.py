@@ -17,7 +17,7 @@ from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, d
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster", "wait")
 
 # Fields that older releases lack. Without a value they change no fingerprint.
-NEWER = (
+NEWER = {
     "sequence_by",
     "deletes",
     "truncates",
@@ -32,7 +32,9 @@ NEWER = (
     "escape",
     "comment",
     "multi_line",
-)
+    # Other write modes have had one for longer.
+    "Upsert.watermark",
+}
 
 
 def fingerprint(table: Table) -> str:
@@ -81,7 +83,8 @@ def of_commit(checkpoints: LakePath, commit: tuple[int, int] | None) -> dict[str
 
 def _values(declared: Any) -> dict[str, Any]:
     values = {field.name: getattr(declared, field.name) for field in fields(declared)}
-    unset = {field.name for field in fields(declared) if field.name in NEWER and values[field.name] == field.default}
+    newer = [field for field in fields(declared) if {field.name, f"{type(declared).__name__}.{field.name}"} & NEWER]
+    unset = {field.name for field in newer if values[field.name] == field.default}
     left_out = {*NOT_OF_ROWS, *unset}
     return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
 

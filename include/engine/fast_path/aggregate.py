@@ -43,7 +43,7 @@ class Aggregator:
         self._write = write
         self._bucket = write.recompute
         self._source = table.source.table
-        self._target = Target(spark, table.name)
+        self.target = Target(spark, table.name)
         self._open_tables: dict[str, DeltaTable] = {}
         self._columns: list[str] | None = None
 
@@ -54,7 +54,7 @@ class Aggregator:
 
     def write(self, spark: SparkSession, files: tuple[SourceFile, ...], metadata: CommitMetadata) -> None:
         """Recomputes the buckets of the rows in these files, or all rows. Raises NotSupported."""
-        transaction = self._target.begin()
+        transaction = self.target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return
         keys = [transaction.layout.schema.field(key) for key in self._write.keys]
@@ -77,7 +77,7 @@ class Aggregator:
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
-        self._target.note(None)
+        self.target.note(None)
 
     def _touched_buckets(self, files: tuple[SourceFile, ...], bucket: Bucket) -> Starts:
         path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[bucket.unit]

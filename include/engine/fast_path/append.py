@@ -29,7 +29,7 @@ class Appender:
     def __init__(self, spark: SparkSession, table: Table, write: Append) -> None:
         self._table = table
         self._write = write
-        self._target = Target(spark, table.name)
+        self.target = Target(spark, table.name)
         self._quarantine = Companion(spark, table.quarantine)
         self.companions = (self._quarantine,)
         time_column = deduplicate.time_column(table, write)
@@ -40,7 +40,7 @@ class Appender:
 
         Raises NotSupported if the fast path cannot write the table, as the other methods do.
         """
-        transaction = self._target.begin()
+        transaction = self.target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return 0
         file = self._file(transaction, parts)
@@ -59,10 +59,10 @@ class Appender:
         """
         self._quarantine.has_written = False
         rules = watermark.rules_of(self._table, times)
-        groups = self._with_watermark(checked_rows.broken_rules(rows), rows, times)
+        groups = checked_rows.broken_rules(rows, self._write, times)
         checked = checked_rows.divide(rows, groups, rules)
         quality.require_none_fails(checked.counts, rules, metadata)
-        transaction = self._target.begin()
+        transaction = self.target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return None
         if reason := refusal(self._table, self._write, transaction.layout.schema):
@@ -76,25 +76,15 @@ class Appender:
         self._quarantine.begin(metadata.flow, left_before)
         self._quarantine.append(checked.quarantined, metadata)
         self._commit(transaction, file, replace(metadata, rows=asdict(checked.counts)), reads=bool(self._write.unique))
-        if self._known_keys and self._target.committed is not None:
-            self._known_keys.committed(self._target.committed, new_rows)
+        if self._known_keys and self.target.committed is not None:
+            self._known_keys.committed(self.target.committed, new_rows)
         return checked.counts, newest
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
-        self._target.note(None)
+        self.target.note(None)
         if self._known_keys:
             self._known_keys.forget()
-
-    def _with_watermark(
-        self, groups: list[tuple[str, ...]], rows: pa.Table, times: EventTimes
-    ) -> list[tuple[str, ...]]:
-        """Adds the rules of the watermark to those that each row breaks, unless they stand there already."""
-        declared = self._write.watermark
-        if declared is None:
-            return groups
-        broken = (times.broken(declared, time) for time in micros(rows, declared.of))
-        return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
 
     def _new_rows(self, rows: pa.Table, transaction: Transaction) -> pa.Table:
         """Returns the first row of each identity that the table does not hold. Rows with NULL in the identity
@@ -102,7 +92,7 @@ class Appender:
         """
         if self._known_keys is None:
             return rows
-        rows = rows.take(pc.sort_indices(rows, self._sort_order()))
+        rows = _in_order(rows, self._write)
         self._known_keys.at(transaction.read_version)
         times, keys = micros(rows, self._known_keys.moment), keys_of(rows, self._write.unique)
         self._known_keys.load(time for time in times if time is not None)
@@ -116,20 +106,44 @@ class Appender:
             keys_of_batch.add(key)
         return rows.filter(pa.array(is_new, pa.bool_()))
 
-    def _sort_order(self) -> list[tuple[str, str, str]]:
-        return [(name, "ascending", "at_start") for name in self._write.first_by or self._write.unique]
-
     def _file(self, transaction: Transaction, parts: Iterable[pa.Table]) -> DataFile | None:
         """Writes a data file; returns None if there are no rows."""
         nonempty = (part for part in parts if len(part))
         first = next(nonempty, None)
         if first is None:
             return None
-        return data_file.write(chain([first], nonempty), self._target.path, transaction.layout)
+        return data_file.write(chain([first], nonempty), self.target.path, transaction.layout)
 
     def _commit(self, transaction: Transaction, file: DataFile | None, metadata: CommitMetadata, reads: bool) -> None:
         adds, rows = ([file.added()], file.rows) if file else ([], 0)
         transaction.append(adds, json.dumps(asdict(metadata)), (metadata.txn_app_id, metadata.batch), rows, reads)
+
+
+def _in_order(rows: pa.Table, write: Append) -> pa.Table:
+    """Returns the rows in the order of `deduplicate._order`. Raises NotSupported if only nested values differ."""
+    declared = write.first_by or write.unique
+    others = [name for name in rows.column_names if name not in declared]
+    types = {name: rows.schema.field(name).type for name in others}
+    floats = [name for name in others if pa.types.is_floating(types[name])]
+    comparable = [name for name in others if is_comparable(types[name])]
+    keys = [rows.column(name) for name in (*declared, *comparable)]
+    keys += [key for name in floats for key in _float_keys(rows.column(name))]
+    ordered = pa.table(keys, [str(number) for number in range(len(keys))])
+    order = pc.sort_indices(ordered, [(name, "ascending", "at_start") for name in ordered.column_names])
+    rows = rows.take(order)
+    if len(declared) + len(comparable) + len(floats) < len(rows.column_names):
+        places = list(zip(*[column.to_pylist() for column in ordered.take(order).columns], strict=True))
+        ties = [index for index, (one, two) in enumerate(zip(places, places[1:], strict=False)) if one == two]
+        if any(rows.slice(index, 1) != rows.slice(index + 1, 1) for index in ties):
+            raise NotSupported("rows of one identity differ only in values that are not compared outside Spark")
+    return rows
+
+
+def _float_keys(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, ...]:
+    """Returns what orders floating-point values as Spark does: NaN is the greatest, and -0.0 lies before 0.0."""
+    is_nan = pc.is_nan(values)
+    numbers = pc.if_else(is_nan, 0.0, values)
+    return is_nan, numbers, pc.divide(1.0, numbers)
 
 
 def refusal(table: Table, write: Append, columns: pa.Schema) -> str | None:

@@ -4,11 +4,16 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from include.engine.batch import quality, storable
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.batch.quality import RowCounts
+from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.known_keys import micros
 from include.rules import Rule
+from include.spec import Append, Upsert
 
 Groups = list[tuple[str, ...]]
 
@@ -22,9 +27,29 @@ class CheckedRows:
     quarantined: pa.Table
 
 
-def broken_rules(rows: pa.Table) -> Groups:
-    """Returns the rules that each row breaks, from the column `_rules`."""
-    return [tuple(names) for names in rows.column(quality.RULES).to_pylist()]
+def broken_rules(rows: pa.Table, write: Append | Upsert, times: EventTimes) -> Groups:
+    """Returns the rules that each row breaks: those of the column `_rules`, and those of the watermark."""
+    groups: Groups = [tuple(names) for names in rows.column(quality.RULES).to_pylist()]
+    declared = write.watermark
+    if declared is None:
+        return groups
+    broken = [
+        times.broken(declared, time) if may else ()
+        for time, may in zip(micros(rows, declared.of), _may_be_late(rows, write), strict=True)
+    ]
+    return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
+
+
+def _may_be_late(rows: pa.Table, write: Append | Upsert) -> list[bool]:
+    """Returns for each row whether no `merge_changes.is_exempt` applies to it."""
+    if isinstance(write, Append):
+        return [True] * len(rows)
+    truncates = [False] * len(rows)
+    if write.truncates:
+        sequences = rows.column(write.sequence_by)
+        truncates = pc.and_(pc.fill_null(rows.column(TRUNCATES), False), pc.is_valid(sequences)).to_pylist()
+    deletes = rows.column(DELETED).to_pylist()
+    return [is_delete is False and not truncate for is_delete, truncate in zip(deletes, truncates, strict=True)]
 
 
 def divide(rows: pa.Table, groups: Groups, rules: tuple[Rule, ...]) -> CheckedRows:

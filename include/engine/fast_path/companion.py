@@ -34,6 +34,22 @@ class Companion:
         self._spark = spark
         self._target: Target | None = None
 
+    @property
+    def version(self) -> int:
+        """The newest version of the companion."""
+        return self._opened.version
+
+    @property
+    def committed(self) -> int | None:
+        """The version that it has committed, if no other writer can have come in between."""
+        return self._opened.committed
+
+    @property
+    def _opened(self) -> Target:
+        if self._target is None:
+            self._target = Target(self._spark, self.name)
+        return self._target
+
     def begin(self, flow: str, left_before: tuple[int, int] | None) -> None:
         """Begins a batch. left_before: as for `Appender.append_checked`. Raises NotSupported if an earlier try of the
         batch has left rows.
@@ -50,16 +66,14 @@ class Companion:
         """
         if not len(rows):
             return
-        if self._target is None:
-            if not settings().is_stored(self.name):
-                raise NotSupported(f"{self.name} is not stored yet")
-            self._target = Target(self._spark, self.name)
-        transaction = self._target.begin()
+        if self._target is None and not settings().is_stored(self.name):
+            raise NotSupported(f"{self.name} is not stored yet")
+        transaction = self._opened.begin()
         for column, value in commit.quarantine_columns(asdict(metadata)).items():
             rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
         for column in (FAILED_REASON, FAILED_RECORD):
             rows = rows.append_column(column, pa.nulls(len(rows), pa.string()))
-        file = data_file.write([rows], self._target.path, transaction.layout)
+        file = data_file.write([rows], transaction.target.path, transaction.layout)
         self.has_written = True
         transaction.append([file.added()], json.dumps(asdict(metadata)), None, file.rows, reads=False)
 

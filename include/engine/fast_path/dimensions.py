@@ -1,6 +1,7 @@
 """Keeps the tables of a flow's lookups in memory, and joins small batches with them."""
 
 from bisect import bisect_right
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +95,11 @@ def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> tuple[pa.Table, 
 
 def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:
     """Returns for each row the position of its partner; None if it has none."""
-    positions = {key: position for position, key in enumerate(keys_of(dimension, item.keys.values()))}
+    keys = keys_of(dimension, item.keys.values())
+    positions = {key: position for position, key in enumerate(keys)}
+    if len(positions) < len(keys) and max(Counter(key for key in keys if None not in key).values(), default=0) > 1:
+        # Spark's join says so, if a row of the batch has the key.
+        raise NotSupported(f"{item.table} holds several rows of a key")
     return [None if None in key else positions.get(key) for key in keys_of(rows, item.keys)]
 
 

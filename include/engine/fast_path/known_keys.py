@@ -1,5 +1,6 @@
 """Keeps identities of stored rows in memory from batch to batch, for the minutes in which new rows lie."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from include.engine.fast_path.features import NotSupported
 from include.spec import Append
 
 MINUTE_MICROS = 60_000_000
-# Each takes about 200 bytes.
+# Most identities, or times of identities. Each takes about 200 bytes.
 MOST_KEYS = 500_000
 
 Key = tuple[Any, ...]
@@ -28,7 +29,9 @@ class KnownKeys:
         self._apart_micros = round(write.watermark.minutes * MINUTE_MICROS) if write.watermark else None
         self._version: int | None = None
         self._minutes: set[int] = set()
+        # Of each identity its times in order; none without a watermark, where one row at any time counts.
         self._times: dict[Key, list[int]] = {}
+        self._count = 0
         self._stored: DeltaTable | None = None
 
     def at(self, version: int) -> None:
@@ -39,15 +42,18 @@ class KnownKeys:
 
     def forget(self) -> None:
         self._version = None
-        self._minutes, self._times = set(), {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._minutes, self._times, self._count = set(), {}, 0
 
     def load(self, times: Iterable[int]) -> None:
         """Loads the stored identities that rows of these times (microseconds since 1970) may repeat."""
         margin = -(-(self._apart_micros or 0) // MINUTE_MICROS)
         touched_minutes = {time // MINUTE_MICROS for time in times}
         minutes = {nearby for minute in touched_minutes for nearby in range(minute - margin, minute + margin + 1)}
-        if len(self._times) > MOST_KEYS:
-            self._minutes, self._times = set(), {}
+        if self._count > MOST_KEYS:
+            self._clear()
         if missing := minutes - self._minutes:
             self._read(missing)
             self._minutes |= missing
@@ -70,13 +76,26 @@ class KnownKeys:
         times = self._times.get(key)
         if times is None:
             return False
-        return self._apart_micros is None or any(abs(time - stored) <= self._apart_micros for stored in times)
+        if self._apart_micros is None:
+            return True
+        nearest = bisect_left(times, time - self._apart_micros)
+        return nearest < len(times) and times[nearest] <= time + self._apart_micros
 
     def add(self, rows: pa.Table) -> None:
         """Adds rows that the table holds."""
+        grown: dict[Key, list[int]] = {}
         for key, time in zip(keys_of(rows, self._write.unique), micros(rows, self.moment), strict=True):
             if time is not None and None not in key:
-                self._times.setdefault(key, []).append(time)
+                grown.setdefault(key, []).append(time)
+        for key, times in grown.items():
+            known = self._times.setdefault(key, [])
+            if self._apart_micros is None:
+                self._count += not known
+                known[:] = times[:1]
+            else:
+                self._count += len(times)
+                known += times
+                known.sort()
 
     def committed(self, version: int, rows: pa.Table) -> None:
         """Adds rows that were committed; `version` is the table's version now."""

@@ -10,23 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from include.engine.batch import merge_changes, quality, storable, table_rows
+from include.engine.batch import merge_changes, quality, table_rows, watermark
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES
 from include.engine.batch.quality import RowCounts
+from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import checked_rows, data_file, replaced_files, table_at_version
 from include.engine.fast_path.companion import Companion
 from include.engine.fast_path.dimensions import local_frame
 from include.engine.fast_path.features import Layout, NotSupported
-from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
+from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.replaced_files import StoredFile
+from include.engine.fast_path.retained import Retained
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables.commit import CommitMetadata
-from include.readers import stored_table
 from include.spec import Table, Upsert
 
 # Rows of a key in a form that can be compared, each with whether it is current.
@@ -40,30 +40,32 @@ class Merger:
         self._spark = spark
         self._table = table
         self._write = write
-        self._target = Target(spark, table.name)
+        self.target = Target(spark, table.name)
         self._open_table: DeltaTable | None = None
-        self._quarantine, self._retained = Companion(spark, table.quarantine), Companion(spark, table.retained)
-        self.companions = (self._quarantine, self._retained)
+        self._quarantine, retained = Companion(spark, table.quarantine), Companion(spark, table.retained)
+        self.companions = (self._quarantine, retained)
+        self._retained = Retained(table, write, retained)
 
     def write(
         self,
         rows: pa.Table,
         metadata: CommitMetadata,
+        times: EventTimes,
         last_commit: tuple[int, int] | None,
         left_before: tuple[int, int] | None,
-    ) -> RowCounts | None:
+    ) -> tuple[RowCounts, int | None] | None:
         """Merges the good changes and quarantines the broken ones.
 
         rows: the columns of `table_rows.names_of_changes`, and `_rules`. last_commit: generation and batch of the
-        flow's newest commit. left_before: as for `Appender.append_checked`. Returns the counts; None if the table
-        holds the batch already. Raises NotSupported, and FlowBroken for rows that break a rule of action `fail`.
+        flow's newest commit. times, left_before, and what it returns: as for `Appender.append_checked`. Raises
+        NotSupported, and FlowBroken for rows that break a rule of action `fail`.
         """
         for companion in self.companions:
             companion.has_written = False
-        rules = storable.rules_of(self._table)
-        checked = checked_rows.divide(rows, checked_rows.broken_rules(rows), rules)
+        declared, rules = self._write.watermark, watermark.rules_of(self._table, times)
+        checked = checked_rows.divide(rows, checked_rows.broken_rules(rows, self._write, times), rules)
         quality.require_none_fails(checked.counts, rules, metadata)
-        transaction = self._target.begin()
+        transaction = self.target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
             return None
         if self._write.truncates and pc.any(checked.kept.column(TRUNCATES)).as_py():
@@ -77,13 +79,17 @@ class Merger:
         self._quarantine.append(checked.quarantined, metadata)
         is_hidden = pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED)))
         self._retained.append(result.filter(is_hidden), metadata)
+        newest = times.after(micros(checked.kept, declared.of)) if declared else None
+        if declared:
+            metadata = replace(metadata, newest={declared.of: newest})
         tombstones = len(checked.kept) - len(changes)
         self._replace(transaction, stored, shown, keys, metadata, checked.counts, tombstones)
-        return checked.counts
+        return checked.counts, newest
 
     def forget(self) -> None:
         """Discards what it knows of the table, which may be outdated."""
-        self._target.note(None)
+        self.target.note(None)
+        self._retained.forget()
 
     def _keys(self, changes: pa.Table, layout: Layout) -> set[Key]:
         types = {name: layout.schema.field(name).type for name in self._write.keys}
@@ -133,24 +139,10 @@ class Merger:
         parts = [
             _with_flags(changes.select(names), (RETAINED,), False),
             _with_flags(stored, (*merge_changes.flags(self._write), RETAINED), False),
-            _with_flags(self._retained_changes(names, keys, last_commit), (RETAINED,), True),
+            _with_flags(self._retained.of_keys(keys, last_commit), (RETAINED,), True),
         ]
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         return merge_changes.merged(local_frame(self._spark, table), self._write).toArrow()
-
-    def _retained_changes(self, names: list[str], keys: set[Key], last_commit: tuple[int, int] | None) -> pa.Table:
-        """Returns what committed batches have retained: changes of these keys, and truncates."""
-        generation, batch = last_commit or (0, 0)
-        of_generation, of_batch = ds.field("_generation"), ds.field("_batch")
-        is_committed = (of_generation < generation) | ((of_generation == generation) & (of_batch <= batch))
-        dataset = stored_table.dataset(self._table.retained)
-        name = self._write.keys[0]
-        may_count = ds.field(name).isin(replaced_files.key_values(keys, 0, dataset.schema.field(name).type))
-        if self._write.truncates:
-            may_count |= ds.field(TRUNCATES)
-        rows = dataset.to_table(columns=names, filter=is_committed & may_count)
-        of_keys = replaced_files.with_keys(rows, keys, self._write.keys, are_kept=True)
-        return pa.concat_tables([of_keys, rows.filter(pc.field(TRUNCATES))]) if self._write.truncates else of_keys
 
     def _replace(
         self,

@@ -84,6 +84,7 @@ class FastPath:
         merges = table.merges_changes
         self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) and not merges else None
         self._merger = Merger(spark, table, write) if isinstance(write, Upsert) and merges else None
+        self._writers = [writer for writer in (self._appender, self._aggregator, self._merger) if writer]
         self._dimensions = Dimensions(table)
         self._topics = _topic_reader(table)
         is_local = str(spark.sparkContext.master).startswith("local")
@@ -151,10 +152,10 @@ class FastPath:
         elif not is_prepared:
             rows = prepare.with_violations(rows, self._table, rules)
         if self._merger:
-            self._merger.write(self._to_arrow(rows), metadata, last_commit, left_before)
-            return Written(reads.rows, times.newest)
-        assert self._appender
-        written = self._appender.append_checked(self._to_arrow(rows), metadata, times, left_before)
+            written = self._merger.write(self._to_arrow(rows), metadata, times, last_commit, left_before)
+        else:
+            assert self._appender
+            written = self._appender.append_checked(self._to_arrow(rows), metadata, times, left_before)
         return Written(reads.rows, times.newest) if written is None else Written(written[0].read, written[1])
 
     def _looked_up(
@@ -200,11 +201,15 @@ class FastPath:
             print(f"sluice: {self._table.flow}: batches are written the long way: {text}", file=sys.stderr, flush=True)
             self._printed_reasons.add(text)
 
+    @property
+    def may_have_committed(self) -> bool:
+        """Whether only the table tells if the last batch was committed, because its commit has raised."""
+        return any(writer.target.is_unanswered for writer in self._writers)
+
     def forget(self) -> None:
         """Discards what it knows of the table, after another writer has written the batch."""
-        for writer in (self._appender, self._aggregator, self._merger):
-            if writer:
-                writer.forget()
+        for writer in self._writers:
+            writer.forget()
 
 
 def _topic_reader(table: Table) -> TopicReader | None:

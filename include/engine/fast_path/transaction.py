@@ -23,12 +23,14 @@ class Target:
     """A stored table that one flow commits to.
 
     committed: the newest version that this object committed; None before the first commit and after a failed one.
+    is_unanswered: whether its last commit has raised, so that only the table tells whether it was made.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
         self.path = settings().table_path(name)
         self.committed: int | None = None
+        self.is_unanswered = False
         self._spark = spark
         self._java = internals(spark.sparkContext)
         self._log = self._java.delta_log.forTable(spark._jsparkSession, str(self.path))
@@ -39,10 +41,16 @@ class Target:
         """Begins a transaction on the newest version. Raises `features.NotSupported` if the fast path cannot write the
         table.
         """
+        self.is_unanswered = False
         snapshot = self._snapshot()
         self._require_unrestored(int(snapshot.version()))
         txn = self._log.startTransaction(self._java.none, self._java.some(snapshot))
         return Transaction(self, self._spark, self._java, txn, snapshot, self._layout(snapshot))
+
+    @property
+    def version(self) -> int:
+        """The newest version of the table."""
+        return int(self._snapshot().version())
 
     def _snapshot(self) -> Any:
         """Returns the newest snapshot. Delta would list its log, which takes ever longer; one stat call shows a new
@@ -197,4 +205,7 @@ class Transaction:
             java_metrics.put(name, metric)
         self._txn.registerSQLMetrics(self._spark._jsparkSession, java.to_map(java_metrics))
         self.target.note(None)
-        self.target.note(int(self._txn.commit(java.to_seq(java_actions), operation)))
+        self.target.is_unanswered = True
+        version = int(self._txn.commit(java.to_seq(java_actions), operation))
+        self.target.is_unanswered = False
+        self.target.note(version)

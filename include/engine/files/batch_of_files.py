@@ -109,6 +109,7 @@ def write(
     _require_settled(table, unread, readable, present, planned_at)
     found = [*_changed_files(landing_folder.changed(read_before, present)), *_invisible_files(in_folder)]
     bad_files = [*_unnamed(table, found, last_commit), *unread]
+    size = 0
     while True:
         if bad_files or may_be_replay:
             rows = _quarantine_rows(spark, table, bad_files)
@@ -119,6 +120,8 @@ def write(
             _commit(rows, size, table, metadata, fast_path)
             return size // BYTES_PER_ROW
         except DATA_ERRORS:
+            if commit.is_written(metadata):
+                return size // BYTES_PER_ROW
             unread = list(unreadable_files(spark, table, readable, present))
             if not unread or not _is_healthy(spark):
                 raise

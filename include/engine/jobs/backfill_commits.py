@@ -48,7 +48,7 @@ def replace_retained(
     changes: all that the flow has read. The retained changes carry the newest batch of the flow.
     """
     result = merge_changes.merged(changes.withColumn(RETAINED, F.lit(False)), write).localCheckpoint()
-    hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in table_rows.names_of_changes(table)])
+    hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in table_rows.names_of_retained(table)])
     with commit.user_metadata(changes.sparkSession, {**metadata, BACKFILL: commit_metadata(job, 0)}, {}):
         rows = commit.with_batch_columns(hidden, commits[table.flow])
         _replace(rows.coalesce(1), table, table.retained, job)

@@ -28,8 +28,8 @@ from include.engine.stream.batch_function import BatchFunction
 from include.engine.stream.first_load import FirstLoad
 from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
-from include.engine.tables import maintain
-from include.errors import SluiceError, Unreachable
+from include.engine.tables import maintain, retained
+from include.errors import Unreachable
 from include.maintenance import policy, table_state
 from include.maintenance.policy import CompactionPlace
 from include.readers import checkpoint, kafka_broker
@@ -206,7 +206,7 @@ def start(
             flow.note_read(batch_id, context.rows_before)
             pacer.commit(table.flow)
             # In the query's own session: other flows of this driver may compact their tables at the same time.
-            _compact(rows.sparkSession, table, batch_id)
+            _compact(rows.sparkSession, table, batch_id, context.newest)
         except Exception as error:
             # Spark wraps the error in a page of text.
             flow.error = error
@@ -269,20 +269,26 @@ def _rows(spark: SparkSession, context: FlowContext, isolates: bool) -> tuple[Da
     return (rows, None) if prepared_rows is None else (prepared_rows, schemas)
 
 
-def _compact(spark: SparkSession, table: Table, batch_id: int) -> None:
-    """Compacts the table every `every_batches` batches, if the policy lets the flow do it."""
-    # A table that its stream compacts is so on any store.
-    place, _ = policy.place_of_compaction(table, late_commits_fail=False)
-    if place is not CompactionPlace.INLINE or (batch_id + 1) % table.maintain.every_batches:
+def _compact(spark: SparkSession, table: Table, batch_id: int, newest: int | None) -> None:
+    """Compacts the table every `every_batches` batches, if the policy lets the flow do it, and forgets late deletes.
+
+    newest: the watermark time, in microseconds since 1970.
+    """
+    if (batch_id + 1) % table.maintain.every_batches:
         return
     try:
+        retained.forget_late(spark, table, newest, {"forgets": table.name, "batch": batch_id})
+        # A table that its stream compacts is so on any store.
+        place, _ = policy.place_of_compaction(table, late_commits_fail=False)
+        if place is not CompactionPlace.INLINE:
+            return
         engine = database.connect(settings().control_url)
         compaction = table_state.survey(engine, table, catalog.load())[0].compaction
         if compaction.is_worth_it:
             print(f"sluice: {table.name}: {compaction.why}", flush=True)
             maintain.compact(spark, table.name, compaction, {"inline": table.name, "batch": batch_id})
-    except (SluiceError, PySparkException) as error:
-        # The batch is committed already.
+    except Exception as error:
+        # The batch is committed already, and any error here would end its flow.
         print(f"sluice: {table.name} was not compacted after batch {batch_id}: {error}", file=sys.stderr, flush=True)
 
 

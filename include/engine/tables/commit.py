@@ -14,12 +14,13 @@ from delta.exceptions import (
     ConcurrentWriteException,
 )
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.engine import sql_text
+from include.readers import stored_table
 from include.settings import settings
-from include.spec import Append, Delta, Table, Upsert
+from include.spec import Append, Delta, Table, Upsert, table_of
 
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -33,6 +34,7 @@ CONFLICTS = (
     ConcurrentWriteException,
 )
 TRIES = 10
+SAME_KEY = "_same_key"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str
         execute(lambda: append(rows, table), spark, metadata)
     else:
         assert isinstance(write, Upsert), "a view is replaced as a whole"
+        rows = _one_of_each(rows, table, write.keys)
         execute(lambda: _merge(spark, rows, table, write.keys, pruning), spark, metadata)
 
 
@@ -98,6 +101,12 @@ def execute(write: Callable[[], object], spark: SparkSession, metadata: CommitMe
                 if not tries_left:
                     raise
                 print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+
+
+def is_written(metadata: CommitMetadata) -> bool:
+    """Asks the table whether it holds the batch. That is so if a commit was made and its answer was lost."""
+    last_batch = stored_table.open_table(table_of(metadata.flow)).transaction_version(metadata.txn_app_id)
+    return last_batch is not None and last_batch >= metadata.batch
 
 
 def append(rows: DataFrame, table: Table) -> None:
@@ -121,6 +130,19 @@ def user_metadata(spark: SparkSession, metadata: dict[str, Any], conf: Mapping[s
     finally:
         for key, previous_value in previous.items():
             spark.conf.unset(key) if previous_value is None else spark.conf.set(key, previous_value)
+
+
+def _one_of_each(rows: DataFrame, table: Table, keys: tuple[str, ...]) -> DataFrame:
+    """Returns these rows; reading them fails if two have the same key. MERGE would insert both."""
+    columns = [F.col(f"`{key}`") for key in keys]
+    problem = F.concat(
+        F.lit(f"the transform of {table.name} makes several rows of the {', '.join(keys)} "),
+        F.concat_ws(", ", *[column.cast("string") for column in columns]),
+        F.lit(": group by the keys, or add a column to them"),
+    )
+    is_alone = F.when(F.col(SAME_KEY) > 1, F.raise_error(problem).cast("boolean")).otherwise(F.lit(True))
+    counted = rows.withColumn(SAME_KEY, F.count("*").over(Window.partitionBy(*columns)))
+    return counted.filter(is_alone).drop(SAME_KEY)
 
 
 def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, ...], pruning: str) -> None:

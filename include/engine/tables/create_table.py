@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from include.engine import sql_text, struct_type
-from include.engine.batch import merge_changes
+from include.engine.batch import merge_changes, table_rows
 from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.fast_path import path
 from include.engine.session import register
@@ -117,13 +117,21 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
 
 
 def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
-    schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(BATCH_SCHEMA)])
+    names = table_rows.names_of_retained(table)
+    columns = [field for field in _columns_of_rows(table) if field.name in names]
+    schema = StructType([*columns, *struct_type.from_ddl(BATCH_SCHEMA)])
     _drop_not_null(table.retained, alter)
     if not settings().is_stored(table.retained):
         comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
         _create(spark, table.retained, schema, comment, _properties(table))
-    elif not table_properties.has_columns(table.retained, schema):
-        _evolve(spark, table.retained, schema, alter)
+        return
+    if not table_properties.has_columns(table.retained, schema):
+        # Older releases have stored whole rows.
+        _evolve(spark, table.retained, schema, alter, may_have_more=True)
+    surplus = table_properties.filled_columns(table.retained, schema.fieldNames())
+    if surplus:
+        values = ", ".join(f"`{name}` = NULL" for name in surplus)
+        alter(f"UPDATE {sql_text.delta(settings().table_path(table.retained))} SET {values}")
 
 
 def _columns_of_rows(table: Table) -> list[StructField]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as Log
 from deltalake.exceptions import DeltaError
@@ -84,6 +85,21 @@ def _required(schema: StructType, prefix: str) -> Iterator[str]:
             yield f"{prefix}{field.name}"
         if isinstance(field.dataType, StructType):
             yield from _required(field.dataType, f"{prefix}{field.name}`.`")
+
+
+def filled_columns(name: str, known: Sequence[str]) -> list[str]:
+    """Returns the stored columns other than the known ones, if the statistics of the files show values in them."""
+    try:
+        log = stored_table.open_table(name)
+        others = [field.name for field in _schema(log) if field.name not in known]
+        actions = pa.table(log.get_add_actions(flatten=True)) if others else None
+    except UNREADABLE_LOG_ERRORS:
+        return []
+    if actions is None or not len(actions):
+        return []
+    rows = actions.column("num_records").to_pylist()
+    counts = [f"null_count.{name}" for name in others if f"null_count.{name}" in actions.column_names]
+    return others if any(actions.column(count).to_pylist() != rows for count in counts) else []
 
 
 def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: Callable[[str], object]) -> None:
