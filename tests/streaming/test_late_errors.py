@@ -1,0 +1,63 @@
+"""An error after success changes nothing: whatever call of a batch fails after its work, on both paths."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from include.rules import unique
+from include.spec import Append, Watermark
+from tests.support.flows import FULL
+from tests.support.generated import COLUMNS, MERGE, MODES, RULES, SEED, Generator, table
+from tests.support.late_errors import ERRORS, Place, late_errors, places_of
+from tests.support.twins import Source, Twin, differences
+
+FLOWS = {
+    "merge": lambda name: table(name, replace(MERGE, partial=True)),
+    "history": lambda name: table(name, replace(MERGE, scd=2)),
+    "append": lambda name: table(
+        name,
+        Append(unique=("id",), first_by=("seq",), watermark=Watermark("at", 5)),
+        expect=(*RULES, unique("id", "seq")),
+    ),
+    "aggregate": MODES["aggregate"],
+}
+IN_SHORT_RUNS = (("merge", True),)
+CASES = [(flow, is_fast) for flow in FLOWS for is_fast in (True, False) if FULL or (flow, is_fast) in IN_SHORT_RUNS]
+COMMITS = ("commit of", "save of", "execute of")
+
+
+def chosen(places: list[Place], random_: random.Random) -> list[Place]:
+    """All places; in short runs those of the commits, those behind them, and a few others."""
+    if FULL:
+        return places
+    commits = [number for number, (call, _) in enumerate(places) if call.startswith(COMMITS)]
+    after = [number + 1 for number in commits if number + 1 < len(places)]
+    return [places[number] for number in sorted({*commits, *after, *random_.sample(range(len(places)), 3)})]
+
+
+@pytest.mark.parametrize(("flow", "is_fast"), CASES)
+def test_a_batch_leaves_the_same_whichever_call_fails_after_its_work(spark, name, tmp_path, flow, is_fast):
+    print(f"seed {SEED}")
+    generator, random_ = Generator(SEED), random.Random(SEED)
+    source = Source(spark, f"bronze.{name}", COLUMNS)
+    frame = source.append(generator.batch(0))
+    twins = [
+        Twin(spark, tmp_path / kind, replace(FLOWS[flow](name), name=f"silver.{name}_{kind}"), is_fast)
+        for kind in ("clean", "faulty")
+    ]
+    clean, faulty = twins
+    for twin in twins:
+        twin.write(frame, 0)
+    frame = source.append(generator.full_batch(1))
+    clean.write(frame, 1)
+    places = chosen(places_of(lambda: faulty.write(frame, 1)), random_)
+    raised = []
+    for number, place in enumerate(places, 2):
+        frame = source.append(generator.full_batch(number))
+        clean.write(frame, number)
+        with late_errors(place, ERRORS[number % len(ERRORS)]) as errors:
+            faulty.write_until_done(frame, number)
+        raised += [place[0]] if errors.is_raised else []
+        assert not differences(clean.contents, faulty.contents), (SEED, place, errors.is_raised)
+    assert any(call.startswith(COMMITS) for call in raised), (raised, places)
