@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Footprint:
 
     def owns_no_more_than(self, other: "Footprint") -> bool:
         """Compares what belongs to flows, not caches and pools of libraries, which fill and empty by themselves."""
-        names = ("flows", "proxies", "sessions", "python_threads", "python_files")
+        names = ("flows", "proxies", "python_threads", "python_files")
         return all(getattr(self, name) <= getattr(other, name) for name in names)
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ def measure(spark: SparkSession) -> Footprint:
         proxies=len(gateway.gateway_property.pool),
         gateway_objects=gateway.java_gateway_server.getGateway().getBindings().size(),
         sessions=_sessions(spark),
-        python_threads=psutil.Process().num_threads(),
+        python_threads=threading.active_count(),
         python_files=len(list(Path("/proc/self/fd").iterdir())),
         jvm_files=len(list(Path(f"/proc/{pid}/fd").iterdir())),
         jvm_threads=jvm.java.lang.management.ManagementFactory.getThreadMXBean().getThreadCount(),
