@@ -38,8 +38,9 @@ class Footprint:
 
     def owns_no_more_than(self, other: "Footprint") -> bool:
         """Compares what belongs to flows, not caches and pools of libraries, which fill and empty by themselves."""
-        names = ("flows", "proxies", "python_threads", "python_files")
-        return all(getattr(self, name) <= getattr(other, name) for name in names)
+        # The JVM's finalizer calls Python by a connection of its own, which is closed and opened again now and then.
+        spare = {"flows": 0, "proxies": 0, "python_threads": 2, "python_files": 2}
+        return all(getattr(self, name) <= getattr(other, name) + more for name, more in spare.items())
 
     def __str__(self) -> str:
         return ", ".join(
