@@ -20,7 +20,7 @@ from include.engine.batch import parse, tuning
 from include.errors import report
 from include.spec import Json
 
-SCHEMA = struct_type.from_ddl(
+SCHEMA = (
     "event STRING, device STRING, time TIMESTAMP, bpm INT, lat DOUBLE, lon DOUBLE, steps BIGINT, kcal DECIMAL(9,3), "
     "note STRING"
 )
@@ -48,12 +48,13 @@ def message(number: int) -> str:
 
 
 def plain(rows: DataFrame) -> DataFrame:
-    fields = ", ".join(f"`{name}`: STRING" for name in SCHEMA.names)
+    schema = struct_type.from_ddl(SCHEMA)
+    fields = ", ".join(f"`{name}`: STRING" for name in schema.names)
     payload = F.col("value").cast("string")
     documents = F.from_json(F.concat(F.lit("["), payload, F.lit("]")), f"ARRAY<STRUCT<{fields}>>")
     rows = rows.withColumn("_json", F.when(F.is_valid_utf8(payload) & (F.size(documents) == 1), documents[0]))
     errors = []
-    for field in SCHEMA:
+    for field in schema:
         raw = F.col(f"_json.{field.name}")
         rows = rows.withColumn(field.name, raw.try_cast(field.dataType))
         errors.append(parse.cast_error(field.name, raw, F.col(field.name), field.dataType.simpleString()))
@@ -61,7 +62,8 @@ def plain(rows: DataFrame) -> DataFrame:
 
 
 def exact(rows: DataFrame) -> DataFrame:
-    return parse.typed(rows, SimpleNamespace(), Json("value", into=tuple(SCHEMA.names)), SCHEMA)
+    schema = struct_type.from_ddl(SCHEMA)
+    return parse.typed(rows, SimpleNamespace(), Json("value", into=tuple(schema.names)), schema)
 
 
 def cost(rows: DataFrame) -> float:
