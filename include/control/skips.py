@@ -37,8 +37,8 @@ def approve(connection: Connection, flow: str, planned: PlannedBatch, who: str, 
     statement = database.insert(connection, skips).values(
         **values, approved_at=database.now(connection), who=who, reason=reason
     )
-    result = connection.execute(statement.on_conflict_do_nothing(index_elements=["flow", "generation", "batch"]))
-    return bool(result.rowcount)
+    statement = statement.on_conflict_do_nothing(index_elements=["flow", "generation", "batch"])
+    return connection.execute(statement.returning(skips.c.batch)).one_or_none() is not None
 
 
 def of_batch(engine: Engine, flow: str, generation: int, batch: int) -> Skip | None:

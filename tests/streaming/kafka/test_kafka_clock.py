@@ -310,6 +310,8 @@ def test_an_aborted_transaction_at_the_position_counts_by_its_records_and_its_ma
     producer.produce(topic.name, b"x", timestamp=int((time.time() - HOUR) * 1000))
     producer.flush(30)
     producer.abort_transaction(30)
+    # The broker writes the mark of the abort a moment later, and until then nothing behind the position can be read.
+    wait_until(lambda: topic.clock(position=0).unread == 2, 30)
     assert topic.clock(position=0).expires_in_seconds == about(7 * DAY - HOUR)
     marker_clock = topic.clock(position=1)
     assert (marker_clock.unread, marker_clock.expires_in_seconds) == (1, None)
