@@ -31,6 +31,10 @@ def main() -> None:
     session.CONF |= {
         "spark.ui.enabled": "true",
         "spark.ui.port": port,
+        # Its pages show all that it has run, not the last ten queries.
+        "spark.sql.ui.retainedExecutions": "1000",
+        "spark.ui.retainedJobs": "1000",
+        "spark.ui.retainedStages": "1000",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{events}",
