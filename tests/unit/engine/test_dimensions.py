@@ -35,7 +35,10 @@ def dimensions() -> Dimensions:
 
 
 def titles(joined: Dimensions, version: int) -> list[str | None]:
-    return joined.join(SALES, {"silver.products": version}).column("title").to_pylist()
+    rows, no_partner = joined.join(SALES, {"silver.products": version})
+    found = rows.column("title").to_pylist()
+    assert list(no_partner.values()) == [found.count(None)]
+    return found
 
 
 def test_each_batch_gets_the_rows_of_its_version_also_after_other_batches(store):
