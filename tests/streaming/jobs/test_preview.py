@@ -124,6 +124,7 @@ def test_rows_are_previewed_as_their_flow_then_writes_them(preview, spark, tmp_p
         "alive": 3,
         "calm": 3,
         "later than 30 minutes": 0,
+        "further ahead than 1440 minutes": 0,
     }
     batches.write(silver, stored(bronze.name))
     offsets = {
